@@ -164,7 +164,15 @@ class Emit:
         """
         if tensor.dtype not in FLOATS:
             raise Unliftable(f"{tensor.name} is of type {tensor.dtype}, where TensorRT accepts floats")
-        return self.of(tensor) if tensor.dtype == "FLOAT" else self.cast(self.of(tensor), "FLOAT")
+        return self.as_type(tensor, "FLOAT")
+
+    def as_type(self, tensor: Tensor, dtype: str) -> str:
+        """A tensor as TensorRT's type ``dtype``."""
+        return self.turn(self.of(tensor), tensor.dtype, dtype)
+
+    def turn(self, value: str, have: str, want: str) -> str:
+        """A value of TensorRT's type ``have`` as one of type ``want``."""
+        return value if have == want else self.cast(value, want)
 
     def cast(self, value: str, dtype: str) -> str:
         """The value as TensorRT's type ``dtype``."""
@@ -174,6 +182,14 @@ class Emit:
     def uses(self, dtype: str) -> None:
         """Take note that the model holds this type of TensorRT's: some need a newer opset."""
         self.opset = max(self.opset, NEWER.get(dtype, 0))
+
+    def size(self, value: str, axis: int) -> str:
+        """One dimension of a value, as a scalar."""
+        return self.op("Squeeze", self.op("Shape", value, start=axis, end=axis + 1))
+
+    def range(self, count: str) -> str:
+        """0, 1 … count - 1, for a scalar ``count``."""
+        return self.op("Range", self.const(np.int64(0)), count, self.const(np.int64(1)))
 
     # -- constants
 

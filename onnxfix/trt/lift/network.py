@@ -45,15 +45,20 @@ class Tensor:
     native: Any
 
     @property
-    def rank(self) -> int:
-        """Number of dimensions.
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions, -1 for dynamic ones.
 
         Raises:
-            Unliftable: TensorRT does not know it.
+            Unliftable: TensorRT does not know its rank.
         """
         if self.shape is None:
             raise Unliftable(f"TensorRT does not know the rank of {self.name}")
-        return len(self.shape)
+        return self.shape
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions; see ``dims``."""
+        return len(self.dims)
 
 
 def read_dims(native: Any, attribute: str) -> tuple[int, ...] | None:
@@ -65,9 +70,8 @@ def read_dims(native: Any, attribute: str) -> tuple[int, ...] | None:
     """
     try:
         dims = getattr(native, attribute, None)
-        return (
-            None if dims is None or len(dims) < 0 else tuple(dims)
-        )  # ``tuple`` asks for no length on Python 3.14
+        # ``tuple`` asks for no length on Python 3.14.
+        return None if dims is None or len(dims) < 0 else tuple(dims)
     except (ValueError, RuntimeError):
         return None
 
@@ -176,7 +180,10 @@ class Network:
         own = getattr(self._trt, f"I{name}Layer", None)
         if own is not None:
             native.__class__ = own
-        owner = _GROUPED.get(kind, "")
+        owner, group = _GROUPED.get(kind, ""), ""
+        if owner:  # its own name will not do: nodes of several graphs share one
+            around = getattr(native, owner)
+            group, _ = self._groups.setdefault(id(around), (f"{owner} {len(self._groups)}", around))
         return Layer(
             number,
             kind,
@@ -185,12 +192,8 @@ class Network:
             tuple(None if one is None else self._tensor(one) for one in inputs),
             tuple(self._tensor(one) for one in outputs if one is not None),
             native,
-            self._group(owner, getattr(native, owner)) if owner else "",
+            group,
         )
-
-    def _group(self, kind: str, native: Any) -> str:
-        """What a loop or conditional is called here. Its own name will not do: nodes of several graphs share one."""
-        return self._groups.setdefault(id(native), (f"{kind} {len(self._groups)}", native))[0]
 
 
 def _labels(layers: list[Any]) -> list[str]:

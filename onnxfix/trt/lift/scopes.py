@@ -9,9 +9,10 @@ the model.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onnxfix import walk
 from onnxfix.trt.lift.network import Layer, Network, Tensor
 
 _SOURCES = ("RECURRENCE", "ITERATOR")
@@ -77,17 +78,15 @@ class Scopes:
 
     def _inside(self, group: str) -> set[Layer]:
         """What depends on the variables of a loop, without the loop's own boundary."""
-        stack = [layer for layer in self._groups[group] if layer.kind in _SOURCES]
-        found: set[Layer] = set()
-        while stack:
-            for tensor in stack.pop().outputs:
+        sources = [layer for layer in self._groups[group] if layer.kind in _SOURCES]
+
+        def after(layer: Layer) -> Iterator[Layer]:
+            for tensor in layer.outputs:
                 for user in self.network.users.get(tensor, ()):
-                    if user.group == group or user in found:
-                        continue
-                    mates = self._mates(user)
-                    found.update(mates)
-                    stack.extend(mates)
-        return found
+                    if user.group != group:
+                        yield from self._mates(user)
+
+        return walk.reached(sources, after) - set(sources)
 
     def _live(self, roots: Iterable[Tensor]) -> None:
         """Make units of all that the outputs depend on."""

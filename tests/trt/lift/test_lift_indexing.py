@@ -362,29 +362,6 @@ def test_a_filler_of_another_type_is_named(worker: Worker, tmp_path: Path) -> No
     assert "it fills FLOAT with HALF" in found.reason
 
 
-# -- PADDING
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [((1, 2), (0, 3)), ((1, -2), (-1, 1)), ((-1, -1), (-2, -1)), ((0, 0), (0, 0))]
-)
-@pytest.mark.parametrize("dtype", ["FLOAT", "HALF", "BF16", "INT8"])
-@pytest.mark.parametrize("dims", [(1, 3, 4, 5), (-1, 3, -1, 5)], ids=str)
-def test_padding(
-    worker: Worker, tmp_path: Path, before: Numbers, after: Numbers, dtype: str, dims: Numbers
-) -> None:
-    """Zeros around the last two dimensions, or a negative number of elements cut off."""
-    data = X[None].astype(TYPES[dtype])
-    most = [np.maximum(one, 0) for one in (before, after)]
-    expected = np.pad(data, [(0, 0), (0, 0), *zip(*most, strict=True)])
-    rows, columns = (
-        slice(max(0, -first), size + max(first, 0) + last)
-        for first, last, size in zip(before, after, data.shape[2:], strict=True)
-    )
-    found = handmade.made(worker, tmp_path, {"x": (dtype, dims)}, "add_padding_nd", ("x", before, after), {})
-    _same(handmade.computed(found, {"x": data}), expected[..., rows, columns])
-
-
 # -- GATHER
 
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from onnxfix.trt.lift import weights
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
-from onnxfix.trt.lift.kinds.moving import turned
 from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
 from onnxfix.trt.lift.types import FLOATS, INTEGERS, numpy_type
 
@@ -66,8 +65,8 @@ def compute(e: Emit, op: str, dtype: str, *values: str, result: str = "", **attr
         Unliftable: ONNX Runtime computes the operator in no type that would do.
     """
     wide = runs_in(op, dtype)
-    made = e.op(op, *(turned(e, value, dtype, wide) for value in values), **attributes)
-    return made if result else turned(e, made, wide, dtype)
+    made = e.op(op, *(e.turn(value, dtype, wide) for value in values), **attributes)
+    return made if result else e.turn(made, wide, dtype)
 
 
 def bits(mask: int, rank: int) -> tuple[int, ...]:
@@ -155,7 +154,7 @@ def _cast(e: Emit, layer: Layer) -> str:
     if to in ("FP8", "FP4", "E8M0", "INT4") and tensor.dtype != to:
         raise Unliftable(f"TensorRT documents no conversion from {tensor.dtype} to {to} but by quantizing")
     e.uses(tensor.dtype)
-    return turned(e, e.of(tensor), tensor.dtype, to) if tensor.dtype != to else e.op("Identity", e.of(tensor))
+    return e.as_type(tensor, to) if tensor.dtype != to else e.op("Identity", e.of(tensor))
 
 
 _UNARY = {
@@ -235,14 +234,14 @@ def _elementwise(e: Emit, layer: Layer) -> str:
 def _floor_div(e: Emit, dtype: str, first: str, second: str) -> str:
     """The largest integer that is not above the quotient (folding: -7 by 2 is -4, and so of floats)."""
     wide = runs_in("Div", dtype)
-    one, other = (turned(e, value, dtype, wide) for value in (first, second))
+    one, other = (e.turn(value, dtype, wide) for value in (first, second))
     quotient = e.op("Div", one, other)
     if wide in _REAL:
-        return turned(e, e.op("Floor", quotient), wide, dtype)
+        return e.turn(e.op("Floor", quotient), wide, dtype)
     # ONNX cuts the quotient off. That is one too many where its two remainders, with the sign of the divisor and of
     # the dividend, differ. Subtracting a remainder first would overflow at the ends of the range.
     same = e.op("Equal", e.op("Mod", one, other), e.op("Mod", one, other, fmod=1))
-    return turned(e, e.op("Sub", quotient, e.cast(e.op("Not", same), wide)), wide, dtype)
+    return e.turn(e.op("Sub", quotient, e.cast(e.op("Not", same), wide)), wide, dtype)
 
 
 @lifts("SELECT")
@@ -251,8 +250,8 @@ def _select(e: Emit, layer: Layer) -> str:
     if yes.dtype != no.dtype:
         raise Unliftable(f"a choice between {yes.dtype} and {no.dtype}")
     wide = runs_in("Where", yes.dtype)
-    sides = [turned(e, e.of(side), side.dtype, wide) for side in (yes, no)]
-    return turned(e, e.op("Where", e.of(condition), *sides), wide, yes.dtype)
+    sides = [e.as_type(side, wide) for side in (yes, no)]
+    return e.turn(e.op("Where", e.of(condition), *sides), wide, yes.dtype)
 
 
 @lifts("PARAMETRIC_RELU")

@@ -64,7 +64,7 @@ def _attention(e: Emit, layer: Layer) -> str:
     result = e.op("MatMul", scores, value)
     if packed:
         result = e.op("Transpose", result, perm=[1, 0, 2])
-    return _narrow(e, result, layer.outputs[0].dtype)
+    return e.turn(result, "FLOAT", layer.outputs[0].dtype)
 
 
 def _causal(layer: Layer) -> str:
@@ -139,8 +139,8 @@ def _repeated(e: Emit, layer: Layer, place: int, value: str, query: str) -> str:
             raise Unliftable(f"attention with {many} heads of queries and {few} of keys")
         places = e.ints([head // (many // few) for head in range(many)])
     else:
-        heads, groups = (_size(e, one, axis) for one in (query, value))
-        places = e.op("Div", _range(e, heads), e.op("Div", heads, groups))
+        heads, groups = (e.size(one, axis) for one in (query, value))
+        places = e.op("Div", e.range(heads), e.op("Div", heads, groups))
     return e.op("Gather", value, places, axis=axis)
 
 
@@ -150,16 +150,16 @@ def _padded_allowed(e: Emit, layer: Layer) -> list[str]:
     causal, lengths = _causal(layer), layer.input(_KEY_LENGTHS)
     if causal == "NONE" and lengths is None:
         return []
-    size = _size(e, e.of(layer.need(_KEY)), 2)
-    keys = _range(e, size)
+    size = e.size(e.of(layer.need(_KEY)), 2)
+    keys = e.range(size)
     if causal != "NONE":
-        queries = _size(e, e.of(layer.need(_QUERY)), 2)
-        rows = e.op("Unsqueeze", _range(e, queries), e.ints([1]))
+        queries = e.size(e.of(layer.need(_QUERY)), 2)
+        rows = e.op("Unsqueeze", e.range(queries), e.ints([1]))
         if causal == "LOWER_RIGHT":
             rows = e.op("Add", rows, e.op("Sub", size, queries))
         found.append(e.op("LessOrEqual", keys, rows))
     if lengths is not None:
-        counts = e.op("Unsqueeze", _int64(e, lengths), e.ints([1, 2, 3]))
+        counts = e.op("Unsqueeze", e.as_type(lengths, "INT64"), e.ints([1, 2, 3]))
         found.append(e.op("Less", keys, counts))
     return found
 
@@ -189,13 +189,13 @@ def _packed(e: Emit, layer: Layer, place: int, lengths_place: int) -> _Tokens:
     lengths = layer.input(lengths_place)
     if lengths is None:
         raise Unliftable("packed sequences without their lengths")
-    ends = _int64(e, lengths)
-    return _tokens(e, ends, _size(e, e.of(layer.need(place)), 0))
+    ends = e.as_type(lengths, "INT64")
+    return _tokens(e, ends, e.size(e.of(layer.need(place)), 0))
 
 
 def _tokens(e: Emit, ends: str, count: str) -> _Tokens:
     """``count`` tokens of sequences that begin and end at ``ends``, [sequences + 1]."""
-    tokens = _range(e, count)
+    tokens = e.range(count)
     last = e.op("Slice", ends, e.ints([1]), e.ints([2**62]))
     past = e.op("GreaterOrEqual", e.op("Unsqueeze", tokens, e.ints([1])), last)
     sequence = e.op("ReduceSum", e.op("Cast", past, to=ONNX_TYPES["INT64"]), e.ints([1]), keepdims=0)
@@ -207,13 +207,13 @@ def _tokens(e: Emit, ends: str, count: str) -> _Tokens:
 def _padded(e: Emit, layer: Layer) -> _Tokens:
     """Tokens of padded keys, [batch, heads, tokens, size], one sequence after the other."""
     key = e.of(layer.need(_KEY))
-    batch, size = _size(e, key, 0), _size(e, key, 2)
-    tokens = _range(e, e.op("Mul", batch, size))
+    batch, size = e.size(key, 0), e.size(key, 2)
+    tokens = e.range(e.op("Mul", batch, size))
     sequence, place = e.op("Div", tokens, size), e.op("Mod", tokens, size)
     lengths = layer.input(_KEY_LENGTHS)
     valid = ""
     if lengths is not None:
-        valid = e.op("Less", place, e.op("Gather", _int64(e, lengths), sequence))
+        valid = e.op("Less", place, e.op("Gather", e.as_type(lengths, "INT64"), sequence))
     return _Tokens(sequence, place, size, valid)
 
 
@@ -276,7 +276,7 @@ def _rotary(e: Emit, layer: Layer) -> str:
     if size:
         rest = e.op("Slice", whole, e.ints([size]), e.ints([2**62]), e.ints([-1]))
         result = e.op("Concat", result, rest, axis=-1)
-    return _narrow(e, result, layer.outputs[0].dtype)
+    return e.turn(result, "FLOAT", layer.outputs[0].dtype)
 
 
 def _pairs(e: Emit, value: str, interleaved: bool) -> tuple[str, ...]:
@@ -294,17 +294,17 @@ def _cache_update(e: Emit, layer: Layer) -> str:
         raise Unliftable(f"a key/value cache of mode {layer.word('cache_mode')}")
     form = layer.word("update_form", since=_FORMS, before=_PADDED)
     cache, update = e.of(layer.need(0)), e.of(layer.need(1))
-    starts = _int64(e, layer.need(2))
+    starts = e.as_type(layer.need(2), "INT64")
     if form == "PADDED_BHND":  # [batch, heads, tokens, size] -> [batch, tokens, heads, size]
         update = e.op("Transpose", update, perm=[0, 2, 1, 3])
-        rows = e.op("Unsqueeze", _range(e, _size(e, cache, 0)), e.ints([1]))
-        places = e.op("Add", e.op("Unsqueeze", starts, e.ints([1])), _range(e, _size(e, update, 1)))
+        rows = e.op("Unsqueeze", e.range(e.size(cache, 0)), e.ints([1]))
+        places = e.op("Add", e.op("Unsqueeze", starts, e.ints([1])), e.range(e.size(update, 1)))
         rows = e.op("Expand", rows, e.op("Shape", places))
     elif form == "PACKED_NHD":  # [tokens, heads, size]
         lengths = layer.input(3)
         if lengths is None:
             raise Unliftable("packed sequences without their lengths")
-        tokens = _tokens(e, _int64(e, lengths), _size(e, update, 0))
+        tokens = _tokens(e, e.as_type(lengths, "INT64"), e.size(update, 0))
         rows = tokens.sequence
         places = e.op("Add", e.op("Gather", starts, rows), tokens.place)
     else:
@@ -322,21 +322,3 @@ def _fits(layer: Layer) -> None:
 def _dim(tensor: Tensor, axis: int) -> int:
     """One dimension as the network knows it: -1 where it is dynamic."""
     return tensor.shape[axis] if tensor.shape is not None else -1
-
-
-def _narrow(e: Emit, value: str, dtype: str) -> str:
-    return value if dtype == "FLOAT" else e.cast(value, dtype)
-
-
-def _int64(e: Emit, tensor: Tensor) -> str:
-    return e.of(tensor) if tensor.dtype == "INT64" else e.cast(e.of(tensor), "INT64")
-
-
-def _size(e: Emit, value: str, axis: int) -> str:
-    """One dimension of a value, as a scalar."""
-    return e.op("Squeeze", e.op("Shape", value, start=axis, end=axis + 1))
-
-
-def _range(e: Emit, count: str) -> str:
-    """0, 1 … count - 1."""
-    return e.op("Range", e.const(np.int64(0)), count, e.const(np.int64(1)))

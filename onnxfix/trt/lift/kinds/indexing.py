@@ -1,15 +1,17 @@
-"""Layers that pick elements by numbers that they read: gathers and scatters."""
+"""Layers that pick elements by numbers that they read: gathers, scatters, and the choice among overlapping boxes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import helper
 
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
-from onnxfix.trt.lift.kinds.moving import carrier, dims_of, int64, size_of, turned
-from onnxfix.trt.lift.network import Layer, Unliftable
+from onnxfix.trt.lift.kinds.moving import carrier, size_of
+from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
 
 
 @lifts("GATHER")
@@ -19,7 +21,7 @@ def _gather(e: Emit, layer: Layer) -> str:
     if layer.need(1).rank == 0 and mode != "DEFAULT":
         raise Unliftable("its indices are a scalar")
     wide = carrier(data.dtype, "Gather", "Where")
-    value = turned(e, e.of(data), data.dtype, wide)
+    value = e.as_type(data, wide)
     if mode == "ND":
         value = _gather_nd(e, layer, value, wide, batch)
     elif mode == "DEFAULT" and batch == 1:
@@ -28,17 +30,17 @@ def _gather(e: Emit, layer: Layer) -> str:
         value = _gather_axis(e, layer, value, wide)
     else:
         raise Unliftable(f"gather mode {mode} with {batch} elementwise dimensions")
-    return turned(e, value, wide, data.dtype)
+    return e.turn(value, wide, data.dtype)
 
 
 def _gather_axis(e: Emit, layer: Layer, value: str, wide: str) -> str:
     data, indices, axis = layer.need(0), layer.need(1), int(layer.native.axis)
     op = "Gather" if layer.word("mode") == "DEFAULT" else "GatherElements"
-    if _surely_inside(e, layer, [dims_of(data)[axis]]):
+    if _surely_inside(e, layer, [data.dims[axis]]):
         return e.op(op, value, e.of(indices), axis=axis)
     extent = size_of(e, data, axis)
     low, high = e.op("Neg", extent), e.op("Sub", extent, e.scalar(1, "INT64"))
-    numbers = int64(e, indices)
+    numbers = e.as_type(indices, "INT64")
     inside = e.op("Clip", numbers, low, high)
     found, ok = e.op(op, value, inside, axis=axis), e.op("Equal", numbers, inside)
     if op == "Gather":
@@ -48,10 +50,10 @@ def _gather_axis(e: Emit, layer: Layer, value: str, wide: str) -> str:
 
 def _gather_nd(e: Emit, layer: Layer, value: str, wide: str, batch: int) -> str:
     data, indices = layer.need(0), layer.need(1)
-    depth = dims_of(indices)[-1]
+    depth = indices.dims[-1]
     if depth < 0:
         raise Unliftable("how many numbers its indices have is not known")
-    dims, numbers = dims_of(data)[batch : batch + depth], int64(e, indices)
+    dims, numbers = data.dims[batch : batch + depth], e.as_type(indices, "INT64")
     if _surely_inside(e, layer, dims):
         return e.op("GatherND", value, numbers, batch_dims=batch or None)
     extents = e.ints(dims) if min(dims) >= 0 else e.op("Shape", value, start=batch, end=batch + depth)
@@ -68,18 +70,17 @@ def _gather_rows(e: Emit, layer: Layer, value: str, wide: str) -> str:
     perm = [0, axis, *(other for other in range(1, rank) if other != axis)]
     if axis != 1:
         value = e.op("Transpose", value, perm=perm)
-    numbers = e.op("Unsqueeze", int64(e, indices), e.ints([-1]))
-    if dims_of(data)[0] != dims_of(indices)[0] or dims_of(data)[0] < 0:
+    numbers = e.op("Unsqueeze", e.as_type(indices, "INT64"), e.ints([-1]))
+    if data.dims[0] != indices.dims[0] or data.dims[0] < 0:
         rows, columns = (e.op("Shape", one, start=0, end=1) for one in (value, numbers))
         value = e.op("Expand", value, e.op("Concat", columns, e.ints([1] * (rank - 1)), axis=0))
         numbers = e.op("Expand", numbers, e.op("Concat", rows, e.ints([1] * (more + 1)), axis=0))
-    if _surely_inside(e, layer, [dims_of(data)[axis]]):
+    if _surely_inside(e, layer, [data.dims[axis]]):
         value = e.op("GatherND", value, numbers, batch_dims=1)
     else:
         inside, ok = _inside_nd(e, numbers, e.op("Shape", value, start=1, end=2))
-        value = _or_zero(
-            e, _trailing(e, ok, more + 1, rank - 2), e.op("GatherND", value, inside, batch_dims=1), wide
-        )
+        found = e.op("GatherND", value, inside, batch_dims=1)
+        value = _or_zero(e, _trailing(e, ok, more + 1, rank - 2), found, wide)
     if axis == 1:
         return value
     others = [1 + more + place for place in range(rank - 2)]
@@ -94,9 +95,8 @@ def _surely_inside(e: Emit, layer: Layer, dims: Sequence[int]) -> bool:
     sizes = np.array(dims, np.int64)
     dynamic = sizes < 0
     if np.any(dynamic & (known < 0)):
-        e.note(
-            "a negative index along a dynamic axis, which TensorRT does not document, counts from the end here"
-        )
+        what = "a negative index along a dynamic axis, which TensorRT does not document"
+        e.note(f"{what}, counts from the end here")
     last = np.where(dynamic, 1, sizes)  # a dynamic axis has an element, or nothing can be read from it
     return bool(np.all((known >= -last) & (known < last)))
 
@@ -127,11 +127,81 @@ def _scatter(e: Emit, layer: Layer) -> str:
     if updates.dtype != data.dtype:
         raise Unliftable(f"it puts {updates.dtype} into {data.dtype}")
     wide = carrier(data.dtype, "ScatterND")
-    into, put = (turned(e, e.of(one), one.dtype, wide) for one in (data, updates))
+    into, put = (e.as_type(one, wide) for one in (data, updates))
     if mode == "ND":
-        value = e.op("ScatterND", into, int64(e, indices), put)
+        value = e.op("ScatterND", into, e.as_type(indices, "INT64"), put)
     elif mode == "ELEMENT":
         value = e.op("ScatterElements", into, e.of(indices), put, axis=int(layer.native.axis))
     else:
         raise Unliftable(f"its mode {mode} is not known")
-    return turned(e, value, wide, data.dtype)
+    return e.turn(value, wide, data.dtype)
+
+
+# -- choosing among overlapping boxes
+
+
+@lifts("NMS")
+def _boxes(e: Emit, layer: Layer) -> tuple[str, str]:
+    """Rows of batch, class and box. Unlike ONNX's operator, TensorRT sorts the rows of a batch item by their scores
+    across its classes (INMSLayer: "in order of decreasing score within each batchIndex"), drops boxes whose score is
+    not above 0 where no threshold is given, and looks at no more than ``topk_box_limit`` scores of a batch item."""
+    native, boxes, scores = layer.native, layer.need(0), layer.need(1)
+    raw = e.as_type(scores, "FLOAT")
+    limited = _limited(e, raw, scores, int(native.topk_box_limit))
+    by_class = e.op("Transpose", limited, perm=[0, 2, 1])
+    corners, classes = e.as_type(boxes, "FLOAT"), ""
+    if boxes.rank == 4:
+        # Boxes of their own for each class: each pair of batch item and class as one batch item.
+        classes = e.op("Shape", raw, start=2)
+        tail = e.op("Shape", corners, start=3)
+        number = e.op("Shape", raw, start=1, end=2)
+        corners = e.op("Transpose", corners, perm=[0, 2, 1, 3])
+        corners = e.op("Reshape", corners, e.op("Concat", e.ints([-1]), number, tail, axis=0))
+        by_class = e.op("Reshape", by_class, e.op("Concat", e.ints([-1, 1]), number, axis=0))
+    found = e.op(
+        "NonMaxSuppression",
+        corners,
+        by_class,
+        e.cast(e.of(layer.need(2)), "INT64"),
+        *(_threshold(e, layer.input(place)) for place in (3, 4)),
+        center_point_box=int(layer.word("bounding_box_format") == "CENTER_SIZES"),
+    )
+    number = e.op("Shape", found, start=0, end=1)
+    found = _sorted(e, found, e.op("GatherND", by_class, found), number, largest=1)
+    if classes:
+        pair, _, box = e.ops("Split", found, outputs=3, axis=1, num_outputs=3)
+        halves = e.op("Div", pair, classes), e.op("Mod", pair, classes)
+        found = e.op("Concat", *halves, box, axis=1)
+    batch = e.op("Gather", found, e.const(0, "INT64"), axis=1)
+    found = _sorted(e, found, batch, number, largest=0)
+    rows, count = layer.outputs
+    return e.cast(found, rows.dtype), e.cast(e.op("Reshape", number, e.ints([])), count.dtype)
+
+
+def _threshold(e: Emit, tensor: Tensor | None) -> str:
+    """A threshold, 0 where none is given: the documented default of both."""
+    return e.scalar(0.0, "FLOAT") if tensor is None else e.as_type(tensor, "FLOAT")
+
+
+def _sorted(e: Emit, rows: str, keys: str, number: str, *, largest: int) -> str:
+    """Rows in the order of their keys; TopK leaves equal keys in their order."""
+    return e.op("Gather", rows, e.ops("TopK", keys, number, outputs=2, largest=largest)[1], axis=0)
+
+
+def _limited(e: Emit, value: str, scores: Tensor, limit: int) -> str:
+    """Scores with all but the ``limit`` largest of each batch item, whatever their classes, out of the running."""
+    assert scores.shape is not None
+    number = math.prod(scores.shape[1:]) if min(scores.shape[1:]) >= 0 else -1
+    if 0 <= number <= limit:
+        return value
+    shape = e.op("Shape", value)
+    flat = e.op("Reshape", value, e.ints([0, -1]))
+    count = e.op("Min", e.op("Shape", flat, start=1), e.ints([limit]))
+    best = e.ops("TopK", flat, count, outputs=2, axis=1)[1]
+    none = helper.make_tensor("value", 1, [1], [0.0])
+    ones = e.op("ConstantOfShape", e.op("Shape", best), value=helper.make_tensor("value", 1, [1], [1.0]))
+    kept = e.op(
+        "ScatterElements", e.op("ConstantOfShape", e.op("Shape", flat), value=none), best, ones, axis=1
+    )
+    flat = e.op("Where", e.op("Cast", kept, to=9), flat, e.scalar(-math.inf, "FLOAT"))
+    return e.op("Reshape", flat, shape)

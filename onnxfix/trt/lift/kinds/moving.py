@@ -26,16 +26,6 @@ def carrier(dtype: str, *ops: str) -> str:
     return _WIDER.get(dtype, dtype)
 
 
-def turned(e: Emit, value: str, have: str, want: str) -> str:
-    """A value of type ``have`` as one of type ``want``, between which no value is lost."""
-    return value if have == want else e.cast(value, want)
-
-
-def int64(e: Emit, tensor: Tensor) -> str:
-    """The value of an INT32 or INT64 tensor, in the type of which ONNX wants its shapes and axes."""
-    return turned(e, e.of(tensor), tensor.dtype, "INT64")
-
-
 @dataclass(frozen=True)
 class Vector:
     """A few integers: numbers that are ``known``, or else a ``name`` of a one-dimensional INT64 value."""
@@ -62,23 +52,12 @@ def vector(e: Emit, layer: Layer, place: int, attribute: str = "-") -> Vector | 
     known = e.known(tensor)
     if known is not None:
         return Vector(tuple(known.reshape(-1).tolist()))
-    return Vector(None, int64(e, tensor))
-
-
-def dims_of(tensor: Tensor) -> tuple[int, ...]:
-    """Its dimensions, -1 for dynamic ones.
-
-    Raises:
-        Unliftable: TensorRT does not know its rank.
-    """
-    if tensor.shape is None:
-        raise Unliftable(f"TensorRT does not know the rank of {tensor.name}")
-    return tensor.shape
+    return Vector(None, e.as_type(tensor, "INT64"))
 
 
 def size_of(e: Emit, tensor: Tensor, axis: int) -> str:
     """A dimension of a tensor, as a scalar INT64."""
-    extent = dims_of(tensor)[axis]
+    extent = tensor.dims[axis]
     if extent >= 0:
         return e.scalar(extent, "INT64")
     return e.op("Gather", e.op("Shape", e.of(tensor)), e.scalar(axis, "INT64"))
@@ -99,15 +78,15 @@ def _identity(e: Emit, layer: Layer) -> str:
 
 @lifts("SHAPE")
 def _shape(e: Emit, layer: Layer) -> str:
-    return turned(e, e.op("Shape", e.of(layer.need(0))), "INT64", layer.outputs[0].dtype)
+    return e.turn(e.op("Shape", e.of(layer.need(0))), "INT64", layer.outputs[0].dtype)
 
 
 @lifts("CONCATENATION")
 def _concatenation(e: Emit, layer: Layer) -> str:
     dtype = layer.outputs[0].dtype
     wide = carrier(dtype, "Concat")
-    parts = [turned(e, e.of(layer.need(place)), dtype, wide) for place in range(len(layer.inputs))]
-    return turned(e, e.op("Concat", *parts, axis=int(layer.native.axis)), wide, dtype)
+    parts = [e.turn(e.of(layer.need(place)), dtype, wide) for place in range(len(layer.inputs))]
+    return e.turn(e.op("Concat", *parts, axis=int(layer.native.axis)), wide, dtype)
 
 
 @lifts("SHUFFLE")
@@ -117,7 +96,7 @@ def _shuffle(e: Emit, layer: Layer) -> str:
     left (NvInfer.h, IShuffleLayer: as in ONNX)."""
     data, native = layer.need(0), layer.native
     wide = carrier(data.dtype)
-    value = before = turned(e, e.of(data), data.dtype, wide)
+    value = before = e.as_type(data, wide)
     value = _transposed(e, value, native.first_transpose, data.rank)
     dims = vector(e, layer, 1, "reshape_dims")
     if dims is not None:
@@ -126,7 +105,7 @@ def _shuffle(e: Emit, layer: Layer) -> str:
     value = _transposed(e, value, native.second_transpose, layer.outputs[0].rank)
     if value == before:
         return e.op("Identity", e.of(data))
-    return turned(e, value, wide, data.dtype)
+    return e.turn(value, wide, data.dtype)
 
 
 def _transposed(e: Emit, value: str, order: Iterable[int], rank: int) -> str:
@@ -146,9 +125,9 @@ def _squeeze(e: Emit, layer: Layer) -> str:
     if axes.known == ():  # of which ONNX Runtime's Squeeze makes all that are 1 when it runs
         return e.op("Identity", e.of(data))
     wide = carrier(data.dtype)
-    value = turned(e, e.of(data), data.dtype, wide)
+    value = e.as_type(data, wide)
     value = e.op("Squeeze" if layer.kind == "SQUEEZE" else "Unsqueeze", value, axes.value(e))
-    return turned(e, value, wide, data.dtype)
+    return e.turn(value, wide, data.dtype)
 
 
 @lifts("FILL")
@@ -161,20 +140,18 @@ def _fill(e: Emit, layer: Layer) -> str:
         return _linspace(e, layer, rank, dtype)
     e.random.add(layer.outputs[0])
     frame = e.op("Expand", e.scalar(0.0, "FLOAT"), _fill_shape(e, layer).value(e))
+    uniform = word == "RANDOM_UNIFORM"
+
+    def draw(first: float, second: float) -> str:
+        if uniform:
+            return e.op("RandomUniformLike", frame, low=first, high=second, dtype=ONNX_TYPES["FLOAT"])
+        return e.op("RandomNormalLike", frame, mean=first, scale=second, dtype=ONNX_TYPES["FLOAT"])
+
     if layer.input(1) is None and layer.input(2) is None:
-        alpha, beta = float(layer.native.alpha), float(layer.native.beta)
-        if word == "RANDOM_UNIFORM":
-            value = e.op("RandomUniformLike", frame, low=alpha, high=beta, dtype=ONNX_TYPES["FLOAT"])
-        else:
-            value = e.op("RandomNormalLike", frame, mean=alpha, scale=beta, dtype=ONNX_TYPES["FLOAT"])
-        return turned(e, value, "FLOAT", dtype)
-    first, second = (turned(e, e.of(one), one.dtype, "FLOAT") for one in (layer.need(1), layer.need(2)))
-    if word == "RANDOM_UNIFORM":
-        value = e.op("RandomUniformLike", frame, low=0.0, high=1.0, dtype=ONNX_TYPES["FLOAT"])
-        second = e.op("Sub", second, first)
-    else:
-        value = e.op("RandomNormalLike", frame, mean=0.0, scale=1.0, dtype=ONNX_TYPES["FLOAT"])
-    return turned(e, e.op("Add", e.op("Mul", value, second), first), "FLOAT", dtype)
+        return e.turn(draw(float(layer.native.alpha), float(layer.native.beta)), "FLOAT", dtype)
+    first, second = (e.as_type(one, "FLOAT") for one in (layer.need(1), layer.need(2)))
+    factor = e.op("Sub", second, first) if uniform else second
+    return e.turn(e.op("Add", e.op("Mul", draw(0.0, 1.0), factor), first), "FLOAT", dtype)
 
 
 def _fill_shape(e: Emit, layer: Layer) -> Vector:
@@ -191,20 +168,20 @@ def _linspace(e: Emit, layer: Layer, rank: int, dtype: str) -> str:
         if types != {dtype} and (types, dtype) != ({"INT64"}, "INT32"):
             raise Unliftable(f"alpha is {alpha.dtype} and beta {beta.dtype} where the output is {dtype}")
         # What an INT32 can hold of a sum of INT64 numbers is the same wherever they are cut off.
-        first, steps = (turned(e, e.of(one), one.dtype, dtype) for one in (alpha, beta))
+        first, steps = (e.as_type(one, dtype) for one in (alpha, beta))
         known = e.known(alpha), e.known(beta)
     elif alpha is None and beta is None and rank == 1:  # then beta is that of the only axis
-        known = (
-            np.array(layer.native.alpha, numpy_type(dtype)),
-            np.array([layer.native.beta], numpy_type(dtype)),
+        alpha_, beta_ = (
+            np.array(one, numpy_type(dtype)) for one in (layer.native.alpha, [layer.native.beta])
         )
+        known = alpha_, beta_
         first, steps = map(e.const, known)
     else:
         raise Unliftable("a linspace that has alpha or beta as a property, and is not of rank 1")
     shape, total = _fill_shape(e, layer), ""
     for axis in range(rank):
         count = e.op("Range", e.scalar(0, "INT64"), shape.at(e, axis), e.scalar(1, "INT64"))
-        term = turned(e, count, "INT64", dtype)
+        term = e.turn(count, "INT64", dtype)
         if known[1] is None or known[1][axis] != 1:
             term = e.op("Mul", term, e.op("Gather", steps, e.const(np.int64(axis))))
         if axis + 1 < rank:
@@ -222,8 +199,8 @@ def _reverse_sequence(e: Emit, layer: Layer) -> str:
     data, lengths, native = layer.need(0), layer.need(1), layer.native
     batch, sequence = int(native.batch_axis), int(native.sequence_axis)
     wide = carrier(data.dtype, "ReverseSequence")
-    value = turned(e, e.of(data), data.dtype, wide)
-    counts = int64(e, lengths)
+    value = e.as_type(data, wide)
+    counts = e.as_type(lengths, "INT64")
     if {batch, sequence} == {0, 1}:
         value = e.op("ReverseSequence", value, counts, batch_axis=batch, time_axis=sequence)
     else:
@@ -231,4 +208,4 @@ def _reverse_sequence(e: Emit, layer: Layer) -> str:
         value = e.op("Transpose", value, perm=perm)
         value = e.op("ReverseSequence", value, counts, batch_axis=0, time_axis=1)
         value = e.op("Transpose", value, perm=[perm.index(axis) for axis in range(data.rank)])
-    return turned(e, value, wide, data.dtype)
+    return e.turn(value, wide, data.dtype)

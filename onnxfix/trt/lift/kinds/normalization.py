@@ -39,8 +39,7 @@ def _normalization(e: Emit, layer: Layer) -> str:
         result = _layer_normalization(e, layer, axes[0])
     else:
         result = _plain(e, layer, axes)
-    dtype = layer.outputs[0].dtype
-    return result if dtype == "FLOAT" else e.cast(result, dtype)
+    return e.turn(result, "FLOAT", layer.outputs[0].dtype)
 
 
 def _groups(e: Emit, layer: Layer) -> str:
@@ -93,12 +92,7 @@ def _plain(e: Emit, layer: Layer, axes: list[int]) -> str:
 
 def _of_channels(tensor: Tensor, data: Tensor) -> bool:
     """Whether a scale or bias has one element for each channel, and nothing but 1 in all other dimensions."""
-    if (
-        data.shape is None
-        or tensor.shape is None
-        or len(tensor.shape) != len(data.shape)
-        or data.shape[1] < 0
-    ):
+    if data.shape is None or data.shape[1] < 0:
         return False
     return tensor.shape == (1, data.shape[1], *(1,) * (len(data.shape) - 2))
 

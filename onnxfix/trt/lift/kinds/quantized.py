@@ -19,7 +19,7 @@ import numpy as np
 
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
-from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
+from onnxfix.trt.lift.network import Layer, Unliftable
 from onnxfix.trt.lift.types import ONNX_TYPES
 
 _NATIVE = ("FLOAT", "HALF")  # ONNX Runtime's CPU provider quantizes neither from nor to BFLOAT16
@@ -51,8 +51,8 @@ def _quantize(e: Emit, layer: Layer) -> str:
         return e.op("QuantizeLinear", ratio, e.const(1.0, "FLOAT"), output_dtype=output)
     return e.op(
         "QuantizeLinear",
-        _as(e, data, precision),
-        _over(e, _as(e, scale, precision), layer, grain),
+        e.as_type(data, precision),
+        _over(e, e.as_type(scale, precision), layer, grain),
         zero,
         axis=grain.axis,
         block_size=grain.block or None,
@@ -66,11 +66,11 @@ def _ratio(e: Emit, layer: Layer, grain: _Grain, precision: str) -> str:
     data, scale = layer.need(0), layer.need(1)
     if grain.axis is not None and grain.block:
         grain = replace(grain, spread=(*grain.spread, (grain.axis, grain.block)))
-    divisor = _over(e, _as(e, scale, "FLOAT"), layer, grain)
+    divisor = _over(e, e.as_type(scale, "FLOAT"), layer, grain)
     behind = 0 if grain.axis is None or grain.block else data.rank - grain.axis - 1
     if behind:
         divisor = e.op("Unsqueeze", divisor, e.ints(range(1, behind + 1)))
-    value = e.cast(_as(e, data, precision), "FLOAT")
+    value = e.cast(e.as_type(data, precision), "FLOAT")
     return e.cast(e.cast(e.op("Div", value, divisor), precision), "FLOAT")
 
 
@@ -83,16 +83,12 @@ def _dequantize(e: Emit, layer: Layer) -> str:
     value = e.op(
         "DequantizeLinear",
         e.of(data),
-        _over(e, _as(e, scale, inner), layer, grain),
+        _over(e, e.as_type(scale, inner), layer, grain),
         _zero(e, layer, grain, data.dtype),
         axis=grain.axis,
         block_size=grain.block or None,
     )
-    return value if inner == made else e.cast(value, made)
-
-
-def _as(e: Emit, tensor: Tensor, dtype: str) -> str:
-    return e.of(tensor) if tensor.dtype == dtype else e.cast(e.of(tensor), dtype)
+    return e.turn(value, inner, made)
 
 
 def _zero(e: Emit, layer: Layer, grain: _Grain, dtype: str) -> str:
@@ -112,7 +108,7 @@ def _zero(e: Emit, layer: Layer, grain: _Grain, dtype: str) -> str:
         return ""
     if zero.dtype not in ("FLOAT", dtype):  # NvInfer.h: "Its data type must match the output data type"
         raise Unliftable(f"a zero point of {zero.dtype} for {dtype}, which TensorRT does not define")
-    value = _as(e, zero, dtype)
+    value = e.as_type(zero, dtype)
     if zero.shape != scale.shape:  # a scalar and a vector of one element, which the parser takes for equal
         value = e.op("Reshape", value, e.op("Shape", e.of(scale)))
     return _over(e, value, layer, grain)
@@ -188,8 +184,8 @@ def _over(e: Emit, value: str, layer: Layer, grain: _Grain) -> str:
     if grain.axis is None:
         return value if layer.need(1).shape == () else e.op("Reshape", value, e.ints([]))
     for axis, block in grain.spread:
-        length = e.op("Squeeze", e.op("Shape", e.of(layer.need(0)), start=axis, end=axis + 1))
-        places = e.op("Range", e.const(np.int64(0)), length, e.const(np.int64(1)))
+        length = e.size(e.of(layer.need(0)), axis)
+        places = e.range(length)
         number = length if block is None else e.const(np.int64(block))
         value = e.op("Gather", value, e.op("Div", places, number), axis=axis)
     return value

@@ -7,7 +7,6 @@ import numpy as np
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
 from onnxfix.trt.lift.kinds.arithmetic import bits, compute, runs_in
-from onnxfix.trt.lift.kinds.moving import int64, turned
 from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
 from onnxfix.trt.lift.types import INTEGERS
 
@@ -30,18 +29,18 @@ def _reduce(e: Emit, layer: Layer) -> str:
     if kind == "AVG" and tensor.dtype in INTEGERS:
         return _mean(e, tensor, axes, keep)
     wide = runs_in(_REDUCE[kind], tensor.dtype)
-    value = turned(e, e.of(tensor), tensor.dtype, wide)
-    return turned(e, e.op(_REDUCE[kind], value, e.ints(axes), keepdims=keep), wide, tensor.dtype)
+    value = e.as_type(tensor, wide)
+    return e.turn(e.op(_REDUCE[kind], value, e.ints(axes), keepdims=keep), wide, tensor.dtype)
 
 
 def _mean(e: Emit, tensor: Tensor, axes: tuple[int, ...], keep: int) -> str:
     """The sum by the number of elements, cut off (folding: the mean of 1 and -2 is 0, that of 3 and 4 is 3)."""
     wide = runs_in("ReduceSum", tensor.dtype)
-    value = turned(e, e.of(tensor), tensor.dtype, wide)
+    value = e.as_type(tensor, wide)
     total = e.op("ReduceSum", value, e.ints(axes), keepdims=keep)
     sizes = e.op("Gather", e.op("Shape", value), e.ints(axes))
     count = e.cast(e.op("ReduceProd", sizes, keepdims=0), wide)
-    return turned(e, e.op("Div", total, count), wide, tensor.dtype)
+    return e.turn(e.op("Div", total, count), wide, tensor.dtype)
 
 
 def _axis(mask: int, rank: int) -> int:
@@ -63,13 +62,12 @@ def _ragged_softmax(e: Emit, layer: Layer) -> str:
     """Along the last axis, of the first ``bounds`` elements; the others become 0 (the operator's page)."""
     tensor, bounds = layer.need(0), layer.need(1)
     wide = runs_in("Softmax", tensor.dtype)
-    value = turned(e, e.of(tensor), tensor.dtype, wide)
+    value = e.as_type(tensor, wide)
     size = e.op("Squeeze", e.op("Shape", value, start=-1), e.ints([0]))
-    places = e.op("Range", e.const(np.int64(0)), size, e.const(np.int64(1)))
-    within = e.op("Less", places, int64(e, bounds))
+    within = e.op("Less", e.range(size), e.as_type(bounds, "INT64"))
     cut = e.op("Where", within, value, e.scalar(-np.inf, wide))
     made = e.op("Where", within, e.op("Softmax", cut, axis=-1), e.scalar(0, wide))
-    return turned(e, made, wide, tensor.dtype)
+    return e.turn(made, wide, tensor.dtype)
 
 
 @lifts("TOPK")
@@ -79,11 +77,15 @@ def _topk(e: Emit, layer: Layer) -> tuple[str, str]:
     if kind not in ("MAX", "MIN"):
         raise Unliftable(f"the operation {kind} is not known")
     axis = _axis(int(layer.native.axes), tensor.rank)
-    count = e.ints([int(layer.native.k)]) if given is None else e.op("Reshape", int64(e, given), e.ints([1]))
+    count = (
+        e.ints([int(layer.native.k)])
+        if given is None
+        else e.op("Reshape", e.as_type(given, "INT64"), e.ints([1]))
+    )
     wide = runs_in("TopK", tensor.dtype)
-    value = turned(e, e.of(tensor), tensor.dtype, wide)
+    value = e.as_type(tensor, wide)
     best, places = e.ops("TopK", value, count, outputs=2, axis=axis, largest=int(kind == "MAX"), sorted=1)
-    return turned(e, best, wide, tensor.dtype), turned(e, places, "INT64", layer.outputs[1].dtype)
+    return e.turn(best, wide, tensor.dtype), e.turn(places, "INT64", layer.outputs[1].dtype)
 
 
 @lifts("CUMULATIVE")
@@ -95,12 +97,12 @@ def _cumulative(e: Emit, layer: Layer) -> str:
     wide = runs_in("CumSum", tensor.dtype)
     made = e.op(
         "CumSum",
-        turned(e, e.of(tensor), tensor.dtype, wide),
-        int64(e, layer.need(1)),
+        e.as_type(tensor, wide),
+        e.as_type(layer.need(1), "INT64"),
         exclusive=int(layer.native.exclusive),
         reverse=int(layer.native.reverse),
     )
-    return turned(e, made, wide, tensor.dtype)
+    return e.turn(made, wide, tensor.dtype)
 
 
 @lifts("MATRIX_MULTIPLY")
@@ -110,14 +112,14 @@ def _matrix_multiply(e: Emit, layer: Layer) -> str:
     wide = runs_in("MatMul", first.dtype)
     ops = layer.word("op0"), layer.word("op1")
     sides = [
-        _side(e, turned(e, e.of(tensor), tensor.dtype, wide), tensor.rank, op, axis)
+        _side(e, e.as_type(tensor, wide), tensor.rank, op, axis)
         for tensor, op, axis in zip((first, second), ops, (-2, -1), strict=True)
     ]
     made = e.op("MatMul", *sides)
     removed = [axis for axis, op in zip((-2, -1), ops, strict=True) if op == "VECTOR"]
     if removed:
         made = e.op("Squeeze", made, e.ints(removed))
-    return turned(e, made, wide, first.dtype)
+    return e.turn(made, wide, first.dtype)
 
 
 def _side(e: Emit, value: str, rank: int, op: str, axis: int) -> str:
@@ -148,7 +150,7 @@ def _lrn(e: Emit, layer: Layer) -> str:
     window = int(layer.native.window_size)
     alpha, beta, bias = (float(getattr(layer.native, name)) for name in ("alpha", "beta", "k"))
     wide = runs_in("LRN", tensor.dtype)
-    value = turned(e, e.of(tensor), tensor.dtype, wide)
+    value = e.as_type(tensor, wide)
     if tensor.rank < 4:
         raise Unliftable(f"normalizes a tensor of {tensor.rank} dimensions")
     shape = ""
@@ -157,7 +159,7 @@ def _lrn(e: Emit, layer: Layer) -> str:
         last = e.op("Shape", value, start=-3)
         value = e.op("Reshape", value, e.op("Concat", e.ints([-1]), last, axis=0))
     made = e.op("LRN", value, size=window, alpha=alpha, beta=beta, bias=bias)
-    return turned(e, e.op("Reshape", made, shape) if shape else made, wide, tensor.dtype)
+    return e.turn(e.op("Reshape", made, shape) if shape else made, wide, tensor.dtype)
 
 
 @lifts("ONE_HOT")
@@ -165,9 +167,11 @@ def _one_hot(e: Emit, layer: Layer) -> str:
     """Inputs: indices, [off, on], depth. Negative indices count from the end, those beyond are off (folding)."""
     indices, values, depth = (layer.need(place) for place in range(3))
     wide = runs_in("OneHot", values.dtype)
-    pair = turned(e, e.of(values), values.dtype, wide)
-    made = e.op("OneHot", int64(e, indices), int64(e, depth), pair, axis=int(layer.native.axis))
-    return turned(e, made, wide, values.dtype)
+    pair = e.as_type(values, wide)
+    made = e.op(
+        "OneHot", e.as_type(indices, "INT64"), e.as_type(depth, "INT64"), pair, axis=int(layer.native.axis)
+    )
+    return e.turn(made, wide, values.dtype)
 
 
 @lifts("NON_ZERO")
@@ -175,4 +179,4 @@ def _non_zero(e: Emit, layer: Layer) -> str:
     """Shape [rank, number], in row-major order (NvInfer.h, INonZeroLayer): ONNX's."""
     tensor = layer.need(0)
     found = compute(e, "NonZero", tensor.dtype, e.of(tensor), result="INT64")
-    return turned(e, found, "INT64", layer.outputs[0].dtype)
+    return e.turn(found, "INT64", layer.outputs[0].dtype)

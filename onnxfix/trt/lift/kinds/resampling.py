@@ -9,7 +9,6 @@ Runtime's resize_op_test.cc), so it does not replace scales by lengths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -260,18 +259,15 @@ def _grid_sample(e: Emit, layer: Layer) -> str:
         raise Unliftable(f"sampling with {layer.word('sample_mode')} outside the input is not documented")
     if mode == "CUBIC" and x.rank != 4:
         raise Unliftable(f"bicubic sampling of an input of {x.rank} dimensions is not documented")
-    values: Sequence[str] = [_float(e, layer, tensor.dtype, e.of(tensor)) for tensor in (x, grid)]
+    for tensor in (x, grid):
+        if tensor.dtype not in FLOATS:
+            raise Unliftable(f"how TensorRT interpolates in {tensor.dtype} is not documented")
     value = e.op(
         "GridSample",
-        *values,
+        e.as_float(x),
+        e.as_float(grid),
         mode=mode.lower(),
         padding_mode=padding,
         align_corners=int(layer.native.align_corners),
     )
-    return value if layer.outputs[0].dtype == "FLOAT" else e.cast(value, layer.outputs[0].dtype)
-
-
-def _float(e: Emit, layer: Layer, dtype: str, value: str) -> str:
-    if dtype not in FLOATS:
-        raise Unliftable(f"how TensorRT interpolates in {dtype} is not documented")
-    return value if dtype == "FLOAT" else e.cast(value, "FLOAT")
+    return e.turn(value, "FLOAT", layer.outputs[0].dtype)

@@ -1,4 +1,4 @@
-"""Slices and paddings: elements picked by where they are, or put around them."""
+"""Slices: elements picked by where they are, or put around them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
-from onnxfix.trt.lift.kinds.moving import Vector, carrier, dims_of, size_of, turned, vector
+from onnxfix.trt.lift.kinds.moving import Vector, carrier, size_of, vector
 from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
 
 #: As the end of an ONNX Slice that goes backwards: as far as there are elements.
@@ -53,16 +53,16 @@ def _slice(e: Emit, layer: Layer) -> str:
     window = _window(e, layer, data)
     needs = {"STRICT_BOUNDS": ("Slice", "Expand") if window.repeats else ("Slice",), "FILL": ("Pad",)}
     wide = carrier(data.dtype, *needs.get(mode, ("Gather",)))
-    value = before = turned(e, e.of(data), data.dtype, wide)
+    value = before = e.as_type(data, wide)
     if mode == "STRICT_BOUNDS":
-        value = _strided(e, value, dims_of(data), window)
+        value = _strided(e, value, data.dims, window)
     elif mode == "FILL":
-        value = _filled(e, value, dims_of(data), window, _filler(e, layer, data, wide))
+        value = _filled(e, value, data.dims, window, _filler(e, layer, data, wide))
     elif mode in _WHERE:
         value = _picked(e, value, data, window, mode)
     else:
         raise Unliftable(f"its mode {mode} is not known")
-    return e.op("Identity", e.of(data)) if value == before else turned(e, value, wide, data.dtype)
+    return e.op("Identity", e.of(data)) if value == before else e.turn(value, wide, data.dtype)
 
 
 def _window(e: Emit, layer: Layer, data: Tensor) -> _Window:
@@ -159,7 +159,7 @@ def _filler(e: Emit, layer: Layer, data: Tensor, wide: str) -> str:
         return ""
     if given.dtype != data.dtype:
         raise Unliftable(f"it fills {data.dtype} with {given.dtype}")
-    value = turned(e, e.of(given), given.dtype, wide)
+    value = e.as_type(given, wide)
     return e.op("Reshape", value, e.ints([])) if given.rank else value
 
 
@@ -213,7 +213,7 @@ def _picked(e: Emit, value: str, data: Tensor, window: _Window, mode: str) -> st
     """WRAP, CLAMP and REFLECT: along each axis, the elements with these numbers."""
     rows = window.rows
     for place, axis in enumerate(window.axes):
-        extent = dims_of(data)[axis]
+        extent = data.dims[axis]
         if rows is not None and extent >= 0:
             _, start, size, stride = rows[place]
             if size and not extent:
@@ -256,21 +256,3 @@ def _inside_later(e: Emit, there: str, extent: str, mode: str) -> str:
     turn = e.op("Add", last, last)
     there = e.op("Mod", there, e.op("Max", turn, one))
     return e.op("Min", there, e.op("Sub", turn, there))
-
-
-@lifts("PADDING")
-def _padding(e: Emit, layer: Layer) -> str:
-    """Zeros around the last two dimensions; what is negative is cut off instead (NvInfer.h, IPaddingLayer)."""
-    data, native = layer.need(0), layer.native
-    before, after = list(native.pre_padding_nd), list(native.post_padding_nd)
-    axes = list(range(data.rank - len(before), data.rank))
-    wide = carrier(data.dtype, "Pad")
-    value = turned(e, e.of(data), data.dtype, wide)
-    pads = [max(0, number) for number in (*before, *after)]
-    value = e.op("Pad", value, e.ints(pads), "", e.ints(axes))
-    if min(*before, *after, 0) < 0:
-        ends = [min(number, 0) or 2**63 - 1 for number in after]
-        value = e.op(
-            "Slice", value, e.ints([max(0, -number) for number in before]), e.ints(ends), e.ints(axes)
-        )
-    return turned(e, value, wide, data.dtype)

@@ -16,7 +16,7 @@ from onnx import helper
 from onnxfix.trt.lift import weights
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
-from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
+from onnxfix.trt.lift.network import Layer, Unliftable
 from onnxfix.trt.lift.types import FLOATS
 
 #: Types of which every value is a float32: what only picks or compares values may do so in float32.
@@ -136,14 +136,8 @@ def _in_float(e: Emit, layer: Layer, types: Sequence[str], make: Callable[[list[
     for tensor in layer.inputs:
         if tensor is not None and tensor.dtype not in types:
             raise Unliftable(f"how TensorRT computes this in {tensor.dtype} is not documented")
-        values.append("" if tensor is None else _float(e, tensor))
-    found = make(values)
-    dtype = layer.outputs[0].dtype
-    return found if dtype == "FLOAT" else e.cast(found, dtype)
-
-
-def _float(e: Emit, tensor: Tensor) -> str:
-    return e.of(tensor) if tensor.dtype == "FLOAT" else e.cast(e.of(tensor), "FLOAT")
+        values.append("" if tensor is None else e.as_type(tensor, "FLOAT"))
+    return e.turn(make(values), "FLOAT", layer.outputs[0].dtype)
 
 
 # -- convolution
@@ -151,8 +145,7 @@ def _float(e: Emit, tensor: Tensor) -> str:
 
 def _stored(e: Emit, native: Any, dtype: str, shape: Sequence[int]) -> str:
     """Weights that are stored in a layer, in float32."""
-    value = e.weights(*weights.of(native, dtype, shape))
-    return value if dtype == "FLOAT" else e.cast(value, "FLOAT")
+    return e.turn(e.weights(*weights.of(native, dtype, shape)), dtype, "FLOAT")
 
 
 def _parameters(e: Emit, layer: Layer, values: list[str], shape: Sequence[int]) -> list[str]:

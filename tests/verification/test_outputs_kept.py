@@ -73,7 +73,7 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
         )
         worker.call("onnxfix.verification.remote:run", timeout=PATIENCE, feed=FEED, **RUN, hold=True)
         bench = Bench(worker, PATIENCE)
-        assert bench.knows(path)
+        assert bench.ask("knows", path=path).value is True
         loads = []
 
         def load() -> child.Reply:
@@ -90,11 +90,11 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
         # What was left stands for a run: the network's outputs are held against it.
         bench.load("ort-cpu", other)
         bench.run("lifted", "0", FEED)
-        (metric,) = bench.judge("0", [("y", "y")], "")
+        (metric,) = bench.judge("0", [("y", "y")], "").value
         assert metric.agreement == "different"
-        assert bench.holds("onnx", "0")
+        assert "0" in bench.ask("known_keys").value
         worker.call("os:abort", timeout=PATIENCE)
-        assert not bench.knows(path)
+        assert bench.ask("knows", path=path).value is False
         assert not Tried(bench, load, path).expect(FEED).error, "a child that died has lost it"
         assert loads == [path, path]
 

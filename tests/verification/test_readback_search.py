@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from onnxfix.verification.readback import locate
+from onnxfix.verification.readback.child import Reply
 
 
 class Search(locate._Search):
@@ -24,21 +25,14 @@ class Search(locate._Search):
     def _candidates(self, wrong: Any) -> list[tuple[str, str]]:
         return [(f"t{n}", f"t{n}") for n in range(2000)]
 
-    def load_with(self, *_: Any) -> Any:
-        return SimpleNamespace(error="")
-
-    def run_model(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(error="", size=self.tensor * self.parts[-1])
-
     def _look(self, part: Any, size: int) -> int:
         self.parts.append(len(part))
+        reply = Reply(size=self.tensor * self.parts[-1], value=())
         self.bench = SimpleNamespace(  # type: ignore[assignment]
-            load_with=self.load_with,
-            run=self.run_model,
-            wobble=lambda *_: {},
-            judge=lambda *_: (),
-            unload=lambda: None,
-            forget=lambda _: None,
+            load_with=lambda *_: Reply(),
+            run=lambda *_, **__: reply,
+            judge=lambda *_: reply,
+            ask=lambda *_, **__: Reply(),
         )
         self.pair = SimpleNamespace(path="", lifted=SimpleNamespace(path=""), wires={})  # type: ignore[assignment]
         return super()._look(part, size)
@@ -72,13 +66,10 @@ def test_a_choice_within_noise_explains_what_differs_behind_it(top: str, choices
         for one in found.values()
     ]
     bench: Any = SimpleNamespace(
-        load_with=lambda *_: SimpleNamespace(error=""),
-        run=lambda *_, **__: SimpleNamespace(error="", size=1),
-        wobble=lambda *_: {},
-        judge=lambda *_: judged,
-        chooses_alike=lambda *_: True,
-        unload=lambda: None,
-        forget=lambda _: None,
+        load_with=lambda *_: Reply(),
+        run=lambda *_, **__: Reply(size=1),
+        judge=lambda *_: Reply(value=judged),
+        ask=lambda function, **_: Reply(value=function == "chooses_alike" or {}),
     )
     sides = SimpleNamespace(
         path="", names={name: name for name in found}, outputs=[SimpleNamespace(name="y")]

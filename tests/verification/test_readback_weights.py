@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -60,7 +61,7 @@ def test_one_bit_of_one_element(tmp_path: Path, external: bool) -> None:
     assert found.same == 1
     assert found.unmatched == ()
     [changed] = found.changed
-    assert (changed.name, changed.index, changed.different, changed.elements) == ("w", (1, 1), 1, 12)
+    assert (changed.name, changed.index, changed.extent) == ("w", (1, 1), "1 of 12 elements")
     assert (changed.onnx, changed.tensorrt) == (str(W[1, 1]), str(bumped(W)[1, 1]))
     assert changed.onnx != changed.tensorrt
 
@@ -138,9 +139,10 @@ def test_what_the_parser_computed_is_not_taken_for_a_changed_copy(tmp_path: Path
 
 
 def test_what_kept_weights_from_being_compared_is_told(tmp_path: Path) -> None:
-    graph = helper.make_graph([], "g", [], [])
+    none: Any = SimpleNamespace(path=str(tmp_path / "none.onnx"))
+    none.lifted = none
     with Worker() as worker:
-        found, unsure = weights(worker, graph, str(tmp_path / "none.onnx"), str(tmp_path / "none.onnx"), 30.0)
+        found, unsure = weights(worker, none, 30.0)
     assert found == []
     assert unsure == f"weights were not compared: {tmp_path / 'none.onnx'}: no such file"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,8 @@ class Reply:
     """The result of a call. ``error`` is "" on success; ``died``: the child crashed or was killed. ``lacking``: the
     backend cannot do this, which proves nothing about the model; ``starved``: because memory ran out. ``size`` is in
     bytes, of the outputs kept; ``blank`` are the outputs that are NaN or infinity throughout. ``cause``: why it failed,
-    where the model is not to blame. ``seconds`` are those of the processor that a run took."""
+    where the model is not to blame. ``seconds`` are those of the processor that a run took. ``unloaded``: there is no
+    model to run; ``recalled``: the outputs were there already. ``value`` is the result of a comparison."""
 
     error: str = ""
     lacking: bool = False
@@ -61,6 +62,9 @@ class Reply:
     blank: frozenset[str] = frozenset()
     cause: Cause = ""
     seconds: float = 0.0
+    unloaded: bool = False
+    recalled: bool = False
+    value: Any = None
 
 
 @dataclass
@@ -88,7 +92,7 @@ def unload() -> None:
 
 
 def sketch(path: str) -> bytes | Reply:
-    """The model file without the data of its larger tensors; Reply where it cannot be read."""
+    """The model file without the data of its larger tensors, or why it cannot be read."""
     try:
         loaded = loading.open_model(Path(path))
     except OnnxfixError as error:
@@ -196,7 +200,7 @@ def run(
     every floating-point input a little first.
     """
     if _STATE.session is None:
-        return Reply("no model is loaded", lacking=True)
+        return Reply("no model is loaded", lacking=True, unloaded=True)
     given = shaken(feed) if moved else dict(feed)
     if wires is not None:
         given = {wires[name][0]: _as(value, wires[name][1]) for name, value in given.items() if name in wires}
@@ -214,11 +218,13 @@ def knows(path: str) -> bool:
     return OUTPUTS.knows(path)
 
 
-def recall(key: str, path: str, feed: Mapping[str, Any]) -> Reply | None:
-    """Take what that rung computed with the model file on these inputs for a run of "onnx" for the feed ``key``; None
-    where it has not, or did not keep it."""
-    found = OUTPUTS.find(path, feed)
-    return _kept("onnx", key, dict(found.values), found.seconds) if found is not None else None
+def recall(key: str, path: str, feed: Mapping[str, Any]) -> Reply:
+    """Take what that rung computed with the model file on these inputs for a run of "onnx" for the feed ``key``, if it
+    has and kept it."""
+    computed = OUTPUTS.find(path, feed)
+    if computed is None:
+        return Reply()
+    return replace(_kept("onnx", key, dict(computed.values), computed.seconds), recalled=True)
 
 
 def _kept(side: str, key: str, values: dict[str, Any], seconds: float) -> Reply:
@@ -242,6 +248,18 @@ def _as(value: Any, elem: int) -> Any:
 # ------------------------------------------------------------------------------------------------------ comparing
 
 
+_LOST = Reply("the sandbox ended and its results are lost", died=True)
+
+
+def known_keys() -> list[str]:
+    """The feeds for which outputs of the model are kept."""
+    return [key for side, key in _STATE.kept if side == "onnx"]
+
+
+def _is_lost(key: str) -> bool:
+    return not {("onnx", key), ("lifted", key)} <= _STATE.kept.keys()
+
+
 def forget(key: str) -> None:
     """Release the outputs for a feed."""
     for place in [place for place in _STATE.kept if place[1] == key]:
@@ -250,9 +268,11 @@ def forget(key: str) -> None:
 
 def judge(
     key: str, pairs: Sequence[tuple[str, str]], *, coarse: str, noise: Mapping[str, float]
-) -> tuple[Metrics, ...]:
+) -> tuple[Metrics, ...] | Reply:
     """Compare what "onnx" and "lifted" computed for a feed: pairs of names on the one side and on the other. The
     metrics are called by the former."""
+    if _is_lost(key):
+        return _LOST
     wanted, found = _STATE.kept["onnx", key], _STATE.kept["lifted", key]
     both = {name: aligned(wanted[name], found[other]) for name, other in pairs if other in found}
     expected, network = ({name: values[side] for name, values in both.items()} for side in (0, 1))
@@ -265,6 +285,8 @@ def chooses_alike(key: str, data: tuple[str, str], pair: tuple[str, str], *, axi
     """Whether "onnx" and "lifted" chose other elements of ``data`` that are the same up to rounding; ``pair`` are the
     indices, both by their names on either side ("" where there is none). Each slice along the axis is judged by itself:
     the order of elements that are equal, and that TensorRT computes to the bit, is no rounding."""
+    if _is_lost(key):
+        return False
     wanted, found = _STATE.kept["onnx", key], _STATE.kept["lifted", key]
     values, sides = wanted[data[0]], [wanted[pair[0]], found[pair[1]]]
     if not values.ndim or any(not one.size for one in sides):
@@ -295,7 +317,9 @@ def chooses_alike(key: str, data: tuple[str, str], pair: tuple[str, str], *, axi
 def wobble(key: str, names: Sequence[str]) -> dict[str, float]:
     """How far "moved" is from "onnx" at most, by tensor: the greatest distance between finite values; of floats at
     least ``FLOOR``."""
-    before, after = _STATE.kept["onnx", key], _STATE.kept["moved", key]
+    before, after = _STATE.kept.get(("onnx", key)), _STATE.kept.get(("moved", key))
+    if before is None or after is None:
+        return {}
     return {name: moved_by(name, before[name], after[name], FLOOR) for name in names}
 
 

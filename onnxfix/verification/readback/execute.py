@@ -79,15 +79,15 @@ class _Runner:
         self.terms, self.graph = terms, pair.model.graph
         # The rung of ONNX Runtime has run the model already, on inputs that it shares with this one.
         self.sorted = has_open_order(pair.model)
-        self.known = backend == "ort-cpu" and not self.sorted and bench.knows(pair.path)
+        plain = backend == "ort-cpu" and not self.sorted
+        self.known = plain and bench.ask("knows", path=pair.path).value is True
         self.seen = Comparison()
 
     def run(self) -> Comparison:
         seen = self.seen
-        if self.backend == "reference":
-            seen.lacking = self._too_large() or ""
-            if seen.lacking:
-                return seen
+        seen.lacking = (self._too_large() or "") if self.backend == "reference" else ""
+        if seen.lacking:
+            return seen
         loaded = Reply() if self.known else self._load()
         if loaded.error:
             ours = loaded.lacking or loaded.died or self.backend == "reference"
@@ -122,14 +122,8 @@ class _Runner:
         else:
             sweep = plan.assignments(self.request.known, self.request.shapes)
             sizes = [plan.elements(self.request.known, one) for one in sweep[:2]]
-        return next(
-            (
-                why
-                for one in (self.pair.model, self.pair.network)
-                if (why := reference.infeasible(one, min(sizes)))
-            ),
-            None,
-        )
+        models = self.pair.model, self.pair.network
+        return next(filter(None, (reference.infeasible(one, min(sizes)) for one in models)), None)
 
     # -- the model alone
 
@@ -156,8 +150,8 @@ class _Runner:
         self.seen.left_out = tuple(
             LeftOut(feed.label, feed, budget.predicted(feed.assignment)) for feed in finder.spared
         )
-        pairs = zip(tried.taken, trials, strict=True)
-        found = {key: trial for key, trial in pairs if self.bench.holds("onnx", key)}
+        kept = self.bench.ask("known_keys").value or ()
+        found = {key: trial for key, trial in zip(tried.taken, trials, strict=True) if key in kept}
         self.seen.trials = tuple(found.values())
         if not found:
             self._untaken(tried.words, finder.refused)
@@ -185,16 +179,11 @@ class _Runner:
             return [*planned]
         left, found = [*ran], list[Feed]()
         for feed in planned:
-            alike = [
-                one
-                for one in left
-                if (one.assignment, one.kind) == (feed.assignment, feed.kind) and not one.override
-            ]
-            left = [one for one in left if one not in alike[:1]]
-            found.append((alike or [feed])[0])
-        first = [
-            feed for feed in ran[:1] if feed.kind == "normal" and not feed.override and feed not in found
-        ]
+            wanted = feed.assignment, feed.kind
+            alike = (one for one in left if (one.assignment, one.kind) == wanted and not one.override)
+            found.append(next(alike, feed))
+            left = [one for one in left if one is not found[-1]]
+        first = [one for one in ran[:1] if one.kind == "normal" and not one.override and one not in found]
         return sorted(first + found, key=lambda feed: feed not in ran)
 
     def _ran(self) -> tuple[Feed, ...]:
@@ -279,10 +268,11 @@ class _Runner:
             self._failed(trial, ran.error)
         if ran.error:
             return []
-        metrics = self.bench.judge(key, self.terms.outputs, self.request.coarse)
-        if isinstance(metrics, Reply):
-            seen.unknown, seen.cause = f"the outputs could not be compared: {metrics.error}", metrics.cause
+        judged = self.bench.judge(key, self.terms.outputs, self.request.coarse)
+        if judged.error:
+            seen.unknown, seen.cause = f"the outputs could not be compared: {judged.error}", judged.cause
             return []
+        metrics: tuple[Metrics, ...] = judged.value
         seen.compared.append(trial)
         seen.blank = ran.blank if seen.blank is None else seen.blank & ran.blank
         seen.results.append(result_of(trial, metrics))
@@ -337,7 +327,7 @@ class _Runner:
         # Infinity or NaN at the edge of the type alone: that it is not a number there need not matter to anybody.
         edge = all(map(is_lost, (metric for metrics in left.values() for metric in metrics)))
         mild = edge and all(getattr(trials[one].feed, "kind", "") == "edge" for one in left)
-        found = where.misreads or self._by_outputs(trials[key], left[key])
+        found = where.misreads or [self._of_output(metric, trials[key]) for metric in left[key]]
         self.seen.misreads.extend(replace(one, harmless=mild) for one in found)
         self.seen.off = where.off | {metric.output for metrics in left.values() for metric in metrics}
         if where.unsure:
@@ -375,13 +365,14 @@ class _Runner:
         for key, names in wrong.items():
             trial = trials[key]
             moved = loaded if loaded.error else self.bench.run("moved", key, trial.values, moved=True)
-            noise = {} if moved.error else self.bench.wobble(key, names)
+            noise = {} if moved.error else self.bench.ask("wobble", key=key, names=tuple(names)).value or {}
             pairs = [one for one in self.terms.outputs if one[0] in names]
-            metrics = self.bench.judge(key, pairs, self.request.coarse, noise)
-            if isinstance(metrics, Reply):
-                self.seen.unknown = f"the outputs could not be compared: {metrics.error}"
-                self.seen.cause = metrics.cause
+            judged = self.bench.judge(key, pairs, self.request.coarse, noise)
+            if judged.error:
+                self.seen.unknown = f"the outputs could not be compared: {judged.error}"
+                self.seen.cause = judged.cause
                 return {}
+            metrics: tuple[Metrics, ...] = judged.value
             for name, far in noise.items():
                 self.seen.noise[name] = max(far, self.seen.noise.get(name, 0.0))
             bad = different(metrics)
@@ -389,23 +380,15 @@ class _Runner:
                 left[key] = bad
             else:
                 self.seen.results = [excused(one, trial, metrics) for one in self.seen.results]
-        self._say_noise(enough=not left)
-        return left
-
-    def _say_noise(self, *, enough: bool) -> None:
-        far = {name: value for name, value in self.seen.noise.items() if value}
+        name, far = max(self.seen.noise.items(), key=lambda one: one[1], default=("", 0.0))
         if far:
-            name = max(far, key=lambda one: far[one])
             self.seen.notes.append(
                 f"inputs moved by {RELATIVE:g} of their size move the model's own output {name} by up to "
-                f"{far[name]:.2g}; four times that was allowed{', and is enough' if enough else ''}"
+                f"{far:.2g}; four times that was allowed{', and is enough' if not left else ''}"
             )
+        return left
 
-    def _by_outputs(self, trial: Trial, metrics: Sequence[Metrics]) -> list[Misread]:
-        """What differs where nothing inside could be compared: the outputs."""
-        found = []
-        for metric in metrics:
-            name = metric.output
-            node = next((one for one in self.graph.node if name in one.output), None)
-            found.append(misread(self.pair, node, name, metric, trial.label))
-        return found
+    def _of_output(self, metric: Metrics, trial: Trial) -> Misread:
+        """What differs where nothing inside could be compared: an output."""
+        node = next((one for one in self.graph.node if metric.output in one.output), None)
+        return misread(self.pair, node, metric.output, metric, trial.label)

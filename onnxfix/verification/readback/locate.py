@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx import GraphProto, ModelProto, NodeProto
 
@@ -26,10 +26,7 @@ MOST = 5
 _LAYERS = 20  # that are named for one node
 _BYTES = 256 << 20  # of tensors that a model outputs at once
 _FIRST, _GROWTH = 16, 4  # tensors to output first, when their size is not known
-_LEAST, _INFLATION = (
-    256 << 10,
-    4,
-)  # bytes of one tensor that are reckoned with, and as a multiple of the inputs'
+_LEAST, _INFLATION = 256 << 10, 4  # bytes that one tensor may take, and as a multiple of the inputs'
 _KEY, _CHOICE = "located", "chosen"
 
 
@@ -75,19 +72,15 @@ class _Search:
         self.off: set[str] = set()
         self.found: list[Misread] = []
         self.choices: dict[str, str] = {}  # the value that differs -> operator
-        self.within: dict[
-            str, str
-        ] = {}  # what is not identical, but within noise, with its name in the network
+        self.within: dict[str, str] = {}  # not identical, but within noise: with its name in the network
         self.unsure = ""
-
-    def _guess(self) -> int:
-        """Bytes that an inner tensor may take. The first ones are often small shapes, from which nothing follows."""
-        fed = sum(getattr(value, "nbytes", 0) for value in self.trial.values.values())
-        return max(_LEAST, _INFLATION * fed)
+        # Bytes that an inner tensor may take. The first ones are often small shapes, from which nothing follows.
+        fed = sum(getattr(value, "nbytes", 0) for value in trial.values.values())
+        self.guess = max(_LEAST, _INFLATION * fed)
 
     def run(self, wrong: Sequence[str]) -> Located:
         waiting = self._candidates(wrong)
-        size = max(1, min(_FIRST, _BYTES // self._guess()))
+        size = max(1, min(_FIRST, _BYTES // self.guess))
         while waiting and len(self.found) < MOST and not self.unsure:
             if time.monotonic() > self.deadline:
                 self.unsure = "the time limit was reached"
@@ -115,37 +108,39 @@ class _Search:
                     found.append((name, other))
         return found
 
+    def _run(self, key: str, names: Sequence[str], others: Sequence[str], *, moved: bool) -> Reply:
+        """Run both models with these tensors as outputs, the model on inputs that are ``moved`` too. ``size`` of the
+        reply is that of the model's."""
+        bench, values, lifted = self.bench, self.trial.values, self.pair.lifted.path
+        reply = bench.load_with(self.backend, self.pair.path, names, self.scratch)
+        reply = reply if reply.error else bench.run("onnx", key, values)
+        size = reply.size
+        if moved and not reply.error:
+            reply = bench.run("moved", key, values, moved=True)
+        reply = reply if reply.error else bench.load_with(self.backend, lifted, others, self.scratch)
+        reply = reply if reply.error else bench.run("lifted", key, values, self.pair.wires)
+        return replace(reply, size=size)
+
     def _look(self, part: Sequence[tuple[str, str]], size: int) -> int:
         """Compare some tensors; returns how many to take next."""
         bench, names = self.bench, [name for name, _ in part]
-        reply = bench.load_with(self.backend, self.pair.path, names, self.scratch)
-        reply = reply if reply.error else bench.run("onnx", _KEY, self.trial.values)
-        read_bytes = reply.size
-        reply = reply if reply.error else bench.run("moved", _KEY, self.trial.values, moved=True)
+        reply = self._run(_KEY, names, sorted({other for _, other in part}), moved=True)
+        judged, read_bytes = reply, reply.size
         if not reply.error:
-            lifted = sorted({other for _, other in part})
-            reply = bench.load_with(self.backend, self.pair.lifted.path, lifted, self.scratch)
-        reply = reply if reply.error else bench.run("lifted", _KEY, self.trial.values, self.pair.wires)
-        if reply.error:
-            self.unsure = f"tensors inside could not be compared: {reply.error}"
+            noise = bench.ask("wobble", key=_KEY, names=tuple(names)).value or {}
+            judged = bench.judge(_KEY, part, self.coarse, noise)
+        if judged.error:
+            self.unsure = f"tensors inside could not be compared: {judged.error}"
             return size
-        noise = bench.wobble(_KEY, names)
-        for (name, other), metric in zip(part, self._metrics(part, noise), strict=False):
+        for (name, other), metric in zip(part, judged.value, strict=False):
             if metric.agreement == "within":
                 self.within[name] = other
             if metric.agreement == "different" and name not in self.off and len(self.found) < MOST:
                 self._blame(name, other, metric)
-        bench.unload()
-        bench.forget(_KEY)
-        fits = int(_BYTES / max(read_bytes / max(len(part), 1), self._guess()))
+        bench.ask("unload")
+        bench.ask("forget", key=_KEY)
+        fits = int(_BYTES / max(read_bytes / max(len(part), 1), self.guess))
         return max(1, min(fits, size * _GROWTH))
-
-    def _metrics(self, part: Sequence[tuple[str, str]], noise: Mapping[str, float]) -> tuple[Metrics, ...]:
-        found = self.bench.judge(_KEY, part, self.coarse, noise)
-        if isinstance(found, Reply):
-            self.unsure = f"tensors inside could not be compared: {found.error}"
-            return ()
-        return found
 
     def _blame(self, name: str, other: str, metric: Metrics) -> None:
         graph = self.pair.model.graph
@@ -165,19 +160,14 @@ class _Search:
         if node.op_type not in CHOOSING or name != node.output[-1]:
             return False
         bench, data = self.bench, node.input[0]
-        theirs = [self.pair.lifted.names.get(data, ""), other]
-        reply = bench.load_with(self.backend, self.pair.path, [data, name], self.scratch)
-        reply = reply if reply.error else bench.run("onnx", _CHOICE, self.trial.values)
+        theirs = self.pair.lifted.names.get(data, "")
+        reply = self._run(_CHOICE, [data, name], [*filter(None, (theirs, other))], moved=False)
         if not reply.error:
-            reply = bench.load_with(
-                self.backend, self.pair.lifted.path, [*filter(None, theirs)], self.scratch
-            )
-        reply = reply if reply.error else bench.run("lifted", _CHOICE, self.trial.values, self.pair.wires)
-        axis = next((one.i for one in node.attribute if one.name == "axis"), CHOOSING[node.op_type])
-        pairs = (data, theirs[0]), (name, other)
-        alike = not reply.error and bench.chooses_alike(_CHOICE, *pairs, axis, self.coarse)
-        bench.forget(_CHOICE)
-        return alike
+            axis = next((one.i for one in node.attribute if one.name == "axis"), CHOOSING[node.op_type])
+            sides = {"data": (data, theirs), "pair": (name, other)}
+            reply = bench.ask("chooses_alike", key=_CHOICE, **sides, axis=axis, coarse=self.coarse)
+        bench.ask("forget", key=_CHOICE)
+        return reply.value is True
 
 
 def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed: str) -> Misread:
@@ -190,31 +180,13 @@ def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed
     unnamed = _unnamed(pair, node) if node is not None else 0
     first = metric.values
     if first is not None and metric.at is not None:
-        return Misread(
-            "value",
-            place,
-            subject,
-            first[0],
-            first[1],
-            metric.at,
-            metric.reason,
-            layers,
-            feed,
-            unnamed,
-            name=name,
-        )
-    said, read = _sides(metric)
+        extent = metric.reason
+        return Misread("value", place, subject, *first, metric.at, extent, layers, feed, unnamed, name=name)
+    said, read = metric.sides or (metric.reason, "something else")
+    word = {"shape": "shape ", "dtype": "type "}.get(metric.kind, "") if metric.sides is not None else ""
     kind: Kind = "shape" if metric.kind == "shape" else "value"
+    said, read = f"{'of ' * bool(word)}{word}{said}", f"{word}{read}"
     return Misread(kind, place, subject, said, read, None, "", layers, feed, unnamed, name=name)
-
-
-def _sides(metric: Metrics) -> tuple[str, str]:
-    """The two sides, as text, of a difference in type, shape or structure."""
-    if metric.sides is None:
-        return metric.reason, "something else"
-    word = {"shape": "shape ", "dtype": "type "}.get(metric.kind, "")
-    said, read = metric.sides
-    return f"{'of ' * bool(word)}{word}{said}", f"{word}{read}"
 
 
 def output_pairs(pair: Pair) -> list[tuple[str, str]]:

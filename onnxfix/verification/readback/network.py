@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from onnxfix import deadline
 from onnxfix.errors import fault_of
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import one_line
@@ -24,7 +23,7 @@ from onnxfix.verification.request import Request
 from onnxfix.verification.rungs.build import NOT_EXECUTED
 from onnxfix.verification.rungs.builder import Builder, builder
 from onnxfix.verification.rungs.trials import key_of
-from onnxfix.verification.verdict import FeedResult, RungResult, Status, unjudged
+from onnxfix.verification.verdict import RungResult, Status, unjudged
 
 NAME = "trt-network"
 #: Status of a reading of the fixed model -> that of the rung. With any other, the rung is skipped.
@@ -47,18 +46,6 @@ def climb(request: Request) -> RungResult:
             return judge((before,), found, inherit=request.inherit)
         after = _read(found, request, request.fixed, before)
     return judge((before, after), found, inherit=request.inherit)
-
-
-def ahead(request: Request) -> None:
-    """Do what ``climb`` does with the original's network, where that was read back already: TensorRT may build the
-    fixed model meanwhile."""
-    if request.networks is None or request.original not in request.networks.lifted:
-        return
-    found = builder(request.trt)
-    if isinstance(found, Missing):
-        return
-    with closing(found), suppress(deadline.Expired):  # the rungs themselves say so
-        _original(found, request)
 
 
 def reading(request: Request, found: Builder) -> Reading:
@@ -96,21 +83,25 @@ def judge(reads: Sequence[Read], found: Builder, *, inherit: bool) -> RungResult
 
     With ``inherit``, the fixes are not to blame for what TensorRT reads differently in both.
     """
-    before, after = reads[0], reads[-1]
-    status, reason = after.reading.status, _outcome(reads, found)
-    inherited = inherit and status == "differs" and _inherited(before, after, single=len(reads) == 1)
-    result = RungResult(
+    before, after, single = reads[0], reads[-1], len(reads) == 1
+    named = [*zip(("",) if single else ("original: ", "fixed: "), reads, strict=True)]
+    notes = [f"{name}{note}" for name, one in named for note in one.reading.notes]
+    if not single and not before.reading.judged:
+        notes.append(f"original: {one_line(before.reading.reason, _WIDEST)}")
+    return RungResult(
         NAME,
-        _STATUS.get(status, "skipped"),
-        reason,
-        _feeds(reads),
+        _STATUS.get(after.reading.status, "skipped"),
+        _outcome(reads, found),
+        tuple(replace(feed, label=f"{name}{feed.label}") for name, one in named for feed in one.feeds),
         after.reading.excluded,
-        (*found.notes(), *_notes(reads)),
+        (*found.notes(), *notes),
         networks=tuple(one.reading for one in reads),
         cause=after.reading.cause,
         left_out=before.left_out or after.left_out,
+        inherited=inherit
+        and after.reading.status == "differs"
+        and _is_inherited(before, after, single=single),
     )
-    return replace(result, inherited=inherited)
 
 
 def _outcome(reads: Sequence[Read], found: Builder) -> str:
@@ -121,15 +112,14 @@ def _outcome(reads: Sequence[Read], found: Builder) -> str:
     if not after.judged:
         return _unread(after, which, found)
     if after.status == "agrees":
-        more = (
-            [f"TensorRT reads the original differently: {_words(before)}"]
-            if before.grave and not single
-            else []
-        )
-        harmless = sum(one.harmless for one in after.misreads)
-        more += [f"{harmless} harmless difference{'s' * (harmless > 1)}"] if harmless else []
         same = f"the network that {found.product} imported computes the same as {which}"
-        return "; ".join([f"{same}: {_how(reads[-1])} on {after.reason} ({NOT_EXECUTED})", *more])
+        how = "identical" if "within" not in {feed.status for feed in reads[-1].feeds} else "within tolerance"
+        parts = [f"{same}: {how} on {after.reason} ({NOT_EXECUTED})"]
+        if before.grave and not single:
+            parts.append(f"TensorRT reads the original differently: {_words(before)}")
+        if harmless := sum(one.harmless for one in after.misreads):
+            parts.append(f"{harmless} harmless difference{'s' * (harmless > 1)}")
+        return "; ".join(parts)
     if single or before.status == "agrees":
         also = "" if single else ", and the original correctly"
         return f"{found.product} reads {which} differently: {_words(after)}{also}"
@@ -159,12 +149,7 @@ def _words(reading: Reading) -> str:
     return f"{one_line(str(grave[0]), _WIDEST)}{more}"
 
 
-def _how(one: Read) -> str:
-    counted = [feed for feed in one.feeds if feed.status in ("identical", "within")]
-    return "identical" if all(feed.status == "identical" for feed in counted) else "within tolerance"
-
-
-def _inherited(before: Read, after: Read, *, single: bool) -> bool:
+def _is_inherited(before: Read, after: Read, *, single: bool) -> bool:
     """Whether every difference of the fixed model is one of the original too.
 
     Where TensorRT reads the original correctly, none is. A difference is the original's where the original differs at
@@ -175,35 +160,13 @@ def _inherited(before: Read, after: Read, *, single: bool) -> bool:
         return True
     if before.reading.status == "agrees":
         return False
-    return all(_known(one, before) for one in after.reading.grave)
+    return all(_is_known(one, before) for one in after.reading.grave)
 
 
-def _known(one: Misread, before: Read) -> bool:
-    name = one.place.output
+def _is_known(one: Misread, before: Read) -> bool:
+    name, subject = one.place.output, (one.kind, one.subject, one.name)
     if before.reading.status == "differs":
-        alike = any(_what(one) == _what(other) for other in before.reading.grave)
+        alike = any(subject == (other.kind, other.subject, other.name) for other in before.reading.grave)
         there = one.kind in ("value", "shape") and name in before.off
         return alike or there or any(name and name == other.place.output for other in before.reading.grave)
     return before.names.get(name, "") == one.place.op_type if one.place.op_type else name in before.names
-
-
-def _what(one: Misread) -> tuple[str, str, str]:
-    return one.kind, one.subject, one.name
-
-
-def _feeds(reads: Sequence[Read]) -> tuple[FeedResult, ...]:
-    names = ("",) if len(reads) == 1 else ("original: ", "fixed: ")
-    return tuple(
-        replace(feed, label=f"{name}{feed.label}")
-        for name, one in zip(names, reads, strict=True)
-        for feed in one.feeds
-    )
-
-
-def _notes(reads: Sequence[Read]) -> list[str]:
-    names = ("",) if len(reads) == 1 else ("original: ", "fixed: ")
-    notes = [f"{name}{note}" for name, one in zip(names, reads, strict=True) for note in one.reading.notes]
-    before = reads[0].reading
-    if len(reads) > 1 and not before.judged:
-        notes.append(f"original: {one_line(before.reason, _WIDEST)}")
-    return notes

@@ -94,16 +94,18 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
     )
     bench = Bench(request.worker, request.step)
     try:
-        model = bench.sketch(str(path))
-        if isinstance(model, Reply):
-            return Read(_unread(base, model))
+        sketch = bench.ask("sketch", path=str(path))
+        if sketch.error:
+            return Read(_unread(base, sketch))
+        model = ModelProto.FromString(sketch.value)
         names = {name: node.op_type for node in model.graph.node for name in node.output if name}
         if not lifted.lifted:
             return Read(base, names=names)
-        network = bench.sketch(lifted.path)
-        if isinstance(network, Reply):
-            return Read(_unread(base, network), names=names)
-        result = _of(request, bench, path, folder, lifted, model, network, before, base)
+        sketch = bench.ask("sketch", path=lifted.path)
+        if sketch.error:
+            return Read(_unread(base, sketch), names=names)
+        pair = _pair(request, path, model, lifted, ModelProto.FromString(sketch.value), before)
+        result = _compare(request, bench, pair, folder, before, base)
     finally:
         bench.drop()
     spent = (*lifted.seconds, max(0.0, time.monotonic() - began - sum(lifted.seconds)))
@@ -112,26 +114,34 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
 
 def _unread(base: Reading, reply: Reply) -> Reading:
     """The reading where a model file cannot be parsed; a failure to read its network back takes precedence."""
-    if base.reason:
-        return base
-    status: Status = "broke" if reply.cause == "fault" else "unknown"
-    return replace(base, status=status, reason=reply.error, cause=reply.cause)
+    return base if base.reason else replace(base, status="unknown", reason=reply.error, cause=reply.cause)
 
 
-def _of(
-    request: Request, bench: Bench, path: Path, folder: Path, lifted: Lifted, model: ModelProto, network: ModelProto,
-    before: Read | None, base: Reading,
-) -> Read:  # fmt: skip
+def _pair(
+    request: Request, path: Path, model: ModelProto, lifted: Lifted, network: ModelProto, before: Read | None
+) -> Pair:
+    """The model and the network, with the model's inputs by the names and types that they have in the network."""
+    inputs = [info.name for info in inputs_of(model.graph)]
+    found = partners(inputs, [tensor.name for tensor in lifted.inputs])
+    files = [info.name for info in network.graph.input]
+    wires = {name: (files[n], ONNX_TYPES[lifted.inputs[n].dtype]) for name, n in found.items()}
     known = request.known if before is None else signature(model)
-    pair = Pair(str(path), model, lifted, network, _wires(model, lifted, network), known)
+    return Pair(str(path), model, lifted, network, wires, known)
+
+
+def _compare(
+    request: Request, bench: Bench, pair: Pair, folder: Path, before: Read | None, base: Reading
+) -> Read:
+    """Compare what both declare, their weights, and what they compute, with the first backend that can run them."""
+    known = pair.known
     trials = _fitting(before.trials, request, known) if before is not None else ()
     outputs, excluded = _compared(pair)
-    changed, unsure = weights(request.worker, model.graph, str(path), lifted.path, request.step)
+    changed, unsure = weights(request.worker, pair, request.step)
     base = replace(base, notes=(*base.notes, unsure)) if unsure else base
-    terms = Terms(outputs, trials, [*interface(model, lifted), *changed], str(folder))
+    terms = Terms(outputs, trials, [*interface(pair.model, pair.lifted), *changed], str(folder))
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
-    request = replace(request, known=known, coarse=half_type(model))
+    request = replace(request, known=known, coarse=half_type(pair.model))
     seen, backend, lacking, causes = Comparison(), "", list[str](), list[Cause]()
     for backend in _backends(request):
         bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
@@ -147,7 +157,7 @@ def _of(
         seen.cause = ""
     if any(one.kind == "refused" for one in seen.misreads):
         # A model without a defined meaning cannot be read differently.
-        broken = validity.violated(path, timeout=request.step)
+        broken = validity.violated(Path(pair.path), timeout=request.step)
         if broken:
             return Read(replace(base, reason=f"it is not valid ONNX: {broken}"))
     if seen.disputed:
@@ -161,15 +171,6 @@ def _of(
     if outputs and len(seen.blank) == len(outputs) and not seen.misreads:
         seen.unknown, seen.blank = seen.unknown or _lost(seen.blank), None
     return _concluded(base, terms.static, seen, backend, excluded)
-
-
-def _wires(model: ModelProto, lifted: Lifted, network: ModelProto) -> dict[str, tuple[str, int]]:
-    """The model's inputs -> the lifted model's, with their element types there."""
-    found = partners(
-        [info.name for info in inputs_of(model.graph)], [tensor.name for tensor in lifted.inputs]
-    )
-    files = [info.name for info in network.graph.input]
-    return {name: (files[n], ONNX_TYPES[lifted.inputs[n].dtype]) for name, n in found.items()}
 
 
 def _compared(pair: Pair) -> tuple[list[tuple[str, str]], tuple[str, ...]]:

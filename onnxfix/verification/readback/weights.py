@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.files import lazy, loading
+from onnxfix.place import NOWHERE
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.trt.reading import Misread
+from onnxfix.verification.readback.locate import Pair
 from onnxfix.verification.readback.refusals import place_of
 
 if TYPE_CHECKING:
@@ -32,55 +34,25 @@ _ALIKE = 0.5
 
 
 @dataclass(frozen=True)
-class Changed:
-    """A weight that is another one in the network. ``name`` is the initializer's, or that of the Constant node's
-    output; ``index`` the first element that differs, ``onnx`` and ``tensorrt`` its values, or both shapes where the
-    number of elements is another one; ``different`` of ``elements`` differ."""
-
-    name: str
-    onnx: str
-    tensorrt: str
-    index: tuple[int, ...] | None = None
-    different: int = 0
-    elements: int = 0
-
-
-@dataclass(frozen=True)
 class Compared:
-    """``same`` weights were found bit by bit, ``changed`` ones differ; ``unmatched`` were not found: the parser
-    computes something of them, or needs them not."""
+    """``same`` weights were found bit by bit, ``changed`` ones differ, at a place that is not known here; ``unmatched``
+    were not found: the parser computes something of them, or needs them not."""
 
     same: int
-    changed: tuple[Changed, ...]
+    changed: tuple[Misread, ...]
     unmatched: tuple[str, ...]
 
 
-def weights(
-    worker: Worker, graph: GraphProto, original: str, lifted: str, timeout: float
-) -> tuple[list[Misread], str]:
+def weights(worker: Worker, pair: Pair, timeout: float) -> tuple[list[Misread], str]:
     """``compare`` in the sandbox: what differs, and a word on what kept it from being known ("" for nothing).
-
-    ``graph`` is the model's, whose nodes are named; ``timeout`` is in seconds.
-    """
-    outcome = worker.call(f"{__name__}:compare", timeout=timeout, original=original, lifted=lifted)
+    ``timeout`` is in seconds."""
+    files = {"original": pair.path, "lifted": pair.lifted.path}
+    outcome = worker.call(f"{__name__}:compare", timeout=timeout, **files)
     if not outcome.ok:
         return [], f"weights were not compared: {one_line(outcome.message)}"
-    return [_misread(one, graph) for one in outcome.value.changed], ""
-
-
-def _misread(one: Changed, graph: GraphProto) -> Misread:
-    node = next((node for node in graph.node if one.name in node.input), None)
-    extent = f"{one.different:,} of {one.elements:,} elements" if one.index is not None else ""
-    return Misread(
-        "value" if one.index is not None else "shape",
-        place_of(node, graph),
-        "weight",
-        one.onnx,
-        one.tensorrt,
-        one.index,
-        extent,
-        name=one.name,
-    )
+    changed, graph = outcome.value.changed, pair.model.graph
+    readers = {name: node for node in reversed(graph.node) for name in node.input}
+    return [replace(one, place=place_of(readers.get(one.name), graph)) for one in changed], ""
 
 
 def compare(original: str, lifted: str) -> Compared:
@@ -105,7 +77,7 @@ def compare(original: str, lifted: str) -> Compared:
         if partner is None:
             left[name] = (tensor, base)
             continue
-        found = _difference(name, _read(tensor, base), _read(partner, folder))
+        found = _find_change(name, _read(tensor, base), _read(partner, folder))
         same += found is None
         changed += [found] if found is not None else []
     rest = [tensor for tensor in network.graph.initializer if not _layer(tensor) or _layer(tensor) in named]
@@ -170,22 +142,25 @@ def _wide(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array if array.dtype.kind in "biu" else array.astype(np.float64)
 
 
-def _difference(name: str, own: npt.NDArray[Any], other: npt.NDArray[Any]) -> Changed | None:
+def _find_change(name: str, own: npt.NDArray[Any], other: npt.NDArray[Any]) -> Misread | None:
+    """How a weight of that name differs in the network; None where it is the same."""
     if own.size != other.size:
-        return Changed(name, f"shape {list(own.shape)}", f"shape {list(other.shape)}", elements=own.size)
+        sides = f"shape {list(own.shape)}", f"shape {list(other.shape)}"
+        return Misread("shape", NOWHERE, "weight", *sides, name=name)
     other = other.reshape(own.shape)
     # The parser widens what TensorRT has no arithmetic of, such as uint8: the same numbers are the same weight.
     alike = own.dtype == other.dtype
     unequal = _bits(own) != _bits(other) if alike else np.asarray(_wide(own) != _wide(other))
     if not unequal.any():
         return None
-    first = tuple(int(place) for place in np.unravel_index(int(np.argmax(unequal)), own.shape))
-    return Changed(name, str(own[first]), str(other[first]), first, int(unequal.sum()), own.size)
+    at = tuple(int(place) for place in np.unravel_index(int(np.argmax(unequal)), own.shape))
+    extent = f"{int(unequal.sum()):,} of {own.size:,} elements"
+    return Misread("value", NOWHERE, "weight", str(own[at]), str(other[at]), at, extent, name=name)
 
 
 def _search(
     left: Mapping[str, tuple[TensorProto, Path]], rest: list[TensorProto], folder: Path
-) -> tuple[list[Changed], list[str]]:
+) -> tuple[list[Misread], list[str]]:
     """Weights that no constant is called like, among the constants that no weight is called like, whatever their shape.
 
     One that is there bit by bit is found. Else one of the same size and type that is not found either, and agrees in
@@ -205,7 +180,7 @@ def _search(
             continue
         strange = [one for one in groups.get(key, ()) if _digest(one) not in known]
         near = next((one for one in strange if array.size >= _FEWEST and _alike(array, one)), None)
-        found = _difference(name, array, near) if near is not None else None
+        found = _find_change(name, array, near) if near is not None else None
         if found is not None:
             changed.append(found)
         else:

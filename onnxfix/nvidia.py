@@ -6,7 +6,6 @@ import ctypes
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from onnxfix.causes import Cause
 
@@ -51,16 +50,14 @@ def gpus() -> list[Gpu]:
     count = ctypes.c_int(0)
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
-    return [_gpu(driver, number) for number in range(count.value)]
-
-
-def _gpu(driver: Any, number: int) -> Gpu:
-    device, name = ctypes.c_int(0), ctypes.create_string_buffer(128)
-    driver.cuDeviceGet(ctypes.byref(device), number)
-    driver.cuDeviceGetName(name, len(name), device)
-    parts = []
-    for attribute in _CU_COMPUTE_CAPABILITY:
-        value = ctypes.c_int(0)
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        parts.append(str(value.value))
-    return Gpu(name.value.decode("utf-8", "replace"), ".".join(parts))
+    cards = []
+    for number in range(count.value):
+        device, name = ctypes.c_int(0), ctypes.create_string_buffer(128)
+        driver.cuDeviceGet(ctypes.byref(device), number)
+        driver.cuDeviceGetName(name, len(name), device)
+        version = [ctypes.c_int(0) for _ in _CU_COMPUTE_CAPABILITY]
+        for value, attribute in zip(version, _CU_COMPUTE_CAPABILITY, strict=True):
+            driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        capability = ".".join(str(value.value) for value in version)
+        cards.append(Gpu(name.value.decode("utf-8", "replace"), capability))
+    return cards

@@ -26,9 +26,8 @@ from onnxfix.sandbox import Outcome, Worker, note
 from onnxfix.sizes.search import Search
 from onnxfix.trt import files, messages
 from onnxfix.trt import profiles as trt_profiles
-from onnxfix.trt.log import Message, logger_of, text_of, word_of
+from onnxfix.trt.log import Message, logger_of, text_of, watch, word_of
 from onnxfix.trt.messages import means, without_missing_gpu
-from onnxfix.trt.monitor import watch
 from onnxfix.trt.package import DEFAULT_CAPABILITY, load, member, missing
 from onnxfix.trt.places import Layers, Places
 from onnxfix.trt.records import Ending, Issue, Profile, Severity, Stage, Status, TrtBuild
@@ -50,7 +49,6 @@ def attempt(
     *,
     package: str,
     compute_capability: str = DEFAULT_CAPABILITY,
-    profiles: Sequence[Profile] | None = None,
     timeout: float = 300.0,
     **how: Any,
 ) -> TrtBuild:
@@ -63,19 +61,10 @@ def attempt(
         UsageError: the options do not fit the model or this TensorRT.
         OnnxfixError: a file cannot be written.
     """
-    outcome = worker.call(
-        f"{__name__}:build",
-        timeout=timeout,
-        path=str(path),
-        package=package,
-        compute_capability=compute_capability,
-        profiles=tuple(profiles) if profiles is not None else None,
-        **how,
-    )
-    if outcome.ok:
-        done: TrtBuild = outcome.value
-        return done
-    return failed(outcome, package, compute_capability)
+    how |= {"path": str(path), "package": package, "compute_capability": compute_capability}
+    outcome = worker.call(f"{__name__}:build", timeout=timeout, **how)
+    build: TrtBuild = outcome.value if outcome.ok else failed(outcome, package, compute_capability)
+    return build
 
 
 def failed(outcome: Outcome, package: str, compute_capability: str) -> TrtBuild:

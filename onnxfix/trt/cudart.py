@@ -5,6 +5,7 @@ Streams and memory are those of the device's primary context, which TensorRT and
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Any
 
@@ -22,10 +23,19 @@ class CudaError(OnnxfixError):
 
 
 class Cuda:
-    """The CUDA runtime, as loaded by ``ctypes.CDLL``. Handles and addresses are numbers."""
+    """The CUDA runtime, as loaded by ``ctypes.CDLL``. Handles and addresses are numbers. ``close`` releases what they
+    stand for, the last first."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
+        self._held: list[tuple[str, int]] = []  # the functions that release handles
+
+    def close(self) -> None:
+        """Release everything. A device that failed reports it again at each call."""
+        while self._held:
+            function, handle = self._held.pop()
+            with contextlib.suppress(CudaError):
+                self._call(function, ctypes.c_void_p(handle))
 
     def _call(self, function: str, *arguments: Any) -> None:
         """Call a function.
@@ -45,21 +55,18 @@ class Cuda:
             reason = words.decode("utf-8", "replace") if isinstance(words, bytes) else f"error {code}"
             raise CudaError(f"{function}: {reason}")
 
-    def _make(self, function: str, *arguments: Any) -> int:
-        """Call a function that hands back a handle by its first argument."""
+    def _make(self, function: str, release: str, *arguments: Any) -> int:
+        """Call a function that hands back a handle by its first argument, which ``release`` gives up again."""
         handle = ctypes.c_void_p()
         self._call(function, ctypes.byref(handle), *arguments)
+        self._held.append((release, handle.value or 0))
         return handle.value or 0
 
     # -- memory
 
     def allocate(self, size: int) -> int:
         """Memory on the device: at least a byte, since no tensor may be at address 0."""
-        return self._make("cudaMalloc", ctypes.c_size_t(max(1, size)))
-
-    def release(self, address: int) -> None:
-        """Free memory on the device."""
-        self._call("cudaFree", ctypes.c_void_p(address))
+        return self._make("cudaMalloc", "cudaFree", ctypes.c_size_t(max(1, size)))
 
     def upload(self, address: int, host: int, size: int, stream: int) -> None:
         """Copy ``size`` bytes to the device, on the stream."""
@@ -83,11 +90,7 @@ class Cuda:
 
     def stream(self) -> int:
         """A new stream."""
-        return self._make("cudaStreamCreateWithFlags", ctypes.c_uint(_NON_BLOCKING))
-
-    def end_stream(self, stream: int) -> None:
-        """Destroy a stream."""
-        self._call("cudaStreamDestroy", ctypes.c_void_p(stream))
+        return self._make("cudaStreamCreateWithFlags", "cudaStreamDestroy", ctypes.c_uint(_NON_BLOCKING))
 
     def synchronize(self, stream: int) -> None:
         """Wait until all is done that was put on the stream."""
@@ -95,11 +98,7 @@ class Cuda:
 
     def event(self) -> int:
         """A new event."""
-        return self._make("cudaEventCreate")
-
-    def end_event(self, event: int) -> None:
-        """Destroy an event."""
-        self._call("cudaEventDestroy", ctypes.c_void_p(event))
+        return self._make("cudaEventCreate", "cudaEventDestroy")
 
     def record(self, event: int, stream: int) -> None:
         """Put the event on the stream."""
@@ -121,6 +120,7 @@ class Cuda:
         """The graph of what was put on the stream. Also ends a capture that failed, and raises then."""
         graph = ctypes.c_void_p()
         self._call("cudaStreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
+        self._held.append(("cudaGraphDestroy", graph.value or 0))
         return graph.value or 0
 
     def nodes(self, graph: int) -> int:
@@ -131,16 +131,13 @@ class Cuda:
 
     def instantiate(self, graph: int) -> int:
         """An executable graph."""
-        return self._make("cudaGraphInstantiateWithFlags", ctypes.c_void_p(graph), ctypes.c_ulonglong(0))
+        return self._make(
+            "cudaGraphInstantiateWithFlags",
+            "cudaGraphExecDestroy",
+            ctypes.c_void_p(graph),
+            ctypes.c_ulonglong(0),
+        )
 
     def launch(self, executable: int, stream: int) -> None:
         """Put an executable graph on the stream."""
         self._call("cudaGraphLaunch", ctypes.c_void_p(executable), ctypes.c_void_p(stream))
-
-    def end_graph(self, graph: int) -> None:
-        """Destroy a graph."""
-        self._call("cudaGraphDestroy", ctypes.c_void_p(graph))
-
-    def end_executable(self, executable: int) -> None:
-        """Destroy an executable graph."""
-        self._call("cudaGraphExecDestroy", ctypes.c_void_p(executable))

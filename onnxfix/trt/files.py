@@ -23,7 +23,23 @@ def check_files(options: TrtOptions) -> None:
         UsageError: one is a directory, a device or a pipe, or its directory does not exist or takes no files.
     """
     for file in files(options):
-        _check(file.what, file.path)
+        option, path = file.what, file.path
+        try:
+            if path.is_dir():
+                raise OnnxfixError(f"{path}: is a directory; name a file")
+            path = regular.destination(path)
+            if not path.parent.is_dir():
+                raise OnnxfixError(f"{path}: directory {path.parent} does not exist")
+            if regular.status(path) is not None:
+                with path.open("rb"):
+                    pass
+            confinement.name(path, whole=option == "--timing-cache")  # which a child writes
+            with temporary_beside(path):
+                pass
+        except OSError as error:
+            raise UsageError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
+        except OnnxfixError as error:
+            raise UsageError(f"{option} {error}") from None
 
 
 def files(options: TrtOptions) -> list[File]:
@@ -34,25 +50,6 @@ def files(options: TrtOptions) -> list[File]:
         ("--save-tactics", options.save_tactics),
     )
     return [File(option, Path(name)) for option, name in named if name]
-
-
-def _check(option: str, path: Path) -> None:
-    try:
-        if path.is_dir():
-            raise OnnxfixError(f"{path}: is a directory; name a file")
-        path = regular.destination(path)
-        if not path.parent.is_dir():
-            raise OnnxfixError(f"{path}: directory {path.parent} does not exist")
-        if regular.status(path) is not None:
-            with path.open("rb"):
-                pass
-        confinement.name(path, whole=option == "--timing-cache")  # which a child writes
-        with temporary_beside(path):
-            pass
-    except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
-    except OnnxfixError as error:
-        raise UsageError(f"{option} {error}") from None
 
 
 def timing_cache(config: Any, path: Path, messages: Callable[[], Sequence[str]]) -> Any:

@@ -53,8 +53,8 @@ class Tools:
 class Placed:
     """An engine and its execution context, with every input and output at an address that stays the same."""
 
-    def __init__(self, engine: Any, tools: Tools, stream: int, stack: ExitStack) -> None:
-        self._engine, self._tools, self._stream, self._stack = engine, tools, stream, stack
+    def __init__(self, engine: Any, tools: Tools, stream: int) -> None:
+        self._engine, self._tools, self._stream = engine, tools, stream
         self._cuda = tools.cuda
         self._context: Any = None
         self._config: Any = None  # the context uses it and does not hold it
@@ -64,14 +64,14 @@ class Placed:
         self._inputs: Arrays = {}
         self._own = False
         self.owns = hasattr(tools.trt, "CudaGraphStrategy") and hasattr(engine, "create_runtime_config")
-        stack.callback(self._close)
 
     @property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The inputs' shapes by name."""
         return tuple((name, tuple(value.shape)) for name, value in self._inputs.items())
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Drop the context, and then what it uses."""
         self._context = None
         self._config = self._engine = None  # never before the context
 
@@ -135,7 +135,7 @@ class Placed:
     def _upload(self, name: str, value: Any) -> int:
         if self._on_host(name) or self._engine.is_shape_inference_io(name):
             return self._keep(value)
-        address = self._allocate(value.nbytes)
+        address = self._cuda.allocate(value.nbytes)
         self._cuda.upload(address, value.ctypes.data, value.nbytes, self._stream)
         self.wait()  # the copy reads the host's memory until then
         return address
@@ -143,11 +143,6 @@ class Placed:
     def _keep(self, value: Any) -> int:
         self._host.append(value)
         return int(value.ctypes.data)
-
-    def _allocate(self, size: int) -> int:
-        address = self._cuda.allocate(size)
-        self._stack.callback(_quietly, self._cuda.release, address)
-        return address
 
     def _reserve(self, name: str) -> int:
         """Where an output is written to: as many bytes as it has at most for these inputs."""
@@ -163,7 +158,7 @@ class Placed:
         if self._on_host(name):
             return self._keep(np.zeros(max(1, size), np.uint8))
         self._outputs[name] = size
-        return self._allocate(size)
+        return self._cuda.allocate(size)
 
     # -- runs
 
@@ -217,12 +212,9 @@ class Placed:
             self.enqueue()
         finally:
             graph = self._cuda.end_capture(self._stream)
-            self._stack.callback(_quietly, self._cuda.end_graph, graph)
         if not self._cuda.nodes(graph):
             raise Unsupported("the captured graph is empty")
-        executable = self._cuda.instantiate(graph)
-        self._stack.callback(_quietly, self._cuda.end_executable, executable)
-        return partial(self._cuda.launch, executable, self._stream)
+        return partial(self._cuda.launch, self._cuda.instantiate(graph), self._stream)
 
     def _writes(self, launch: Launcher) -> bool:
         """Whether a launch writes any output: all are marked before."""
@@ -250,7 +242,7 @@ def measure(
         Exception: whatever TensorRT's bindings raise.
     """
     try:
-        with ExitStack() as stack:
+        with contextlib.closing(tools.cuda), ExitStack() as stack:
             return _measure(paths, tools, stack, clock, limits)
     except (CudaError, Unsupported) as error:
         return Latency(reason=_words(error))
@@ -265,13 +257,12 @@ def _measure(
 ) -> Latency:
     cuda = tools.cuda
     stream = cuda.stream()
-    stack.callback(_quietly, cuda.end_stream, stream)
     engines: dict[str, Placed] = {}
     loading: dict[str, float] = {}
     first: dict[str, float] = {}
     for name, path in paths.items():
         began = clock()
-        engines[name] = one = Placed(tools.load(path), tools, stream, stack)
+        engines[name] = one = stack.enter_context(contextlib.closing(Placed(tools.load(path), tools, stream)))
         one.open(True)
         loading[name] = clock() - began
         one.place()
@@ -280,9 +271,7 @@ def _measure(
         one.wait()
         first[name] = clock() - began
     capturer, launchers, fallback = _launchers([*engines.values()], tools)
-    runs = {
-        name: _timer(cuda, stream, launcher, stack) for name, launcher in zip(engines, launchers, strict=True)
-    }
+    runs = {name: _timer(cuda, stream, launcher) for name, launcher in zip(engines, launchers, strict=True)}
     blocks = interleave(runs, clock=clock, limits=limits)
     timings = {
         name: timing(blocks[name], load_seconds=loading[name], first_seconds=first[name]) for name in engines
@@ -308,18 +297,16 @@ def _launchers(engines: Sequence[Placed], tools: Tools) -> tuple[Capturer, list[
     return "", [one.launcher("") for one in engines], "; ".join(dict.fromkeys(reasons))
 
 
-def _timer(cuda: Cuda, stream: int, launch: Launcher, stack: ExitStack) -> Callable[[], float]:
+def _timer(cuda: Cuda, stream: int, launch: Launcher) -> Callable[[], float]:
     """A run between two events on the stream, in milliseconds."""
-    events = [cuda.event() for _ in range(2)]
-    for event in events:
-        stack.callback(_quietly, cuda.end_event, event)
+    first, last = cuda.event(), cuda.event()
 
     def run() -> float:
-        cuda.record(events[0], stream)
+        cuda.record(first, stream)
         launch()
-        cuda.record(events[1], stream)
+        cuda.record(last, stream)
         cuda.synchronize(stream)
-        return cuda.elapsed(*events)
+        return cuda.elapsed(first, last)
 
     return run
 
@@ -327,9 +314,3 @@ def _timer(cuda: Cuda, stream: int, launch: Launcher, stack: ExitStack) -> Calla
 def _words(error: Exception) -> str:
     """The text of an error of ours, and the kind with it of one that TensorRT's bindings raised."""
     return str(error) if isinstance(error, (OnnxfixError, Unsupported)) else one_line(error)
-
-
-def _quietly(end: Callable[[int], None], handle: int) -> None:
-    """Release something: a device that failed reports it again at each call."""
-    with contextlib.suppress(CudaError):
-        end(handle)

@@ -46,7 +46,6 @@ def attempt(
     *,
     package: str,
     compute_capability: str = DEFAULT_CAPABILITY,
-    profiles: Sequence[Profile] | None = None,
     timeout: float = 300.0,
     inspect: bool = False,
     **how: Any,
@@ -61,7 +60,6 @@ def attempt(
         OnnxfixError: a file cannot be written.
     """
     how |= {"path": str(path), "package": package, "compute_capability": compute_capability}
-    how["profiles"] = tuple(profiles) if profiles is not None else None
     outcome = worker.call(f"{__name__}:read", timeout=timeout, inspect=inspect, **how)
     reason = ""
     # It was built, and what has the log is worth a second build.
@@ -350,15 +348,12 @@ def _layer(entry: Any) -> EngineLayer:
 
 
 def _tensors(entries: Any) -> tuple[LayerTensor, ...]:
-    return tuple(_tensor(one) for one in entries or () if isinstance(one, dict))
-
-
-def _tensor(entry: dict[str, Any]) -> LayerTensor:
-    both = str(entry.get("Format/Datatype", ""))
-    word = str(entry.get("Datatype", ""))
-    return LayerTensor(
-        str(entry.get("Name", "")),
-        messages.dtype_of(word) if word else messages.type_in(both),
-        tuple(int(size) for size in entry.get("Dimensions") or ()),
-        str(entry.get("Format", "")) or both,
-    )
+    found = []
+    for entry in filter(lambda one: isinstance(one, dict), entries or ()):
+        word, both = str(entry.get("Datatype", "")), str(entry.get("Format/Datatype", ""))
+        dtype = messages.dtype_of(word) if word else messages.type_in(both)
+        dims = tuple(int(size) for size in entry.get("Dimensions") or ())
+        found.append(
+            LayerTensor(str(entry.get("Name", "")), dtype, dims, str(entry.get("Format", "")) or both)
+        )
+    return tuple(found)

@@ -85,7 +85,7 @@ class Places:
         found = [n for n in self._labels.get(label, ()) if not operator or n.op_type == operator]
         main = [n for n in found if not n.scope.path]
         one = main[0] if len(main) == 1 else found[0] if len(found) == 1 else None
-        return self._of(one, self._index.get(id(one.proto), -1)) if one is not None else Place()
+        return self._of(one) if one is not None else Place()
 
     def every_node(self) -> list[tuple[Place, bool]]:
         """All nodes of the model in stored order, in subgraphs and local functions too, without Constant; each with
@@ -93,11 +93,13 @@ class Places:
         functions = (
             {(one.domain, one.name) for one in self.proto.functions} if self.proto is not None else set()
         )
-        return [
-            (self._of(node, self._at(node)), _holds_nodes(node, functions))
-            for node in self._nodes
-            if node.op_type != "Constant"
-        ]
+        found = []
+        for node in self._nodes:
+            if node.op_type != "Constant":
+                graphs = any(one.type in (one.GRAPH, one.GRAPHS) for one in node.proto.attribute)
+                holds_nodes = graphs or (node.proto.domain, node.op_type) in functions
+                found.append((self._of(node), holds_nodes))
+        return found
 
     def of_stamp(self, stamp: str) -> list[Place]:
         """The nodes that the parser's stamp of a layer may mean: mostly one, all of them where several in the same
@@ -107,10 +109,7 @@ class Places:
         if len(found) > 1:
             inside = [n for n in found if bool(n.scope.path) == bool(around)] or found
             found = [n for n in inside if self._within(n, around)] or inside
-        return [self._of(node, self._at(node)) for node in found]
-
-    def _at(self, node: Node) -> int:
-        return self._index.get(id(node.proto), -1)
+        return [self._of(node) for node in found]
 
     def _within(self, node: Node, around: tuple[tuple[str, str], ...]) -> bool:
         """Whether a node is in the subgraphs that a stamp names. Who calls a local function is not known."""
@@ -131,8 +130,9 @@ class Places:
                 return node
         return found[0]
 
-    def _of(self, node: Node, index: int) -> Place:
-        around: Place | None = None
+    def _of(self, node: Node, index: int = -1) -> Place:
+        """The place of a node. ``index`` is that of the node of the main graph around it, if it is in a function."""
+        index, around = self._index.get(id(node.proto), index), None
         if node.scope.path:
             owner: Node | None = node
             while owner is not None and owner.scope.path:
@@ -151,12 +151,7 @@ class Places:
         """The node of the operator that a message without a layer names, if the model has just one of them."""
         operator = messages.operation_in(text)
         found = [n for n in self._nodes if operator and n.op_type == operator]
-        return self._of(found[0], self._index.get(id(found[0].proto), -1)) if len(found) == 1 else Place()
-
-
-def _holds_nodes(node: Node, functions: set[tuple[str, str]]) -> bool:
-    graphs = any(one.type in (one.GRAPH, one.GRAPHS) for one in node.proto.attribute)
-    return graphs or (node.proto.domain, node.op_type) in functions
+        return self._of(found[0]) if len(found) == 1 else Place()
 
 
 class Layers:

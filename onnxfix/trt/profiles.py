@@ -103,26 +103,19 @@ def candidates(
             name: bound.get(name, BASE if name in leading else image if name in spatial else grown)
             for name in symbols
         }
-        for chosen in (_solved(search, sizes, bound), sizes):
+        for chosen in (_near(search, sizes, bound), sizes):
             profile = _profile(needed, given, chosen, graph)
             if profile not in tried:
                 tried.append(profile)
                 yield profile
 
 
-def _solved(
+def _near(
     search: Search | None, sizes: Mapping[str, Sizes], bound: Mapping[str, Sizes]
 ) -> Mapping[str, Sizes]:
     """The sizes, or near to them those that the model takes: least, usual and greatest; bound ones stay."""
     if search is None:
         return sizes
-    try:
-        return _near(search, sizes, bound)
-    except (MemoryError, Error):  # memory is limited here, and TensorRT is to report it
-        return sizes
-
-
-def _near(search: Search, sizes: Mapping[str, Sizes], bound: Mapping[str, Sizes]) -> Mapping[str, Sizes]:
     rows: list[Mapping[str, int]] = []
     for column in range(3):
         before = rows[-1] if rows else {}
@@ -131,14 +124,16 @@ def _near(search: Search, sizes: Mapping[str, Sizes], bound: Mapping[str, Sizes]
             name: triple[column] if before.get(name, 0) <= triple[column] else 2 * before[name]
             for name, triple in sizes.items()
         }
-        found = search.near(wish, {name: triple[column] for name, triple in bound.items()})
+        try:
+            found = search.near(wish, {name: triple[column] for name, triple in bound.items()})
+        except (MemoryError, Error):  # memory is limited here, and TensorRT is to report it
+            return sizes
         if found is None or any(found.get(name, size) < size for name, size in before.items()):
             return sizes
         rows.append({name: found.get(name, wish[name]) for name in wish})
+    # Where the model says that it takes more than the one size that it takes, TensorRT is to say so.
     if any(rows[0][name] == rows[2][name] for name, (low, _, high) in sizes.items() if low < high):
-        return (
-            sizes  # the model says that it takes more than the one size that it takes: TensorRT is to say so
-        )
+        return sizes
     return {name: (rows[0][name], rows[1][name], rows[2][name]) for name in sizes}
 
 
@@ -207,15 +202,12 @@ def _profile(
 
 
 def _shape(dims: Sequence[int | str], sizes: Mapping[str, Sizes]) -> Triple:
-    rows = [(dim,) * 3 if isinstance(dim, int) else _size(dim, sizes) for dim in dims]
-    least, usual, most = zip(*rows, strict=True) if rows else ((), (), ())
-    return tuple(least), tuple(usual), tuple(most)
-
-
-def _size(dim: str, sizes: Mapping[str, Sizes]) -> Sizes:
-    """The sizes of a dimension: a symbol, or arithmetic on symbols such as ``past + 1``."""
-    found = [evaluate(dim, {name: triple[column] for name, triple in sizes.items()}) for column in range(3)]
-    return found[0], found[1], found[2]
+    """A shape. Its dimensions are sizes, symbols, or arithmetic on symbols such as ``past + 1``."""
+    rows = []
+    for column in range(3):
+        chosen = {name: triple[column] for name, triple in sizes.items()}
+        rows.append(tuple(dim if isinstance(dim, int) else evaluate(dim, chosen) for dim in dims))
+    return rows[0], rows[1], rows[2]
 
 
 def evaluate(dim: str, sizes: Mapping[str, int]) -> int:

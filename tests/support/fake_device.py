@@ -44,9 +44,9 @@ class Device:
         self.held.append(next(self._handles))
         return self.held[-1]
 
-    def _ended(self, name: str, handle: int) -> None:
-        self.held.remove(handle)
-        self._called(name)
+    def close(self) -> None:
+        self.log.append("close")
+        self.held.clear()
 
     def put(self, work: Work) -> None:
         (self.queue if self.capturing is None else self.capturing).append(work)
@@ -61,9 +61,6 @@ class Device:
         self.memory[address] = block
         self.held.append(address)
         return address
-
-    def release(self, address: int) -> None:
-        self._ended("release", address)
 
     def upload(self, address: int, host: int, size: int, stream: int) -> None:
         self._called("upload")
@@ -80,9 +77,6 @@ class Device:
     def stream(self) -> int:
         return self._handle("stream")
 
-    def end_stream(self, stream: int) -> None:
-        self._ended("end_stream", stream)
-
     def synchronize(self, stream: int) -> None:
         self._called("synchronize")
         while self.queue:
@@ -90,9 +84,6 @@ class Device:
 
     def event(self) -> int:
         return self._handle("event")
-
-    def end_event(self, event: int) -> None:
-        self._ended("end_event", event)
 
     def record(self, event: int, stream: int) -> None:
         self._called("record")
@@ -127,12 +118,6 @@ class Device:
     def launch(self, executable: int, stream: int) -> None:
         self._called("launch")
         self.queue.extend(self.graphs[executable])
-
-    def end_graph(self, graph: int) -> None:
-        self._ended("end_graph", graph)
-
-    def end_executable(self, executable: int) -> None:
-        self._ended("end_executable", executable)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -161,7 +161,7 @@ def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
     """Write an INetworkDefinition of the module ``trt`` to ``out``; ``base`` says where it came from."""
     network = Network(trt, raw)
     scopes = Scopes(network)
-    with _emit(out) as emit:
+    with closing(Emit(out.with_name(out.name + DATA))) as emit:
         emit.reserve(tensor.name for tensor in (*network.inputs, *network.outputs))
         emit.copied.update(network.outputs)
         emit.reserve(tensor.name for layer in network.layers for tensor in layer.outputs)
@@ -170,7 +170,9 @@ def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
             emit.declare(tensor)
         for layer in network.layers:  # it has no output, so that nothing depends on it
             if layer.kind == "ASSERTION":
-                emit.note(_left_out(layer))
+                where = f" of ONNX node {layer.label}" if layer.label else ""
+                said = " ".join(text_of(partial(getattr, layer.native, "message")).split())
+                emit.note(f"an assertion{where} is omitted: {said or '(no message)'}")
         writer = Writer(scopes, emit)
         writer.write()
         base = replace(
@@ -193,21 +195,6 @@ def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
         types={tensor.name: tensor.dtype for tensor in made},
         drawn=_drawn(network, emit.random),
     )
-
-
-def _left_out(layer: Layer) -> str:
-    where = f" of ONNX node {layer.label}" if layer.label else ""
-    said = " ".join(text_of(lambda: layer.native.message).split())
-    return f"an assertion{where} is omitted: {said or '(no message)'}"
-
-
-@contextmanager
-def _emit(out: Path) -> Iterator[Emit]:
-    emit = Emit(out.with_name(out.name + DATA))
-    try:
-        yield emit
-    finally:
-        emit.close()
 
 
 def _model(network: Network, emit: Emit) -> ModelProto:

@@ -138,9 +138,8 @@ class Writer:
         with self.e.at((ends or unit.layers)[0]):
             count, going = self._limits(unit)
             self._lengths(unit)
-            rows = [
-                layer for layer in ends if layer.word("kind") != "LAST_VALUE" or not _is_state(layer, states)
-            ]
+            made = [state.outputs[0] for state in states]
+            rows = [one for one in ends if one.word("kind") != "LAST_VALUE" or one.need(0) not in made]
             number, condition = self.e.fresh("iteration"), self.e.fresh("condition")
             inner = [self.e.declare(layer.outputs[0]) for layer in states]
             initial = [self.e.of(layer.need(0)) for layer in states]
@@ -156,13 +155,13 @@ class Writer:
                     self.e.op("Identity", self.e.of(tensor)) for tensor in wanted[: len(states + rows)]
                 ]
                 on = self.e.op("Reshape", on, self.e.ints([]))
+            variables = [
+                (name, one.outputs[0].dtype, _loose(one)) for name, one in zip(inner, states, strict=True)
+            ]
             body = _graph(
                 "body",
                 nodes,
-                [(number, "INT64", ()), (condition, "BOOL", ())]
-                + [
-                    (name, one.outputs[0].dtype, _loose(one)) for name, one in zip(inner, states, strict=True)
-                ],
+                [(number, "INT64", ()), (condition, "BOOL", ()), *variables],
                 list(zip(results, wanted, strict=False)),
                 on,
                 fixed=len(states),
@@ -243,10 +242,6 @@ def _named(error: Exception, layer: Layer) -> Exception:
     """An error, and where it is one of our own, one that names the layer: a report of it should not lack that."""
     words = "" if isinstance(error, Fault) else fault_of(error)
     return Fault(str(Gap(layer.kind, layer.name, layer.label, words))) if words else error
-
-
-def _is_state(layer: Layer, states: Sequence[Layer]) -> bool:
-    return any(state.outputs[0] is layer.need(0) for state in states)
 
 
 def _loose(state: Layer) -> tuple[int | str, ...] | None:

@@ -145,7 +145,10 @@ class Network:
         self._groups: dict[int, tuple[str, Any]] = {}
         self.inputs = [self._tensor(network.get_input(number)) for number in range(network.num_inputs)]
         raw = [network.get_layer(number) for number in range(network.num_layers)]
-        labels = _labels(raw)
+        labels = [""] * len(raw)
+        label = ""
+        for number in reversed(range(len(raw))):  # a layer without a stamp serves the next one that has one
+            labels[number] = label = stamp_of(raw[number]) or label
         self.layers = [self._layer(number, layer, labels[number]) for number, layer in enumerate(raw)]
         self.outputs = [self._tensor(network.get_output(number)) for number in range(network.num_outputs)]
         self.maker: dict[Tensor, Layer] = {t: layer for layer in self.layers for t in layer.outputs}
@@ -194,14 +197,3 @@ class Network:
             native,
             group,
         )
-
-
-def _labels(layers: list[Any]) -> list[str]:
-    """What the parser calls each layer's ONNX node. A layer without a stamp serves the next one that has one."""
-    found = [stamp_of(layer) for layer in layers]
-    labels: list[str] = []
-    after = ""
-    for label in reversed(found):
-        after = label or after
-        labels.append(after)
-    return labels[::-1]

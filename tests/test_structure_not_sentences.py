@@ -39,7 +39,7 @@ from onnxfix.verification.compare.compare import Terms
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.ran import Ran
 from onnxfix.verification.readback import locate
-from onnxfix.verification.readback.comparison import is_lost, is_slight
+from onnxfix.verification.readback.bench import is_lost, is_slight
 from onnxfix.verification.rungs import build, builder, probe
 from onnxfix.verification.rungs import trials as trt_feeds
 from support import models

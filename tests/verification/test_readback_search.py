@@ -14,7 +14,7 @@ from onnxfix.verification.readback import locate
 from onnxfix.verification.readback.child import Reply
 
 
-class Search(locate._Search):
+class Search(locate.Search):
     """Asks nobody, and notes how many tensors it would have asked for."""
 
     def __init__(self, elements: int, tensor: int) -> None:
@@ -83,8 +83,6 @@ def test_a_choice_within_noise_explains_what_differs_behind_it(top: str, choices
         known=SimpleNamespace(draws_on=lambda _: False),
     )
     trial: Any = SimpleNamespace(values={}, label="")
-    where = locate.locate(
-        bench, pair, trial, backend="", coarse="", wrong=["y"], scratch="", deadline=time.monotonic() + 60
-    )
+    where = locate.Search(bench, pair, trial, "", "", "", time.monotonic() + 60).run(["y"])
     assert where.choices == choices
     assert [one.name for one in where.misreads] == ([] if choices else ["a"])

@@ -72,7 +72,7 @@ class _State:
     session: backends.Session | None = None
     #: (side, feed) -> output -> value
     kept: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    #: path -> the model with its weights in files, and where these are
+    #: path -> the model with its weights in files, and where these are: those of a small model in one file
     slim: dict[str, tuple[ModelProto, ort_weights.Stored]] = field(default_factory=dict)
 
 
@@ -127,7 +127,10 @@ def load(
             onnx.save(whole, variant)
             _STATE.session = backends.load(backend, str(variant))
         else:
-            model, where = _slim(path, scratch)
+            if path not in _STATE.slim:
+                file = Path(scratch) / f"weights{len(_STATE.slim)}.bin"
+                _STATE.slim[path] = ort_weights.shared(path, file, _LARGE + 1)
+            model, where = _STATE.slim[path]
             chosen = ort.session_options(THREADS, lean=where.large)
             _STATE.session = ort.load_mapped(_with_outputs(model, extra), where, chosen)
     except Exception as error:
@@ -140,14 +143,6 @@ def _failed(error: Exception) -> Reply:
     starved = isinstance(error, MemoryError) or (not lacking and bool(NO_MEMORY.search(str(error))))
     words = str(error) if lacking else one_line(error, _WORDS)
     return Reply(words, lacking or starved, starved, cause="memory" if starved else "")
-
-
-def _slim(path: str, scratch: str) -> tuple[ModelProto, ort_weights.Stored]:
-    """The model with its weights in files, read once; those of a small model in one file for each model."""
-    if path not in _STATE.slim:
-        file = Path(scratch) / f"weights{len(_STATE.slim)}.bin"
-        _STATE.slim[path] = ort_weights.shared(path, file, _LARGE + 1)
-    return _STATE.slim[path]
 
 
 def has_open_order(model: ModelProto) -> bool:
@@ -203,7 +198,12 @@ def run(
         return Reply("no model is loaded", lacking=True, unloaded=True)
     given = shaken(feed) if moved else dict(feed)
     if wires is not None:
-        given = {wires[name][0]: _as(value, wires[name][1]) for name, value in given.items() if name in wires}
+        with np.errstate(all="ignore"):
+            given = {
+                wires[name][0]: np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(wires[name][1]))
+                for name, value in given.items()
+                if name in wires
+            }
     began = time.process_time()
     try:
         values = dict(zip(_STATE.session.outputs, _STATE.session.run(given), strict=True))
@@ -238,11 +238,6 @@ def _is_blank(value: Any) -> bool:
     """Whether it is only NaN and infinity, which would hide any difference."""
     floats = isinstance(value, np.ndarray) and _kind(value.dtype) == "float" and value.size > 0
     return floats and not np.isfinite(value).any()
-
-
-def _as(value: Any, elem: int) -> Any:
-    with np.errstate(all="ignore"):
-        return np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(elem))
 
 
 # ------------------------------------------------------------------------------------------------------ comparing

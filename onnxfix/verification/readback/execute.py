@@ -1,13 +1,12 @@
 """Run a model and the network that was read back on the same inputs, and tell differences from rounding."""
 
-# Long because: what excuses a difference is decided where differences are found.
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from onnxfix.backends import ort_messages, reference
 from onnxfix.backends.ort_messages import without_status
@@ -22,10 +21,10 @@ from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.profiles import given_profiles
-from onnxfix.verification.readback.bench import Bench, Tried
-from onnxfix.verification.readback.child import Reply, has_open_order
-from onnxfix.verification.readback.comparison import (
+from onnxfix.verification.readback.bench import (
+    Bench,
     Comparison,
+    Tried,
     excused,
     is_lost,
     is_overflow,
@@ -33,7 +32,8 @@ from onnxfix.verification.readback.comparison import (
     overruled,
     result_of,
 )
-from onnxfix.verification.readback.locate import Pair, label_of, layers_of, locate, misread
+from onnxfix.verification.readback.child import Reply, has_open_order
+from onnxfix.verification.readback.locate import Pair, Search, label_of, layers_of, misread
 from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs.trials import Finder, Trial
@@ -216,9 +216,13 @@ class _Runner:
 
     def _refused(self, words: str) -> None:
         """ONNX Runtime rejects the model. If the network that TensorRT imported runs, that is a difference."""
-        values = self._any_values()
+        # Any inputs will do, whether the model accepts them or not.
         ran = Reply("no inputs could be made")
-        if values is not None:
+        with suppress(UsageError, MemoryError):
+            known, given = self.request.known, self.request.given
+            values = (
+                given[0] if given else make_inputs(known, self._planned()[0].assignment, self.request.seed)
+            )
             ran = self.bench.load(self.backend, self.pair.lifted.path)
             ran = ran if ran.error else self.bench.run("lifted", "refused", values, self.pair.wires)
         said = one_line(without_status(words), _WORDS)
@@ -231,15 +235,6 @@ class _Runner:
         self.seen.misreads.append(
             Misread("refused", place_of(node, self.graph), "model", said, layers=layers)
         )
-
-    def _any_values(self) -> dict[str, Any] | None:
-        """Some inputs, whether the model accepts them or not; None where none can be made."""
-        if self.request.given:
-            return dict(self.request.given[0])
-        try:
-            return make_inputs(self.request.known, self._planned()[0].assignment, self.request.seed)
-        except (UsageError, MemoryError):
-            return None
 
     # -- both
 
@@ -309,16 +304,9 @@ class _Runner:
         if not left or self._only_the_runtime(trials, left):
             return
         key = max(left, key=lambda one: len(left[one]))
-        where = locate(
-            self.bench,
-            self.pair,
-            trials[key],
-            backend=self.backend,
-            coarse=self.request.coarse,
-            wrong=[metric.output for metric in left[key]],
-            scratch=self.terms.folder,
-            deadline=time.monotonic() + min(self.request.total, _LOCATING),
-        )
+        ends = time.monotonic() + min(self.request.total, _LOCATING)
+        how = self.backend, self.request.coarse, self.terms.folder, ends
+        where = Search(self.bench, self.pair, trials[key], *how).run([one.output for one in left[key]])
         if where.choices and not where.misreads:
             choosing = ", ".join(where.choices)
             self.seen.unknown = f"which elements {choosing} chooses hangs on rounding"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
@@ -52,7 +52,13 @@ def interface(model: ModelProto, lifted: Lifted) -> list[Misread]:
     found += _side("output", list(graph.output), lifted.outputs)
     ends = {info.name for info in (*graph.input, *graph.output)}
     infos = [info for info in graph.value_info if info.name not in ends]
-    return found + list(_inner(infos, lifted.types))
+    # Declared floats that are integers there, and the other way round.
+    for info in infos:
+        dtype, elem = lifted.types.get(info.name, ""), info.type.tensor_type.elem_type
+        if dtype in ONNX_TYPES and {_kind(elem), _kind(ONNX_TYPES[dtype])} == {"float", "integer"}:
+            said = f"declared {dtypes.name_of(elem)}"
+            found.append(_of("type", "tensor", info.name, said, dtype, harmless=True))
+    return found
 
 
 def _side(end: Subject, declared: Sequence[ValueInfoProto], native: Sequence[NetTensor]) -> Iterator[Misread]:
@@ -100,17 +106,6 @@ def _shape(end: Subject, info: ValueInfoProto, tensor: NetTensor) -> Iterator[Mi
 
 def _text(dims: Sequence[int | str | None]) -> str:
     return f"[{', '.join('?' if dim in (None, -1) else str(dim) for dim in dims)}]"
-
-
-def _inner(infos: Sequence[ValueInfoProto], types: Mapping[str, str]) -> Iterator[Misread]:
-    """Declared floats that are integers there, and the other way round."""
-    for info in infos:
-        dtype, elem = types.get(info.name, ""), info.type.tensor_type.elem_type
-        if dtype not in ONNX_TYPES or not elem:
-            continue
-        kinds = {_kind(elem), _kind(ONNX_TYPES[dtype])}
-        if kinds == {"float", "integer"}:
-            yield _of("type", "tensor", info.name, f"declared {dtypes.name_of(elem)}", dtype, harmless=True)
 
 
 def _kind(elem: int) -> str:

@@ -54,16 +54,10 @@ class Located:
     choices: tuple[str, ...] = ()
 
 
-def locate(
-    bench: Bench, pair: Pair, trial: Trial, *, backend: str, coarse: str, wrong: Sequence[str], scratch: str,
-    deadline: float,
-) -> Located:  # fmt: skip
-    """Run both models again on the inputs of ``trial`` and compare inner tensors, as far as the outputs that differ
-    (``wrong``) depend on them. ``scratch`` is a folder, ``deadline`` of ``time.monotonic``."""
-    return _Search(bench, pair, trial, backend, coarse, scratch, deadline).run(wrong)
+class Search:
+    """Runs both models again on the inputs of ``trial`` and compares inner tensors, as far as the outputs that differ
+    depend on them. ``scratch`` is a folder, ``deadline`` of ``time.monotonic``."""
 
-
-class _Search:
     def __init__(
         self, bench: Bench, pair: Pair, trial: Trial, backend: str, coarse: str, scratch: str, deadline: float
     ) -> None:
@@ -79,6 +73,7 @@ class _Search:
         self.guess = max(_LEAST, _INFLATION * fed)
 
     def run(self, wrong: Sequence[str]) -> Located:
+        """Where the outputs ``wrong`` begin to differ."""
         waiting = self._candidates(wrong)
         size = max(1, min(_FIRST, _BYTES // self.guess))
         while waiting and len(self.found) < MOST and not self.unsure:

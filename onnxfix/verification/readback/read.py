@@ -21,9 +21,8 @@ from onnxfix.trt.reading import Misread, Reading, Status
 from onnxfix.verification import cuda, validity
 from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds.signature import Signature, signature
-from onnxfix.verification.readback.bench import Bench
+from onnxfix.verification.readback.bench import Bench, Comparison
 from onnxfix.verification.readback.child import Reply
-from onnxfix.verification.readback.comparison import Comparison
 from onnxfix.verification.readback.execute import REFERENCE_STEP, Terms, execute
 from onnxfix.verification.readback.interface import inputs_of, interface, partners
 from onnxfix.verification.readback.locate import Pair, output_pairs

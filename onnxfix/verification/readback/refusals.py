@@ -17,25 +17,18 @@ _OF_SHAPE = ("Shape", "Size")
 
 def lacks(text: str, graph: GraphProto) -> bool:
     """Whether ONNX Runtime lacks something, and the model is not at fault: a kernel, a newer operator, memory."""
-    if ort_messages.is_gap(text) or _is_newer(text, graph):
+    if ort_messages.is_gap(text):
         return True
+    node, attribute = node_of(text, graph), ort_messages.unknown_attribute(text)
+    if attribute is not None and node is not None and node.domain in ("", "ai.onnx"):
+        # It is older than the model's opset if ONNX has that attribute.
+        operator, name = attribute
+        if defs.has(operator) and name in defs.get_schema(operator).attributes:
+            return True
     if not ort_messages.is_unregistered(text):
         return False
-    node = node_of(text, graph)
-    return (
-        node is None
-        or node.domain in ("", "ai.onnx")
-        or node.domain.startswith(("ai.onnx.", "com.microsoft"))
-    )
-
-
-def _is_newer(text: str, graph: GraphProto) -> bool:
-    """Whether it does not know an attribute that ONNX has: it is older than the model's opset."""
-    found = ort_messages.unknown_attribute(text)
-    node = node_of(text, graph) if found is not None else None
-    if found is None or node is None or node.domain not in ("", "ai.onnx") or not defs.has(found[0]):
-        return False
-    return found[1] in defs.get_schema(found[0]).attributes
+    domains = ("ai.onnx.", "com.microsoft")
+    return node is None or node.domain in ("", "ai.onnx") or node.domain.startswith(domains)
 
 
 def node_of(text: str, graph: GraphProto) -> NodeProto | None:
@@ -66,36 +59,19 @@ def place_of(node: NodeProto | None, graph: GraphProto) -> Place:
 
 
 #: Operators whose result has another type than what they read: integers or truth values of floats.
-_TURNS = frozenset(
-    (
-        "ArgMax",
-        "ArgMin",
-        "BitCast",
-        "Cast",
-        "CastLike",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "IsInf",
-        "IsNaN",
-        "Less",
-    )
-) | frozenset(("LessOrEqual", "NonZero", "QuantizeLinear", "TopK", "Unique"))
+_TURNS = {"ArgMax", "ArgMin", "BitCast", "Cast", "CastLike", "Equal", "Greater", "GreaterOrEqual", "IsInf"}
+_TURNS |= {"IsNaN", "Less", "LessOrEqual", "NonZero", "QuantizeLinear", "TopK", "Unique"}
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
 def settled(text: str, graph: GraphProto) -> bool:
     """Whether a model of static shape fails on any input: at a node whose integers depend on no input's values."""
     node = node_of(text, graph)
-    return node is not None and _static(graph) and _chosen(graph).isdisjoint(node.input)
-
-
-def _static(graph: GraphProto) -> bool:
-    shapes = [
-        info.type.tensor_type.shape for info in inputs_of(graph) if info.type.tensor_type.HasField("shape")
-    ]
-    known = all(dim.HasField("dim_value") for shape in shapes for dim in shape.dim)
-    return known and len(shapes) == len(inputs_of(graph))
+    kinds = [info.type.tensor_type for info in inputs_of(graph)]
+    static = all(
+        kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim) for kind in kinds
+    )
+    return node is not None and static and _chosen(graph).isdisjoint(node.input)
 
 
 def _chosen(graph: GraphProto) -> set[str]:

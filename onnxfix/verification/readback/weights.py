@@ -179,17 +179,16 @@ def _search(
         if _digest(array) in digests.get(key, ()):
             continue
         strange = [one for one in groups.get(key, ()) if _digest(one) not in known]
-        near = next((one for one in strange if array.size >= _FEWEST and _alike(array, one)), None)
+        alike = (
+            one for one in strange if np.mean(_bits(array.reshape(-1)) == _bits(one.reshape(-1))) >= _ALIKE
+        )
+        near = next(alike, None) if array.size >= _FEWEST else None
         found = _find_change(name, array, near) if near is not None else None
         if found is not None:
             changed.append(found)
         else:
             unmatched.append(name)
     return changed, unmatched
-
-
-def _alike(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    return float(np.mean(_bits(one.reshape(-1)) == _bits(other.reshape(-1)))) >= _ALIKE
 
 
 def _digest(array: npt.NDArray[Any]) -> bytes:

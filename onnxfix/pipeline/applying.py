@@ -162,7 +162,7 @@ def save_engine(
     ``verdict`` has the build of the check trt-build. ``loaded`` is the model that was read, and ``check`` raises where
     the file is not what was proven.
     """
-    from onnxfix.verification.rungs import saved_engine  # lazy: start-up, seldom used
+    from onnxfix.verification.rungs.builder import save_engine  # lazy: start-up, seldom used
 
     rung = verdict.rung("trt-build")
     assert rung is not None  # required wherever an engine is to be saved
@@ -171,7 +171,7 @@ def save_engine(
         loaded.check()
         check()
 
-    return saved_engine.save_engine(path, trt, rung.builds[-1], unchanged, loaded.mode)
+    return save_engine(path, trt, rung.builds[-1], unchanged, loaded.mode)
 
 
 def unmeasured(trt: TrtOptions, verdict: Verdict) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from onnxfix.files import loading, tensors, wire
 from onnxfix.files.temporary import Temporary
 from onnxfix.pipeline import lifting, prove
 from onnxfix.trt.records import TrtBuild
-from onnxfix.verification.rungs import saved_engine
+from onnxfix.verification.rungs import builder as saved_engine
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import models
 from support.cli import run

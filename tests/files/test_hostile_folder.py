@@ -32,7 +32,7 @@ from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.fleet.journal import Journal
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification import validity
-from onnxfix.verification.rungs import saved_engine
+from onnxfix.verification.rungs import builder as saved_engine
 from onnxfix.verification.verdict import RungResult, Verdict
 from support.cli import run
 from support.cli_models import CLEAN, FIXABLE, external_model, write

@@ -26,7 +26,7 @@ from onnxfix.files import atomic, regular
 from onnxfix.files.temporary import temporary_beside
 from onnxfix.trt import files
 from onnxfix.trt.records import TrtBuild
-from onnxfix.verification.rungs import saved_engine
+from onnxfix.verification.rungs import builder as saved_engine
 from support.cli import run, shell
 from support.cli_models import CLEAN, FIXABLE, external_model, write
 

@@ -249,7 +249,7 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return "engine"
 
     path.write_bytes(model(WEIGHT[:size]))
-    monkeypatch.setattr("onnxfix.verification.rungs.saved_engine.save_engine", saved)
+    monkeypatch.setattr("onnxfix.verification.rungs.builder.save_engine", saved)
     passed = Verdict((RungResult("trt-build", "passed", builds=(TrtBuild("accepted"),)),))
     monkeypatch.setattr("onnxfix.pipeline.verifying.run_checks", lambda *_, **__: passed)
     monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)

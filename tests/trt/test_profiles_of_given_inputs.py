@@ -23,6 +23,7 @@ from onnxfix.verification.feeds.profiles import bound_profile, chosen_profiles, 
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.rungs import batch_sweep
+from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.rungs.trials import Trial, profiles
 from onnxfix.verification.verdict import RungResult
 from support.models import write
@@ -260,13 +261,13 @@ def test_a_sweep_takes_the_users_range_or_says_that_it_does_not(
 @REAL
 def test_a_sweep_keeps_the_sizes_of_the_input_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Profile] = []
-    real = batch_sweep._Work.pair
+    real = Builder.build
 
-    def kept(self: Any, *rest: Any) -> Any:
-        asked.append(self.profile)
-        return real(self, *rest)
+    def kept(found: Builder, path: Path, profiles: Any = None, **more: Any) -> Any:
+        asked.extend(profiles if path.name == "batch1.onnx" else ())
+        return real(found, path, profiles, **more)
 
-    monkeypatch.setattr(batch_sweep._Work, "pair", kept)
+    monkeypatch.setattr(Builder, "build", kept)
     path = write(tmp_path / "m.onnx", TWO)
     rung = climbed(path, input_shapes=["x:1x5x4"], asked={"batch_sweep": 2})
     assert rung.status == "passed", rung.reason

@@ -358,10 +358,10 @@ def test_a_fixed_model_that_takes_too_long_once_is_tried_again(monkeypatch: pyte
 
     monkeypatch.setattr("onnxfix.trt.build.attempt", attempt)
     found = builder(timeout=10.0)
-    assert trt_build._fixed(found, Path("m.onnx"), None, build()).accepted
+    asked: Any = SimpleNamespace(fixed=Path("m.onnx"), networks=None)
+    assert trt_build._build_fixed(found, asked, None, build()).accepted
     assert patience == [10.0, 20.0]
     ends[:] = [build("timeout", "build", "late"), build()]
     # Where the original takes too long as well, no fix hangs on it.
-    assert (
-        trt_build._fixed(found, Path("m.onnx"), None, build("timeout", "build", "late")).status == "timeout"
-    )
+    late = build("timeout", "build", "late")
+    assert trt_build._build_fixed(found, asked, None, late).status == "timeout"

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import copying, loading, saving, tensors
@@ -74,10 +72,18 @@ def sweep(
     models = {"the model": request.fixed}
     if not single:
         models = {"the original": request.original, "the new model": request.fixed}
-    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
-        work = _Work(request, Path(folder), symbols, profile, build, run)
-        pairs = tuple(work.pair(name, path) for name, path in models.items())
-    return replace(_conclude(symbols, greatest, pairs), span=span)
+    pairs = []
+    for name, path in models.items():
+        with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+            engines = [Path(folder, which) for which in ("static.engine", "dynamic.engine")]
+            saved = ["", ""] if isinstance(run, str) else [str(engine) for engine in engines]
+            static = build(at_batch_one(path, symbols, Path(folder)), [profile], saved[0])
+            dynamic = build(path, [profile], saved[1])
+            differing = unproven = ""
+            if static.accepted and dynamic.accepted:
+                differing, unproven = _compare_outputs(request, symbols, engines, dynamic, run)
+            pairs.append(Pair(name, static, dynamic, differing, unproven))
+    return replace(_conclude(symbols, greatest, tuple(pairs)), span=span)
 
 
 def _range(given: Sequence[Sizes], greatest: int) -> tuple[int, str]:
@@ -87,15 +93,12 @@ def _range(given: Sequence[Sizes], greatest: int) -> tuple[int, str]:
     most = {sizes[2] for sizes in given}
     if greatest == DEFAULT_GREATEST and len(most) == 1 and max(most) >= greatest:
         return max(most), f"its greatest batch, {max(most)}, is that of the optimization profile given"
-    batches = ", ".join(dict.fromkeys(_batches(sizes) for sizes in given))
+    spans = (f"{least} to {most}" if least < most else str(least) for least, _, most in given)
+    batches = ", ".join(dict.fromkeys(spans))
     return (
         greatest,
         f"it has its own range, batch 1 to {greatest}; the optimization profile given has batch {batches}",
     )
-
-
-def _batches(sizes: Sizes) -> str:
-    return f"{sizes[0]} to {sizes[2]}" if sizes[0] < sizes[2] else str(sizes[0])
 
 
 def _conclude(symbols: tuple[str, ...], greatest: int, pairs: tuple[Pair, ...]) -> SweepResult:
@@ -112,55 +115,31 @@ def _conclude(symbols: tuple[str, ...], greatest: int, pairs: tuple[Pair, ...]) 
     return SweepResult("passed", reason, symbols, greatest, pairs)
 
 
-@dataclass
-class _Work:
-    """Builds and compares in ``folder``."""
-
-    request: Request
-    folder: Path
-    symbols: tuple[str, ...]
-    profile: Profile
-    build: Build
-    run: Run | str
-
-    def pair(self, name: str, path: Path) -> Pair:
-        place = Path(tempfile.mkdtemp(dir=self.folder))
-        engines = (place / "static.engine", place / "dynamic.engine")
-        saved = ("", "") if isinstance(self.run, str) else (str(engines[0]), str(engines[1]))
-        copy = at_batch_one(path, self.symbols, place)
-        static = self.build(copy, [self.profile], saved[0])
-        dynamic = self.build(path, [self.profile], saved[1])
-        if not (static.accepted and dynamic.accepted):
-            return Pair(name, static, dynamic)
-        return Pair(name, static, dynamic, *self._outputs(engines, dynamic))
-
-    def _outputs(self, engines: tuple[Path, Path], dynamic: TrtBuild) -> tuple[str, str]:
-        """What differs in the two engines' outputs at batch 1, and why nothing could be compared."""
-        if isinstance(self.run, str):
-            return "", f"were not compared: {self.run}"
-        known, sizes = self.request.known, {}
-        for profile in dynamic.profiles[:1]:
-            sizes = {name: usual for name, (_, usual, _) in symbols_of(profile, known).items()}
-        try:
-            feed = make_inputs(known, {**sizes, **dict.fromkeys(self.symbols, 1)}, self.request.seed)
-        except OnnxfixError as error:
-            return "", f"were not compared: {error}"
-        static, spread = (self.run(engine, feed) for engine in engines)
-        for one, which in ((static, "batch 1 alone"), (spread, "the profile")):
-            if one.error:
-                return "", f"were not compared: the engine for {which} fails: {one.error}"
-        return self._differing(static.outputs, spread.outputs)
-
-    def _differing(self, static: Mapping[str, Any], spread: Mapping[str, Any]) -> tuple[str, str]:
-        drawn = set(self.request.known.drawn or ())
-        names = [name for name in static if name in spread and name not in drawn]
-        if not names:
-            return "", "were not compared: none could be read, or all are random"
-        terms = Terms(coarse=self.request.coarse)
-        for part in different(compare_outputs(names, static, spread, terms)):
-            far = f", by up to {part.relative:.1e} of its largest magnitude" if part.max_abs else ""
-            return f"output {part.output} of the engine for the profile {part.reason}{far}", ""
-        return "", ""
+def _compare_outputs(
+    request: Request, symbols: Sequence[str], engines: Sequence[Path], dynamic: TrtBuild, run: Run | str
+) -> tuple[str, str]:
+    """What differs in the two engines' outputs at batch 1, and why nothing could be compared."""
+    if isinstance(run, str):
+        return "", f"were not compared: {run}"
+    known, sizes = request.known, {}
+    for profile in dynamic.profiles[:1]:
+        sizes = {name: usual for name, (_, usual, _) in symbols_of(profile, known).items()}
+    try:
+        feed = make_inputs(known, {**sizes, **dict.fromkeys(symbols, 1)}, request.seed)
+    except OnnxfixError as error:
+        return "", f"were not compared: {error}"
+    static, spread = (run(engine, feed) for engine in engines)
+    for one, which in ((static, "batch 1 alone"), (spread, "the profile")):
+        if one.error:
+            return "", f"were not compared: the engine for {which} fails: {one.error}"
+    names = [name for name in static.outputs if name in spread.outputs and name not in (known.drawn or ())]
+    if not names:
+        return "", "were not compared: none could be read, or all are random"
+    terms = Terms(coarse=request.coarse)
+    for part in different(compare_outputs(names, static.outputs, spread.outputs, terms)):
+        far = f", by up to {part.relative:.1e} of its largest magnitude" if part.max_abs else ""
+        return f"output {part.output} of the engine for the profile {part.reason}{far}", ""
+    return "", ""
 
 
 def at_batch_one(path: Path, symbols: Sequence[str], folder: Path) -> Path:
@@ -170,20 +149,17 @@ def at_batch_one(path: Path, symbols: Sequence[str], folder: Path) -> Path:
         OnnxfixError: the model cannot be read, or the copy not be written.
     """
     proto = loading.parse(loading.read(path), str(path))
-    _fix(proto, dict.fromkeys(symbols, 1))
+    sizes = dict.fromkeys(symbols, 1)
+    dims = ((v.name, *one) for v in proto.graph.input for one in enumerate(v.type.tensor_type.shape.dim))
+    for name, axis, dim in dims:
+        if dim.HasField("dim_value"):
+            continue
+        size = dimnames.replace(dimnames.own(dim.dim_param) or f"{name}.{axis}", sizes)
+        if isinstance(size, int):
+            dim.dim_value = size
+        elif dimnames.own(dim.dim_param):
+            dim.dim_param = size
     tensors.link_data(proto, path.parent, folder)
     copy = folder / "batch1.onnx"
     copying.write(saving.serialize(proto), copy)
     return copy
-
-
-def _fix(proto: ModelProto, sizes: Mapping[str, int]) -> None:
-    for value in proto.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value"):
-                continue
-            size = dimnames.replace(dimnames.own(dim.dim_param) or f"{value.name}.{axis}", sizes)
-            if isinstance(size, int):
-                dim.dim_value = size
-            elif dimnames.own(dim.dim_param):
-                dim.dim_param = size

@@ -55,7 +55,10 @@ def climb(request: Request) -> RungResult:
         if request.fixed == request.original:  # built anew: a caller may have changed its external data
             builds = (_build(found, request.original, given, request.networks),)
         else:
-            before = _build_original(found, request, given)
+            key = _key(found, request, given)
+            if not _LAST or _LAST[0][0] != key:
+                _LAST[:] = [(key, _build(found, request.original, given, request.networks))]
+            before = _LAST[0][1]
             builds = (before, _build_fixed(found, request, _follow(before, given), before))
         result = judge(
             builds,
@@ -146,13 +149,6 @@ def _key(found: Builder, request: Request, given: Profiles) -> object:
     about = request.original.stat()
     options = replace(found.options, benchmark=False)  # not set for every candidate
     return request.original, about.st_mtime_ns, about.st_size, about.st_ino, found.choice, options, given
-
-
-def _build_original(found: Builder, request: Request, given: Profiles) -> TrtBuild:
-    key = _key(found, request, given)
-    if not _LAST or _LAST[0][0] != key:
-        _LAST[:] = [(key, _build(found, request.original, given, request.networks))]
-    return _LAST[0][1]
 
 
 def _follow(before: TrtBuild, given: Profiles) -> Profiles:

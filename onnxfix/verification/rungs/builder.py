@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,9 @@ from onnxfix import confinement, targets, walk
 from onnxfix.allowance import memory_limit_mb
 from onnxfix.causes import ENDED
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.files import loading
+from onnxfix.files import atomic, loading, regular
+from onnxfix.files.folders import Folder, writing
+from onnxfix.files.temporary import PLAIN, Temporary
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt
@@ -75,7 +78,7 @@ class Builder:
         """
         arguments = self._arguments(path, profiles, save_engine)
         timeout = self.options.timeout * patience
-        build = tensorrt.attempt(self.worker, timeout=timeout, parse_only=parse_only, **arguments)
+        build = tensorrt.attempt(self.worker, path, timeout=timeout, parse_only=parse_only, **arguments)
         return self._complete(build, path)
 
     def post(self, path: Path, out: Path, profiles: Profiles = None, *, follow: bool = False) -> Posted:
@@ -85,6 +88,7 @@ class Builder:
         return self.worker.post(
             f"{lift.__name__}:build_and_lift",
             timeout=self.options.timeout,
+            path=str(path),
             out=os.path.abspath(out),
             follow=follow,
             **self._arguments(path, profiles, engine),
@@ -123,6 +127,7 @@ class Builder:
         """
         table, tactics = trt_layers.attempt(
             self.worker,
+            path,
             timeout=self.options.timeout,
             inspect=self.choice.gpu is not None,
             edit=edit,
@@ -132,11 +137,10 @@ class Builder:
         return replace(table, build=self._complete(table.build, path)), tactics
 
     def _arguments(self, path: Path, profiles: Profiles, save_engine: str) -> dict[str, Any]:
-        """What the child is asked to build. It builds FP4 for the newest capability, where that may be chosen."""
+        """How the child is to build a model: one with FP4 for the newest capability, where that may be chosen."""
         newest, cache = self.choice.newest, self.options.timing_cache
         fp4 = bool(newest) and _has_fp4(str(path), path.stat().st_mtime_ns)
         return {
-            "path": str(path),
             "package": self.choice.package,
             "compute_capability": newest if fp4 else self.choice.capability,
             "profiles": tuple(profiles) if profiles is not None else None,
@@ -347,3 +351,37 @@ def choose(package: trt_package.Package, compute_capability: str | None) -> Choi
         return replace(found, served=SERVED[module.__name__])
     except UsageError as error:
         return str(error)
+
+
+def save_engine(
+    model: Path, options: TrtOptions, known: TrtBuild, check: Callable[[], None], most: int = PLAIN
+) -> str:
+    """Build the model file once more, as in ``known``, and write the engine to ``options.save_engine``.
+
+    This is a separate build, since the rung also builds candidates that are never written. ``check`` raises where the
+    model is no longer the verified one. ``most`` is the most permissive mode of a new file, since an engine contains
+    the model's weights. The child that builds writes to a private folder. Returns the path.
+
+    Raises:
+        OnnxfixError: TensorRT does not build it this time, or the file cannot be written.
+    """
+    destination = regular.destination(Path(options.save_engine))
+    found = builder(options)
+    if isinstance(found, Missing):
+        raise OnnxfixError(f"{destination}: no engine was written: {found.reason}")
+    with ExitStack() as stack:
+        # The rungs build and run without TF32, by a variable in both processes; the user's process does not have it.
+        plain = stack.enter_context(closing(found.plain()))
+        with writing(destination):
+            home = stack.enter_context(Folder(destination.parent))
+        folder = stack.enter_context(home.private(destination.name))
+        place = folder.path / destination.name
+        done = plain.build(model, known.profiles or None, save_engine=str(place.absolute()))
+        if not done.accepted:
+            raise OnnxfixError(f"{destination}: no engine was written: {done.reason}")
+        check()
+        with writing(destination):
+            file = Temporary(folder, destination.name, home, destination.name, most=most, there=True)
+        stack.callback(file.close)
+        atomic.install([file])
+    return str(Path(options.save_engine))

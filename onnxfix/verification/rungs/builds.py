@@ -22,16 +22,15 @@ from onnxfix.place import Place
 from onnxfix.sandbox import Worker
 from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.layers import differing
-from onnxfix.trt.records import Profile
 from onnxfix.trt.timing import Timing
 from onnxfix.verification.feeds.profiles import bound_profile, given_profiles
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import probe
 from onnxfix.verification.rungs.builder import Builder, Tries, try_profiles
-from onnxfix.verification.rungs.gpu import measure_latency
+from onnxfix.verification.rungs.gpu import find_inputs, measure_latency
 from onnxfix.verification.rungs.judge import Terms, judge
-from onnxfix.verification.rungs.sessions import Oracle, Sessions
-from onnxfix.verification.rungs.trials import Finder, Trial, outside, profiles
+from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.verification.rungs.trials import Trial, outside, profiles
 from onnxfix.verification.verdict import FeedResult
 
 #: "right": its outputs agree with the ONNX model's. "wrong": they do not. "failed": it does not load or run. "": it was
@@ -101,7 +100,12 @@ def compare_builds(
     given = given_profiles(request.trt, request.known)
     if not unexecuted:
         say("finding inputs")
-        trials, oracle, unexecuted = _find_trials(request, given[0] if given else None)
+        try:
+            original = find_inputs(request, [given[0] if given else None])
+            trials, oracle = original.trials, "" if original.silent else original.oracle
+            unexecuted = "" if trials else "no inputs were found that the model accepts"
+        except UsageError as error:
+            unexecuted = str(error)
     bound = bound_profile(request.known, request.shapes)
     tries = profiles(trials, given, bound) if trials else [given or ((bound,) if bound is not None else None)]
     engines: list[BuiltEngine] = []
@@ -123,17 +127,6 @@ def compare_builds(
 def path_of(folder: Path, number: int) -> Path:
     """Where an engine is."""
     return folder / f"{number}.engine"
-
-
-def _find_trials(request: Request, profile: Profile | None) -> tuple[list[Trial], str, str]:
-    """Inputs with the ONNX model's outputs, what computed these, and why there are none."""
-    with Oracle(request) as oracle:
-        try:
-            trials = Finder(request, oracle.run, profile).find()
-        except UsageError as error:
-            return [], "", str(error)
-        reason = "" if trials else "no inputs were found that the model accepts"
-        return trials, "" if oracle.silent else oracle.backend, reason
 
 
 def _build(request: Request, found: Builder, path: Path, number: int, tries: Tries) -> BuiltEngine:

@@ -27,7 +27,7 @@ from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.messages import means
-from onnxfix.trt.records import TrtBuild
+from onnxfix.trt.records import Profile, TrtBuild
 from onnxfix.trt.timing import Latency, Timing
 from onnxfix.verification.feeds.profiles import bound_profile
 from onnxfix.verification.request import Request
@@ -85,7 +85,12 @@ def _compare(state: State) -> RungResult:
     key = key_of(state.request, state.builder)
     if not _LAST or _LAST[0][0] != key:
         try:
-            _LAST[:] = [(key, _find_inputs(state))]
+            # What the rung trt-build built need not be built again where its profile covers the inputs.
+            networks = state.request.networks
+            built = networks.builds.get(state.request.original) if networks is not None else None
+            left = built.profiles[:1] if built is not None and built.accepted else ()
+            given = state.given[0] if state.given else None
+            _LAST[:] = [(key, find_inputs(state.request, (*left, given)))]
         except UsageError as error:  # no input can be made for this model
             return conclude_as(state, "skipped", str(error))
     state.use(_LAST[0][1])
@@ -105,23 +110,19 @@ def _compare(state: State) -> RungResult:
     return replace(result, latency=timed)
 
 
-def _find_inputs(state: State) -> Original:
-    """Look for inputs that the original accepts, with its outputs for them.
+def find_inputs(request: Request, profiles: Sequence[Profile | None]) -> Original:
+    """Look for inputs that the original accepts, with its outputs for them, inside the first of these profiles that
+    covers any.
 
     Raises:
         UsageError: no input can be made for this model.
     """
-    networks, request = state.request.networks, state.request
-    # What the rung trt-build built need not be built again where its profile covers the inputs.
-    built = networks.builds.get(request.original) if networks is not None else None
-    left = built.profiles[:1] if built is not None and built.accepted else ()
     with Oracle(request) as oracle:
-        for profile in (*left, state.given[0] if state.given else None):
+        for profile in profiles:
             finder = Finder(request, oracle.run, profile)
-            trials = finder.find()
-            if trials:
+            if finder.find():
                 break
-        return Original(trials, finder.refused, oracle.backend, oracle.silent, cause=oracle.cause)
+        return Original(finder.found, finder.refused, oracle.backend, oracle.silent, cause=oracle.cause)
 
 
 # ------------------------------------------------------------------------------------------------- build and load

@@ -152,7 +152,13 @@ def measure(
             except Exception:  # a kernel that is missing in float64, say: the other ways tell enough
                 if not number:
                     raise
-    return [_noise(wanted, found) for wanted, found in zip(expected, others, strict=True)]
+    noise: list[dict[str, Any]] = [{} for _ in feeds]
+    for number, outputs in enumerate(expected):
+        for name, value in outputs.items():
+            if "float" in getattr(getattr(value, "dtype", None), "name", ""):
+                alike = [one for one in others[number].get(name, ()) if np.shape(one) == value.shape]
+                noise[number][name] = _distance(value, alike)
+    return noise
 
 
 def _run(
@@ -198,14 +204,6 @@ def _moved(path: str, seed: int) -> ModelProto:
             value = shaken({"": numpy_helper.to_array(tensor)}, seed)[""]
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
     return model
-
-
-def _noise(expected: Mapping[str, Any], others: Mapping[str, list[Any]]) -> dict[str, Any]:
-    return {
-        name: _distance(value, [one for one in others.get(name, ()) if np.shape(one) == value.shape])
-        for name, value in expected.items()
-        if "float" in getattr(getattr(value, "dtype", None), "name", "")
-    }
 
 
 def _distance(value: Any, others: list[Any]) -> Any:

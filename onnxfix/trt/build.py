@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix import system
 from onnxfix.backends.ort_weights import weight_bytes
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, loading
@@ -169,7 +168,6 @@ class Run:
         self.layers: Layers | None = None
         self.log, self.received = logger_of(trt)
         self.received.clear()
-        system.keep_freed_memory()
         self.builder = trt.Builder(self.log)
         # Strongly typed: the graph's own types are the precision. From TensorRT 11 on there is nothing else.
         flag = trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED

@@ -20,7 +20,7 @@ from typing import Any
 
 from onnx import ModelProto, helper
 
-from onnxfix import system, walk
+from onnxfix import walk
 from onnxfix.sandbox import Worker, note
 from onnxfix.trt.build import Run, describe_end, ended_in_memory
 from onnxfix.trt.lift.control import DOMAIN, Writer
@@ -151,9 +151,6 @@ def build_and_lift(
         run.parsed = read
         build = run.run(given, save_engine, timing_cache)
     _LAST[0] = build.profiles if build.accepted and build.profiles else None
-    if follow:  # the last of a pair
-        del run
-        system.give_freed_memory_back()
     return build, next(iter(networks), None)
 
 

@@ -26,6 +26,7 @@ from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import probe
 from onnxfix.verification.rungs.batch_sweep import Run, sweep
 from onnxfix.verification.rungs.builder import WIDEST, Builder, Profiles, builder, check
+from onnxfix.verification.rungs.trials import key_of
 from onnxfix.verification.sweep import SweepResult
 from onnxfix.verification.verdict import RungResult, unjudged
 
@@ -55,7 +56,7 @@ def climb(request: Request) -> RungResult:
         if request.fixed == request.original:  # built anew: a caller may have changed its external data
             builds = (_build(found, request.original, given, request.networks),)
         else:
-            key = _key(found, request, given)
+            key = key_of(request, found)
             if not _LAST or _LAST[0][0] != key:
                 _LAST[:] = [(key, _build(found, request.original, given, request.networks))]
             before = _LAST[0][1]
@@ -99,7 +100,7 @@ def begin(request: Request) -> None:
         return
     given, _ = chosen_profiles(request.trt, request.known, request.shapes, request.given)
     networks.worker = found.worker
-    known = _LAST[0][1] if _LAST and _LAST[0][0] == _key(found, request, given) else None
+    known = _LAST[0][1] if _LAST and _LAST[0][0] == key_of(request, found) else None
     if known is None or request.fixed == request.original:
         place = networks.place(request.original)
         networks.begun[request.original] = found.post(request.original, place, given)
@@ -143,12 +144,6 @@ def _add_sweep(result: RungResult, swept: SweepResult) -> RungResult:
 
 #: The last original, with a key: a run that withdraws fixes needs it again for every candidate.
 _LAST: list[tuple[object, TrtBuild]] = []
-
-
-def _key(found: Builder, request: Request, given: Profiles) -> object:
-    about = request.original.stat()
-    options = replace(found.options, benchmark=False)  # not set for every candidate
-    return request.original, about.st_mtime_ns, about.st_size, about.st_ino, found.choice, options, given
 
 
 def _follow(before: TrtBuild, given: Profiles) -> Profiles:

@@ -70,14 +70,15 @@ def _dynamic_quantize(e: Emit, layer: Layer) -> str:
     )
 
 
-@lifts("MOE")
-def _mixture(e: Emit, layer: Layer) -> str:
-    raise Unliftable("TensorRT does not document what its mixture of experts computes")
+_REASONS = {
+    "MOE": "TensorRT does not document what its mixture of experts computes",
+    "DIST_COLLECTIVE": "an exchange between GPUs, for which ONNX has no operator",
+}
 
 
-@lifts("DIST_COLLECTIVE")
-def _collective(e: Emit, layer: Layer) -> str:
-    raise Unliftable("an exchange between GPUs, for which ONNX has no operator")
+@lifts(*_REASONS)
+def _unknown(e: Emit, layer: Layer) -> str:
+    raise Unliftable(_REASONS[layer.kind])
 
 
 def _name(plugin: Any) -> str:

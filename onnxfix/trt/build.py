@@ -319,18 +319,11 @@ class Run:
         found: list[Issue] = []
         for number in range(parser.num_errors):
             error = parser.get_error(number)
-            text = text_of(error.desc)
-            found.append(
-                Issue(
-                    "parse",
-                    "error",
-                    without_missing_gpu(text) or text,
-                    self._place(error, text),
-                    code=word_of(error.code()),
-                    source=f"{error.file()}:{error.line()} {error.func()}",
-                    stack=tuple(error.local_function_stack() or ()),
-                )
-            )
+            text, code = text_of(error.desc), word_of(error.code())
+            place, said = self._place(error, text), without_missing_gpu(text) or text
+            source = f"{error.file()}:{error.line()} {error.func()}"
+            stack = tuple(error.local_function_stack() or ())
+            found.append(Issue("parse", "error", said, place, code, source, stack))
         counts = Counter(found)  # a check of each of two dilations reports the same twice
         return tuple(replace(one, count=count) for one, count in counts.items())
 

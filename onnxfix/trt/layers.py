@@ -335,15 +335,12 @@ def layers_of(text: str) -> tuple[EngineLayer, ...]:
 def _layer(entry: Any) -> EngineLayer:
     if not isinstance(entry, dict):
         return EngineLayer(str(entry), "")
+    words = ("Name", "LayerType", "TacticName", "TacticValue", "Metadata")
+    name, kind, tactic, identity, metadata = (str(entry.get(word, "")) for word in words)
+    inputs, constants, outputs = (_tensors(entry.get(word)) for word in ("Inputs", "Constants", "Outputs"))
+    tensors = inputs, constants, outputs
     return EngineLayer(
-        str(entry.get("Name", "")),
-        str(entry.get("LayerType", "")),
-        messages.kernel_in(str(entry.get("TacticName", ""))),
-        str(entry.get("TacticValue", "")),
-        _tensors(entry.get("Inputs")),
-        _tensors(entry.get("Constants")),
-        _tensors(entry.get("Outputs")),
-        messages.stamps_in(str(entry.get("Metadata", ""))),
+        name, kind, messages.kernel_in(tactic), identity, *tensors, messages.stamps_in(metadata)
     )
 
 

@@ -141,31 +141,18 @@ def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
         return absent
     version = str(module.__version__)
     if int(version.split(".")[0]) < OLDEST_TENSORRT:
-        return Missing(
-            f"tensorrt {version} is too old, onnxfix needs {OLDEST_TENSORRT}.0",
-            "version",
-            'pip install -U "onnxfix[tensorrt]"',
-        )
+        what = f"tensorrt {version} is too old, onnxfix needs {OLDEST_TENSORRT}.0"
+        return Missing(what, "version", 'pip install -U "onnxfix[tensorrt]"')
     if not cards:
-        return Missing(
-            "tensorrt builds only for a GPU of this machine, and the driver shows none",
-            "no-gpu",
-            INSTALL["tensorrt-rtx"],
-            " builds without one",
-        )
+        what = "tensorrt builds only for a GPU of this machine, and the driver shows none"
+        return Missing(what, "no-gpu", INSTALL["tensorrt-rtx"], " builds without one")
     card = cards[0]
     if wanted is not None and wanted != card.capability:
-        return Missing(
-            f"tensorrt builds for this GPU's compute capability {card.capability} only, not for {wanted}",
-            "gpu-not-served",
-            INSTALL["tensorrt-rtx"],
-            " builds ahead of time",
-        )
+        what = f"tensorrt builds for this GPU's compute capability {card.capability} only, not for {wanted}"
+        return Missing(what, "gpu-not-served", INSTALL["tensorrt-rtx"], " builds ahead of time")
     if _number(card.capability) < (7, 5):
-        return Missing(
-            f"tensorrt {version} does not support {card.name} (compute capability {card.capability})",
-            "gpu-not-served",
-        )
+        what = f"tensorrt {version} does not support {card.name} (compute capability {card.capability})"
+        return Missing(what, "gpu-not-served")
     return Choice("tensorrt", version, card.capability, card)
 
 

@@ -172,24 +172,21 @@ def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
                 emit.note(f"an assertion{where} is omitted: {said or '(no message)'}")
         writer = Writer(scopes, emit)
         writer.write()
-        base = replace(
-            base,
-            layers=network.kinds,
-            inputs=tuple(map(_described, network.inputs)),
-            outputs=tuple(map(_described, network.outputs)),
-            gaps=tuple(writer.gaps),
-            notes=tuple(emit.notes),
-        )
         model = _model(network, emit)
     out.write_bytes(model.SerializeToString())
-    made = emit.names()
+    made, gaps = emit.names(), tuple(writer.gaps)
     return replace(
         base,
-        status="unlifted" if base.gaps else "lifted",
-        reason=str(base.gaps[0]) if base.gaps else "",
+        status="unlifted" if gaps else "lifted",
+        reason=str(gaps[0]) if gaps else "",
         path=str(out),
+        inputs=tuple(map(_described, network.inputs)),
+        outputs=tuple(map(_described, network.outputs)),
         names={tensor.name: value for tensor, value in made.items()},
         types={tensor.name: tensor.dtype for tensor in made},
+        layers=network.kinds,
+        gaps=gaps,
+        notes=tuple(emit.notes),
         drawn=_drawn(network, emit.random),
     )
 

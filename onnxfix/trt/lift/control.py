@@ -115,11 +115,9 @@ class Writer:
         [condition] = [layer.need(0) for layer in unit.of_kind("CONDITION")]
         ends = unit.of_kind("CONDITIONAL_OUTPUT")
         with self.e.at(ends[0]):
-            branches = [self._branch(units, ends, side) for side, units in enumerate((yes, no))]
+            then, other = [self._branch(units, ends, side) for side, units in enumerate((yes, no))]
             flag = self.e.op("Reshape", self.e.of(condition), self.e.ints([]))
-            values = self.e.ops(
-                "If", flag, outputs=len(ends), then_branch=branches[0], else_branch=branches[1]
-            )
+            values = self.e.ops("If", flag, outputs=len(ends), then_branch=then, else_branch=other)
             for layer, value in zip(ends, values, strict=True):
                 self.e.bind(layer.outputs[0], value)
 
@@ -151,9 +149,7 @@ class Writer:
                     wanted.append(going.need(1))
                 self._units(self.scopes.bodies[unit], wanted)
                 on = self.e.of(going.need(1)) if going is not None else condition
-                results = [
-                    self.e.op("Identity", self.e.of(tensor)) for tensor in wanted[: len(states + rows)]
-                ]
+                results = [self.e.op("Identity", self.e.of(one)) for one in wanted[: len(states + rows)]]
                 on = self.e.op("Reshape", on, self.e.ints([]))
             variables = [
                 (name, one.outputs[0].dtype, _loose(one)) for name, one in zip(inner, states, strict=True)

@@ -194,17 +194,13 @@ class Emit:
     # -- constants
 
     def const(self, values: Any, dtype: str | None = None, hint: str = "") -> str:
-        """An initializer. ``dtype`` is TensorRT's name of the type; without it that of the array."""
+        """An initializer, a scalar or an array. ``dtype`` is TensorRT's name of the type, by default the array's."""
         array = np.asarray(values) if dtype is None else np.asarray(values).astype(numpy_type(dtype))
         return self.weights(array, helper.np_dtype_to_tensor_dtype(array.dtype), hint)
 
     def ints(self, values: Sequence[int]) -> str:
         """A one-dimensional int64 initializer."""
         return self.const(np.asarray(list(values), np.int64))
-
-    def scalar(self, value: float, dtype: str) -> str:
-        """An initializer of rank 0 and TensorRT's type ``dtype``."""
-        return self.const(value, dtype)
 
     def weights(self, array: npt.NDArray[Any], elem: int, hint: str = "", *, of: Tensor | None = None) -> str:
         """An initializer of an array whose bytes are those of ONNX's type ``elem`` (4-bit types: one element each).

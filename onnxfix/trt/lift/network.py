@@ -166,13 +166,8 @@ class Network:
     def _tensor(self, native: Any) -> Tensor:
         key = id(native)
         if key not in self._tensors:
-            self._tensors[key] = Tensor(
-                text_of(lambda: native.name),
-                native.dtype.name,
-                read_dims(native, "shape"),
-                bool(native.is_network_input),
-                native,
-            )
+            name, shape = text_of(lambda: native.name), read_dims(native, "shape")
+            self._tensors[key] = Tensor(name, native.dtype.name, shape, bool(native.is_network_input), native)
         return self._tensors[key]
 
     def _layer(self, number: int, native: Any, label: str) -> Layer:
@@ -187,13 +182,6 @@ class Network:
         if owner:  # its own name will not do: nodes of several graphs share one
             around = getattr(native, owner)
             group, _ = self._groups.setdefault(id(around), (f"{owner} {len(self._groups)}", around))
-        return Layer(
-            number,
-            kind,
-            text_of(lambda: native.name),
-            label,
-            tuple(None if one is None else self._tensor(one) for one in inputs),
-            tuple(self._tensor(one) for one in outputs if one is not None),
-            native,
-            group,
-        )
+        read = tuple(None if one is None else self._tensor(one) for one in inputs)
+        written = tuple(self._tensor(one) for one in outputs if one is not None)
+        return Layer(number, kind, text_of(lambda: native.name), label, read, written, native, group)

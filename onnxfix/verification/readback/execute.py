@@ -285,15 +285,10 @@ class _Runner:
         by = {entry.key: entry.value for entry in inner.metadata_props} if inner is not None else {}
         node = next((one for one in self.graph.node if label_of(one) == by.get("onnx_node")), None)
         layer = f"{by.get('trt_kind', '')} {by.get('trt_layer', '')}".strip()
+        said, layers = one_line(without_status(words), _WORDS), (layer,) if layer else ()
+        place = place_of(node, self.graph)
         self.seen.misreads.append(
-            Misread(
-                "fails",
-                place_of(node, self.graph),
-                "network",
-                tensorrt=one_line(without_status(words), _WORDS),
-                layers=(layer,) if layer else (),
-                feed=trial.label,
-            )
+            Misread("fails", place, "network", tensorrt=said, layers=layers, feed=trial.label)
         )
 
     # -- what differs

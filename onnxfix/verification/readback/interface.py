@@ -70,38 +70,30 @@ def _side(end: Subject, declared: Sequence[ValueInfoProto], native: Sequence[Net
         tensor = native[paired[info.name]]
         if tensor.name != info.name:
             yield _of("name", end, info.name, f"called {info.name}", f"the name {tensor.name}")
-        yield from _type(end, info, tensor.dtype)
-        yield from _shape(end, info, tensor)
+        if info.type.WhichOneof("value") != "tensor_type":
+            continue
+        elem, dims = info.type.tensor_type.elem_type, dims_of(info.type)
+        if elem not in (0, ONNX_TYPES.get(tensor.dtype)):
+            double = elem == TensorProto.DOUBLE and tensor.dtype == "FLOAT"
+            yield _of("type", end, info.name, dtypes.name_of(elem), tensor.dtype, harmless=double)
+        read = f"shape {_text(tensor.dims)}"
+        if dims is None and end == "input":
+            said = "of a shape that is not declared"
+            yield _of("shape", end, info.name, said, read if tensor.dims else "a scalar")
+        elif dims is not None and _contradict(dims, tensor.dims):
+            yield _of("shape", end, info.name, f"declared {_text(dims)}", read, harmless=end == "output")
+
+
+def _contradict(dims: Sequence[int | str | None], other: Sequence[int | str]) -> bool:
+    """Whether two shapes have another rank, or other sizes where both are known."""
+    return len(dims) != len(other) or any(
+        isinstance(a, int) and isinstance(b, int) and a >= 0 and b >= 0 and a != b
+        for a, b in zip(dims, other, strict=True)
+    )
 
 
 def _of(kind: Kind, end: Subject, name: str, said: str, read: str, *, harmless: bool = False) -> Misread:
     return Misread(kind, Place(output=name), end, said, read, harmless=harmless, name=name)
-
-
-def _type(end: Subject, info: ValueInfoProto, dtype: str) -> Iterator[Misread]:
-    elem = info.type.tensor_type.elem_type
-    if info.type.WhichOneof("value") != "tensor_type" or elem in (0, ONNX_TYPES.get(dtype)):
-        return
-    double = elem == TensorProto.DOUBLE and dtype == "FLOAT"
-    yield _of("type", end, info.name, dtypes.name_of(elem), f"{dtype}", harmless=double)
-
-
-def _shape(end: Subject, info: ValueInfoProto, tensor: NetTensor) -> Iterator[Misread]:
-    if info.type.WhichOneof("value") != "tensor_type":
-        return
-    dims = dims_of(info.type)
-    if dims is None:
-        if end == "input":
-            read = "a scalar" if not tensor.dims else f"shape {_text(tensor.dims)}"
-            yield _of("shape", end, info.name, "of a shape that is not declared", read)
-        return
-    wrong = len(dims) != len(tensor.dims) or any(
-        isinstance(a, int) and isinstance(b, int) and a >= 0 and b >= 0 and a != b
-        for a, b in zip(dims, tensor.dims, strict=True)
-    )
-    if wrong:
-        read = f"shape {_text(tensor.dims)}"
-        yield _of("shape", end, info.name, f"declared {_text(dims)}", read, harmless=end == "output")
 
 
 def _text(dims: Sequence[int | str | None]) -> str:

@@ -111,14 +111,9 @@ def _read(tensor: TensorProto, base: Path) -> npt.NDArray[Any]:
         raw = np.memmap(inside.source.path, np.uint8, "r", inside.offset, (inside.length,))
         array: npt.NDArray[Any] = raw.view(dtype).reshape(tuple(tensor.dims))
     elif tensor.data_location == TensorProto.EXTERNAL and not packed and int(where.get("length", 0)):
-        flat = np.memmap(
-            base / where["location"],
-            np.uint8,
-            "r",
-            int(where.get("offset", 0)),
-            (int(where["length"]),),
-        )
-        array = flat.view(dtype).reshape(tuple(tensor.dims))
+        offset, length = int(where.get("offset", 0)), int(where["length"])
+        raw = np.memmap(base / where["location"], np.uint8, "r", offset, (length,))
+        array = raw.view(dtype).reshape(tuple(tensor.dims))
     elif tensor.raw_data and not packed:
         array = np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
     else:

@@ -67,9 +67,7 @@ def climb(request: Request) -> RungResult:
             inherit=request.inherit,
             original=request.known.model,
             fixed=request.fixed,
-            harmed=builds[-1].status == "memory"
-            and builds[0].accepted
-            and _builds_with_half(found, request, builds[0]),
+            harmed=_is_harmed(found, request, builds),
         )
         # A model of static shape has no profile.
         if origin and not request.labels and any(build.profiles for build in builds):
@@ -180,13 +178,14 @@ def _build(found: Builder, path: Path, profiles: Profiles, networks: Networks | 
     return build
 
 
-def _builds_with_half(found: Builder, request: Request, before: TrtBuild) -> bool:
-    """Whether the original builds with half of the memory that does not suffice for the fixed model."""
-    small = found.halved()
+def _is_harmed(found: Builder, request: Request, builds: Sequence[TrtBuild]) -> bool:
+    """Whether memory runs out for the fixed model, and the original builds with half of it."""
+    starved = builds[-1].status == "memory" and builds[0].accepted
+    small = found.halved() if starved else None
     if small is None:
         return False
     with closing(small):
-        return small.build(request.original, before.profiles or None).accepted
+        return small.build(request.original, builds[0].profiles or None).accepted
 
 
 def judge(

@@ -15,6 +15,7 @@ import tempfile
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from onnxfix import nvidia
 from onnxfix.causes import Cause
@@ -106,15 +107,13 @@ def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Ca
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
         model.write_bytes(trial.model())
-        done = build.attempt(
-            shared_builder(process),
-            model,
-            package=choice.package,
-            compute_capability=choice.capability,
-            timeout=_ASKING,
-            tf32=process.tf32,
-            save_engine=str(engine),
-        )
+        how: dict[str, Any] = {
+            "package": choice.package,
+            "compute_capability": choice.capability,
+            "tf32": process.tf32,
+        }
+        worker = shared_builder(process)
+        done = build.attempt(worker, model, timeout=_ASKING, save_engine=str(engine), **how)
         if not done.accepted:
             cause: Cause = "memory" if done.status == "memory" else "gpu-not-served"
             return f"it cannot build a small engine: {done.reason}", "", cause

@@ -148,23 +148,14 @@ class Finder:
         if time.monotonic() > self._deadline:
             return False
         reason = self._unfit(values)
-        expected = None if reason else self.expect(values)
-        if expected is not None and expected.error:
-            self.refused.append(
-                FeedResult(
-                    label,
-                    feed,
-                    "not counted",
-                    f"the original fails: {expected.error}",
-                    stopped="original",
-                    said=expected.error,
-                    cause=expected.cause or "refused",
-                    given=given,
-                )
-            )
-            return False
         if reason:
             self.refused.append(FeedResult(label, feed, "not counted", reason, given=given))
+            return False
+        expected = self.expect(values)
+        if expected is not None and expected.error:
+            error, cause = expected.error, expected.cause or "refused"
+            result = FeedResult(label, feed, "not counted", f"the original fails: {error}", given=given)
+            self.refused.append(replace(result, stopped="original", said=error, cause=cause))
             return False
         self.found.append(Trial(label, feed, values, expected, given))
         return True

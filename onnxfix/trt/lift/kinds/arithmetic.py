@@ -102,7 +102,7 @@ def _activation(e: Emit, layer: Layer) -> str:
     value, dtype = e.of(tensor), tensor.dtype
     if kind == "RELU":
         if dtype in INTEGERS:  # ONNX has a Relu of these, ONNX Runtime of few
-            return compute(e, "Max", dtype, value, e.scalar(0, dtype))
+            return compute(e, "Max", dtype, value, e.const(0, dtype))
         return compute(e, "Relu", dtype, value)
     if kind == "CLIP":
         return _clip(e, dtype, value, float(layer.native.alpha), float(layer.native.beta))
@@ -120,12 +120,12 @@ def _activation(e: Emit, layer: Layer) -> str:
 
 
 def _scaled(e: Emit, dtype: str, value: str, factor: float) -> str:
-    return value if factor == 1 else compute(e, "Mul", dtype, value, e.scalar(factor, dtype))
+    return value if factor == 1 else compute(e, "Mul", dtype, value, e.const(factor, dtype))
 
 
 def _clip(e: Emit, dtype: str, value: str, low: float, high: float) -> str:
     """max(low, min(high, x)): where the bounds cross, the lower one wins, whereas ONNX's Clip gives the upper one."""
-    least, most = (e.scalar(bound, dtype) for bound in (_bound(low, dtype), _bound(high, dtype)))
+    least, most = (e.const(bound, dtype) for bound in (_bound(low, dtype), _bound(high, dtype)))
     if low <= high:
         return compute(e, "Clip", dtype, value, least, most)
     return compute(e, "Max", dtype, least, compute(e, "Min", dtype, most, value))
@@ -157,33 +157,10 @@ def _cast(e: Emit, layer: Layer) -> str:
     return e.as_type(tensor, to) if tensor.dtype != to else e.op("Identity", e.of(tensor))
 
 
-_UNARY = {
-    "EXP": "Exp",
-    "LOG": "Log",
-    "SQRT": "Sqrt",
-    "RECIP": "Reciprocal",
-    "ABS": "Abs",
-    "NEG": "Neg",
-    "SIN": "Sin",
-    "COS": "Cos",
-    "TAN": "Tan",
-    "SINH": "Sinh",
-    "COSH": "Cosh",
-    "ASIN": "Asin",
-    "ACOS": "Acos",
-    "ATAN": "Atan",
-    "ASINH": "Asinh",
-    "ACOSH": "Acosh",
-    "ATANH": "Atanh",
-    "CEIL": "Ceil",
-    "FLOOR": "Floor",
-    "ERF": "Erf",
-    "NOT": "Not",
-    "SIGN": "Sign",
-    "ROUND": "Round",  # both to nearest, halves to even
-    "ISINF": "IsInf",
-    "ISNAN": "IsNaN",
-}
+#: ROUND is to the nearest, halves to even, in both.
+_SAME = "EXP LOG SQRT ABS NEG SIN COS TAN SINH COSH ASIN ACOS ATAN ASINH ACOSH ATANH CEIL FLOOR ERF NOT SIGN ROUND"
+_UNARY = {word: word.capitalize() for word in _SAME.split()}
+_UNARY |= {"RECIP": "Reciprocal", "ISINF": "IsInf", "ISNAN": "IsNaN"}
 
 
 @lifts("UNARY")

@@ -225,7 +225,7 @@ def _masked(e: Emit, layer: Layer, scores: str, allowed: list[str]) -> str:
     elif mask is not None:
         scores = e.op("Add", scores, e.as_float(mask))
     for one in allowed:
-        scores = e.op("Where", one, scores, e.scalar(-np.inf, "FLOAT"))
+        scores = e.op("Where", one, scores, e.const(-np.inf, "FLOAT"))
     if mask is not None or layer.input(_KEY_LENGTHS) is not None:
         e.note("a query whose mask leaves it no key gives NaN: TensorRT does not document what it gives")
     return scores
@@ -242,7 +242,7 @@ def _quantized(e: Emit, layer: Layer, weights: str) -> str:
     if scale.shape not in ((), (1,)):
         raise Unliftable(f"attention whose weights are quantized by scales of shape {scale.shape}")
     value = e.op("Reshape", e.as_float(scale), e.ints([]))
-    zero = e.scalar(0, dtype)
+    zero = e.const(0, dtype)
     return e.op("DequantizeLinear", e.op("QuantizeLinear", weights, value, zero), value, zero)
 
 

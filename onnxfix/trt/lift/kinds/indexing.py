@@ -39,7 +39,7 @@ def _gather_axis(e: Emit, layer: Layer, value: str, wide: str) -> str:
     if _surely_inside(e, layer, [data.dims[axis]]):
         return e.op(op, value, e.of(indices), axis=axis)
     extent = size_of(e, data, axis)
-    low, high = e.op("Neg", extent), e.op("Sub", extent, e.scalar(1, "INT64"))
+    low, high = e.op("Neg", extent), e.op("Sub", extent, e.const(1, "INT64"))
     numbers = e.as_type(indices, "INT64")
     inside = e.op("Clip", numbers, low, high)
     found, ok = e.op(op, value, inside, axis=axis), e.op("Equal", numbers, inside)
@@ -117,7 +117,7 @@ def _trailing(e: Emit, value: str, rank: int, more: int) -> str:
 def _or_zero(e: Emit, ok: str, found: str, dtype: str) -> str:
     if dtype == "BOOL":
         return e.op("And", ok, found)
-    return e.op("Where", ok, found, e.scalar(0, dtype))
+    return e.op("Where", ok, found, e.const(0, dtype))
 
 
 @lifts("SCATTER")
@@ -180,7 +180,7 @@ def _boxes(e: Emit, layer: Layer) -> tuple[str, str]:
 
 def _threshold(e: Emit, tensor: Tensor | None) -> str:
     """A threshold, 0 where none is given: the documented default of both."""
-    return e.scalar(0.0, "FLOAT") if tensor is None else e.as_type(tensor, "FLOAT")
+    return e.const(0.0, "FLOAT") if tensor is None else e.as_type(tensor, "FLOAT")
 
 
 def _sorted(e: Emit, rows: str, keys: str, number: str, *, largest: int) -> str:
@@ -203,5 +203,5 @@ def _limited(e: Emit, value: str, scores: Tensor, limit: int) -> str:
     kept = e.op(
         "ScatterElements", e.op("ConstantOfShape", e.op("Shape", flat), value=none), best, ones, axis=1
     )
-    flat = e.op("Where", e.op("Cast", kept, to=9), flat, e.scalar(-math.inf, "FLOAT"))
+    flat = e.op("Where", e.op("Cast", kept, to=9), flat, e.const(-math.inf, "FLOAT"))
     return e.op("Reshape", flat, shape)

@@ -59,8 +59,8 @@ def size_of(e: Emit, tensor: Tensor, axis: int) -> str:
     """A dimension of a tensor, as a scalar INT64."""
     extent = tensor.dims[axis]
     if extent >= 0:
-        return e.scalar(extent, "INT64")
-    return e.op("Gather", e.op("Shape", e.of(tensor)), e.scalar(axis, "INT64"))
+        return e.const(extent, "INT64")
+    return e.op("Gather", e.op("Shape", e.of(tensor)), e.const(axis, "INT64"))
 
 
 @lifts("CONSTANT")
@@ -139,7 +139,7 @@ def _fill(e: Emit, layer: Layer) -> str:
     if word == "LINSPACE":
         return _linspace(e, layer, rank, dtype)
     e.random.add(layer.outputs[0])
-    frame = e.op("Expand", e.scalar(0.0, "FLOAT"), _fill_shape(e, layer).value(e))
+    frame = e.op("Expand", e.const(0.0, "FLOAT"), _fill_shape(e, layer).value(e))
     uniform = word == "RANDOM_UNIFORM"
 
     def draw(first: float, second: float) -> str:
@@ -180,7 +180,7 @@ def _linspace(e: Emit, layer: Layer, rank: int, dtype: str) -> str:
         raise Unliftable("a linspace that has alpha or beta as a property, and is not of rank 1")
     shape, total = _fill_shape(e, layer), ""
     for axis in range(rank):
-        count = e.op("Range", e.scalar(0, "INT64"), shape.at(e, axis), e.scalar(1, "INT64"))
+        count = e.op("Range", e.const(0, "INT64"), shape.at(e, axis), e.const(1, "INT64"))
         term = e.turn(count, "INT64", dtype)
         if known[1] is None or known[1][axis] != 1:
             term = e.op("Mul", term, e.op("Gather", steps, e.const(np.int64(axis))))

@@ -86,7 +86,7 @@ def _plain(e: Emit, layer: Layer, axes: list[int]) -> str:
     over = e.ints(axes)
     off = e.op("Sub", data, e.op("ReduceMean", data, over))
     variance = e.op("ReduceMean", e.op("Mul", off, off), over)
-    below = e.op("Sqrt", e.op("Add", variance, e.scalar(float(layer.native.epsilon), "FLOAT")))
+    below = e.op("Sqrt", e.op("Add", variance, e.const(float(layer.native.epsilon), "FLOAT")))
     return e.op("Add", e.op("Mul", e.op("Div", off, below), scale), bias)
 
 

@@ -65,8 +65,8 @@ def _ragged_softmax(e: Emit, layer: Layer) -> str:
     value = e.as_type(tensor, wide)
     size = e.op("Squeeze", e.op("Shape", value, start=-1), e.ints([0]))
     within = e.op("Less", e.range(size), e.as_type(bounds, "INT64"))
-    cut = e.op("Where", within, value, e.scalar(-np.inf, wide))
-    made = e.op("Where", within, e.op("Softmax", cut, axis=-1), e.scalar(0, wide))
+    cut = e.op("Where", within, value, e.const(-np.inf, wide))
+    made = e.op("Where", within, e.op("Softmax", cut, axis=-1), e.const(0, wide))
     return e.turn(made, wide, tensor.dtype)
 
 

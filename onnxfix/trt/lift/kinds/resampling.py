@@ -157,7 +157,7 @@ def _by_hand(e: Emit, plan: _Resize, value: str, rank: int) -> str:
     sizes = e.op("Floor", e.op("Mul", lengths, factors)) if plan.scales else e.cast(plan.sizes, "FLOAT")
     for number in plan.changed:
         before, after = (e.op("Gather", one, e.const(number, "INT64")) for one in (lengths, sizes))
-        scale = e.scalar(plan.scales[number], "FLOAT") if plan.scales else ""
+        scale = e.const(plan.scales[number], "FLOAT") if plan.scales else ""
         axis = _Axis(number, before, after, scale)
         value = _resample(e, plan, value, axis, rank)
     return value
@@ -178,8 +178,8 @@ def _resample(e: Emit, plan: _Resize, value: str, axis: _Axis, rank: int) -> str
 
 def _coordinates(e: Emit, plan: _Resize, axis: _Axis) -> str:
     """Where in the input each element of the output lies: the formulas of ResizeCoordinateTransformation."""
-    one, half = e.scalar(1.0, "FLOAT"), e.scalar(0.5, "FLOAT")
-    place = e.op("Range", e.scalar(0.0, "FLOAT"), axis.after, one)
+    one, half = e.const(1.0, "FLOAT"), e.const(0.5, "FLOAT")
+    place = e.op("Range", e.const(0.0, "FLOAT"), axis.after, one)
     if plan.transformation == "ALIGN_CORNERS":
         length = e.op("Mul", axis.before, axis.scale) if axis.scale else axis.after
         # The limit serves an output of length 1 only, whose place is 0 however far the steps are.
@@ -192,12 +192,12 @@ def _coordinates(e: Emit, plan: _Resize, axis: _Axis) -> str:
         raise Unliftable(f"the coordinate transformation {plan.transformation} is not known")
     at = e.op("Sub", e.op("Div", e.op("Add", place, half), scale), half)
     if plan.upper:
-        at = e.op("Where", e.op("Equal", axis.after, one), e.scalar(0.0, "FLOAT"), at)
+        at = e.op("Where", e.op("Equal", axis.after, one), e.const(0.0, "FLOAT"), at)
     return at
 
 
 def _rounded(e: Emit, at: str, rounding: str) -> str:
-    half = e.scalar(0.5, "FLOAT")
+    half = e.const(0.5, "FLOAT")
     if rounding == "HALF_UP":
         return e.op("Floor", e.op("Add", at, half))
     if rounding == "HALF_DOWN":
@@ -207,13 +207,13 @@ def _rounded(e: Emit, at: str, rounding: str) -> str:
 
 def _pick(e: Emit, value: str, index: str, axis: _Axis) -> str:
     """The elements at float32 indices; those outside are the nearest inside."""
-    last = e.op("Sub", axis.before, e.scalar(1.0, "FLOAT"))
-    inside = e.op("Max", e.op("Min", index, last), e.scalar(0.0, "FLOAT"))
+    last = e.op("Sub", axis.before, e.const(1.0, "FLOAT"))
+    inside = e.op("Max", e.op("Min", index, last), e.const(0.0, "FLOAT"))
     return e.op("Gather", value, e.cast(inside, "INT64"), axis=axis.number)
 
 
 def _linear(e: Emit, at: str, axis: _Axis) -> list[tuple[str, str]]:
-    one = e.scalar(1.0, "FLOAT")
+    one = e.const(1.0, "FLOAT")
     low = e.op("Floor", at)
     high = e.op("Sub", at, low)
     return [(low, e.op("Sub", one, high)), (e.op("Add", low, one), high)]
@@ -224,12 +224,12 @@ def _cubic(e: Emit, plan: _Resize, at: str, axis: _Axis) -> list[tuple[str, str]
     low = e.op("Floor", at)
     taps = []
     for step in (-1.0, 0.0, 1.0, 2.0):
-        index = e.op("Add", low, e.scalar(step, "FLOAT"))
+        index = e.op("Add", low, e.const(step, "FLOAT"))
         weight = _polynomial(e, e.op("Abs", e.op("Sub", at, index)), plan.cubic, near=step in (0.0, 1.0))
         if plan.exclude:
-            last = e.op("Sub", axis.before, e.scalar(1.0, "FLOAT"))
-            outside = e.op("Or", e.op("Less", index, e.scalar(0.0, "FLOAT")), e.op("Greater", index, last))
-            weight = e.op("Where", outside, e.scalar(0.0, "FLOAT"), weight)
+            last = e.op("Sub", axis.before, e.const(1.0, "FLOAT"))
+            outside = e.op("Or", e.op("Less", index, e.const(0.0, "FLOAT")), e.op("Greater", index, last))
+            weight = e.op("Where", outside, e.const(0.0, "FLOAT"), weight)
         taps.append((index, weight))
     if plan.exclude:
         total = e.op("Sum", *(weight for _, weight in taps))
@@ -240,9 +240,9 @@ def _cubic(e: Emit, plan: _Resize, at: str, axis: _Axis) -> list[tuple[str, str]
 def _polynomial(e: Emit, distance: str, a: float, *, near: bool) -> str:
     """((a + 2) d - (a + 3)) d d + 1 up to a distance of 1, ((a d - 5 a) d + 8 a) d - 4 a beyond."""
     factors = (a + 2, -(a + 3), 0.0, 1.0) if near else (a, -5 * a, 8 * a, -4 * a)
-    value = e.scalar(factors[0], "FLOAT")
+    value = e.const(factors[0], "FLOAT")
     for factor in factors[1:]:
-        value = e.op("Add", e.op("Mul", value, distance), e.scalar(factor, "FLOAT"))
+        value = e.op("Add", e.op("Mul", value, distance), e.const(factor, "FLOAT"))
     return value
 
 

@@ -222,7 +222,7 @@ def _picked(e: Emit, value: str, data: Tensor, window: _Window, mode: str) -> st
             if not np.array_equal(numbers, np.arange(extent)):
                 value = e.op("Gather", value, e.const(numbers), axis=axis)
             continue
-        zero, one = e.scalar(0, "INT64"), e.scalar(1, "INT64")
+        zero, one = e.const(0, "INT64"), e.const(1, "INT64")
         there = e.op("Range", zero, window.size.at(e, place), one)
         if window.stride.known is None or window.stride.known[place] != 1:
             there = e.op("Mul", there, window.stride.at(e, place))
@@ -247,12 +247,12 @@ def _reflected(x: _Numbers, extent: int) -> _Numbers:
 
 def _inside_later(e: Emit, there: str, extent: str, mode: str) -> str:
     """The same, for a scalar ``extent`` that is not known before it runs."""
-    one = e.scalar(1, "INT64")
+    one = e.const(1, "INT64")
     if mode == "WRAP":
         return e.op("Mod", there, extent)
     last = e.op("Sub", extent, one)
     if mode == "CLAMP":
-        return e.op("Clip", there, e.scalar(0, "INT64"), last)
+        return e.op("Clip", there, e.const(0, "INT64"), last)
     turn = e.op("Add", last, last)
     there = e.op("Mod", there, e.op("Max", turn, one))
     return e.op("Min", there, e.op("Sub", turn, there))

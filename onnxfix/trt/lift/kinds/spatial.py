@@ -171,7 +171,7 @@ def _convolution(e: Emit, layer: Layer) -> str:
 
     def make(values: list[str]) -> str:
         rest = _parameters(e, layer, values, shape)
-        x = _padded(e, window, values[0], e.scalar(0.0, "FLOAT")) if window.same else values[0]
+        x = _padded(e, window, values[0], e.const(0.0, "FLOAT")) if window.same else values[0]
         return e.op("Conv", x, *rest, group=groups, dilations=list(window.dilation), **window.attributes())
 
     return _in_float(e, layer, FLOATS, make)
@@ -224,9 +224,9 @@ def _pooling(e: Emit, layer: Layer) -> str:
     factor = float(native.blend_factor)
 
     def blend(values: list[str]) -> str:
-        largest = e.op("Mul", _largest(e, window, values[0], "FLOAT"), e.scalar(1 - factor, "FLOAT"))
+        largest = e.op("Mul", _largest(e, window, values[0], "FLOAT"), e.const(1 - factor, "FLOAT"))
         return e.op(
-            "Add", largest, e.op("Mul", _mean(e, window, values[0], inside), e.scalar(factor, "FLOAT"))
+            "Add", largest, e.op("Mul", _mean(e, window, values[0], inside), e.const(factor, "FLOAT"))
         )
 
     return _in_float(e, layer, FLOATS, blend)
@@ -236,7 +236,7 @@ def _largest(e: Emit, window: _Window, value: str, dtype: str) -> str:
     """The largest element of each window; padding is less than any element."""
     if window.fits:
         return e.op("MaxPool", value, **window.attributes())
-    least = e.scalar(-math.inf if dtype == "FLOAT" else -128, dtype)
+    least = e.const(-math.inf if dtype == "FLOAT" else -128, dtype)
     value = _padded(e, window, value, least)
     _empty(e, window)
     return e.op("MaxPool", value, **window.attributes(padded=True))
@@ -251,7 +251,7 @@ def _mean(e: Emit, window: _Window, value: str, inside: bool) -> str:
             "AveragePool", value, count_include_pad=int(not inside and not rounded), **window.attributes()
         )
     _empty(e, window)
-    zero = e.scalar(0.0, "FLOAT")
+    zero = e.const(0.0, "FLOAT")
     sums = e.op("AveragePool", _padded(e, window, value, zero), **window.attributes(padded=True))
     if window.same and not inside:
         return sums
@@ -261,7 +261,7 @@ def _mean(e: Emit, window: _Window, value: str, inside: bool) -> str:
     if inside:
         counted = _padded(e, window, counted, zero)
     else:
-        counted = _pad(e, counted, window.before, window.after, e.scalar(1.0, "FLOAT"))
+        counted = _pad(e, counted, window.before, window.after, e.const(1.0, "FLOAT"))
         counted = _pad(e, counted, (0,) * len(window.size), window.spare, zero)
     return e.op("Div", sums, e.op("AveragePool", counted, **window.attributes(padded=True)))
 

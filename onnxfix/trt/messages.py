@@ -236,16 +236,11 @@ def _detailed(line: str) -> EngineLayer | None:
     match = _LISTED.match(line)
     if match is None:
         return None
-    metadata, identity = _METADATA.search(match["rest"]), _TACTIC_ID.search(match["rest"])
+    patterns = (_TACTIC, _TACTIC_ID, _METADATA)
+    tactic, identity, metadata = (_first_group(one.search(match["rest"])) for one in patterns)
+    tensors = _tensors(match["inputs"]), _tensors(match["constants"] or ""), _tensors(match["outputs"])
     return EngineLayer(
-        match["name"],
-        match["kind"],
-        kernel_in(_first_group(_TACTIC.search(match["rest"]))),
-        identity[1] if identity is not None else "",
-        _tensors(match["inputs"]),
-        _tensors(match["constants"] or ""),
-        _tensors(match["outputs"]),
-        stamps_in(metadata[1]) if metadata is not None else (),
+        match["name"], match["kind"], kernel_in(tactic), identity, *tensors, stamps_in(metadata)
     )
 
 

@@ -19,23 +19,193 @@ destination's folder can replace the result as soon as it is written.
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
+from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, regular
-from onnxfix.files.folders import GONE, WHO, Folder, writing
-from onnxfix.files.temporary import PLAIN, Rights, Stamp, Temporary, temporary_beside
+from onnxfix.files.folders import GONE, WHO, Folder, temporary_name, thoroughly, writing
+
+Stamp = tuple[int, ...]
+PLAIN = 0o666
+"""Maximum mode of a new file."""
+TICK = 0.012
+"""Seconds after which a change gets another time: the clock that a system stamps files with ticks every 1 to 10 ms."""
 
 
-def install(
-    files: Sequence[Temporary],
-    *,
-    replaced: Stamp = (),
-    together: bool = False,
-) -> None:
+class Temporary:
+    """A new file, held open, under a temporary name (``path``) until it is installed.
+
+    It is in ``folder`` and will become ``home``/``final``, which must be on the same file system. ``most`` is the
+    maximum mode of a file that replaces none: that of its source. With ``there``, a child process of ours has written
+    it already, into a private folder.
+
+    Raises:
+        OSError: the file cannot be created.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        name: str,
+        home: Folder,
+        final: str,
+        *,
+        most: int = PLAIN,
+        there: bool = False,
+    ) -> None:
+        self.folder, self.name, self.home, self.final, self.most = folder, name, home, final, most
+        self.path = folder.path / name
+        self._fd: int | None = folder.adopt(name) if there else folder.create(name)
+        self._sealed = self._stamp()
+        self._moved = False
+        confinement.name(self.path)  # children verify it
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the open file."""
+        assert self._fd is not None
+        return self._fd
+
+    def close(self) -> None:
+        """Close the file, and delete it if it still has its temporary name."""
+        if os.name == "nt":  # cannot delete open files
+            self.leave()
+            with contextlib.suppress(OSError):
+                self.folder.unlink(self.name)
+        elif self._fd is not None:
+            for _ in range(2):  # a file server may fail once
+                with contextlib.suppress(OSError):
+                    there = self.folder.lookup(self.name)
+                    if there is not None and os.path.samestat(there, os.fstat(self._fd)):
+                        self.folder.unlink(self.name)
+                    break
+            self.leave()
+
+    def leave(self) -> None:
+        """Close the file and leave it where it is, in a private folder that will be deleted."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def rewrite(self) -> Iterator[BinaryIO]:
+        """The file, emptied, to be written; sealed at the end.
+
+        Only a file with content is truncated: ext4 flushes a truncated file to the disk when it is closed, which
+        blocks (``auto_da_alloc``).
+        """
+        if os.fstat(self.fd).st_size:
+            os.ftruncate(self.fd, 0)
+        os.lseek(self.fd, 0, os.SEEK_SET)
+        with open(self.fd, "wb", buffering=1 << 20, closefd=False) as stream:
+            yield stream
+        self.seal()
+
+    def seal(self) -> None:
+        """Mark the file as complete: any later change is not ours."""
+        self._sealed = self._stamp()
+        self.folder.seal()
+        if self.folder.exposed:
+            time.sleep(TICK)
+
+    def _stamp(self) -> Stamp:
+        return _stamp_of(os.fstat(self.fd), self.folder.exposed)
+
+    def check(self) -> None:
+        """Make sure that the descriptor and the path refer to the file as it was sealed.
+
+        Raises:
+            OnnxfixError: it was changed or replaced.
+        """
+        exposed = self.folder.exposed
+        with writing(self.path):
+            self.folder.check()
+            there = self.folder.lookup(self.name)
+            same = there is not None and self._sealed == self._stamp() == _stamp_of(there, exposed)
+            if not same or (exposed and os.fstat(self.fd).st_nlink != 1):
+                raise OnnxfixError(f"{self.home.path / self.final}: not written: {WHO}")
+
+    @property
+    def placed(self) -> bool:
+        """Whether the file has its final name. The system is asked: an interrupt may come after any statement."""
+        try:
+            there = self.home.lookup(self.final)
+        except OSError:
+            return self._moved
+        if there is not None and self._sealed[:2] == (there.st_dev, there.st_ino):
+            return True
+        # Some file systems change the inode number on a rename.
+        return there is not None and self._moved and not self.home.exposed
+
+    def place(self) -> None:
+        """Rename it to its final name."""
+        if os.name == "nt":  # cannot rename open files
+            self.leave()
+        self.folder.move(self.name, self.home, self.final)
+        self._moved = True
+
+    def settle(self, mode: int, owner: tuple[int, int] | None) -> None:
+        """Give the file its mode and its owner after the rename.
+
+        The owner is kept if the system allows it: root in a container must not take a user's files.
+
+        Raises:
+            OnnxfixError: another file has its name.
+        """
+        if self._fd is None:
+            return
+        if not self.placed or self._stamp()[:4] != self._sealed[:4]:  # the ctime was changed by our rename
+            raise OnnxfixError(f"{self.home.path / self.final}: was replaced as it was written; {WHO}")
+        found = os.fstat(self.fd)
+        if owner not in (None, (found.st_uid, found.st_gid)) and hasattr(os, "fchown"):
+            with contextlib.suppress(OSError):
+                os.fchown(self.fd, *owner)
+        if found.st_mode & 0o777 != mode:
+            _chmod(self.fd, mode)
+
+
+@contextlib.contextmanager
+def temporary_beside(destination: Path, *, most: int = PLAIN) -> Iterator[Temporary]:
+    """A temporary file in ``destination``'s folder, to be installed there; deleted at the end if it was not.
+
+    Raises:
+        OnnxfixError: the folder is not writable, or the destination is a device, a pipe or a directory.
+    """
+    regular.refuse_special(destination)
+    with writing(destination):
+        home = Folder(destination.parent)
+    with home, temporary_in(home, destination.name, most=most) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def temporary_in(home: Folder, final: str, *, most: int = PLAIN) -> Iterator[Temporary]:
+    """A temporary file in a folder, to be installed there as ``final``.
+
+    Raises:
+        OnnxfixError: the folder is not writable.
+    """
+    name = temporary_name(final)
+    with writing(home.path / final):
+        try:
+            file = Temporary(home, name, home, final, most=most)
+        except BaseException:  # an interrupt may come after any statement
+            home.unlink(name)
+            raise
+    try:
+        yield file
+    finally:
+        thoroughly(file.close)
+
+
+def install(files: Sequence[Temporary], *, replaced: Stamp = (), together: bool = False) -> None:
     """Rename complete files to their final names, in order. The last one refers to the others. If it cannot be
     installed, none is.
 
@@ -50,16 +220,17 @@ def install(
     last = files[-1]
     home, where = last.home, last.home.path / last.final
     with writing(where):
-        old = _regular(home, last.final, where)
+        old = _file_to_replace(home, last.final, where)
         if replaced and (old is None or lazy.stamp_of(old) != replaced):
             raise OnnxfixError(f"{where}: is no longer the file that was read; nothing was written")
-        rights = {file: _rights(old, file, last) for file in files}
+        owner = (old.st_uid, old.st_gid) if old is not None else None
+        modes = {file: _mode(old, file, last) for file in files}
         for file in files[:-1]:
             if not together and file.home.lookup(file.final) is not None:
                 raise OnnxfixError(f"{file.home.path / file.final}: is in the way; move it")
         for file in files:
             file.check()
-            file.grant(rights[file])
+            _chmod(file.fd, modes[file] & ~0o022)  # others may write to it when it is installed
             if old is not None:
                 os.fsync(file.fd)
         if not home.reached():
@@ -69,7 +240,7 @@ def install(
                 for file in files:
                     file.place()
                 for file in files:
-                    file.settle(rights[file])
+                    file.settle(modes[file], owner)
                 if old is not None:
                     home.sync()
             finally:
@@ -86,10 +257,8 @@ def put(path: Path, data: bytes | memoryview) -> None:
         OnnxfixError: the disk is full, the folder is not writable, or the path is not a regular file.
     """
     with temporary_beside(regular.destination(path)) as file:
-        with writing(file.home.path):
-            with open(file.emptied(), "wb", closefd=False) as stream:
-                stream.write(data)
-            file.seal()
+        with writing(file.home.path), file.rewrite() as stream:
+            stream.write(data)
         install([file])
 
 
@@ -100,7 +269,7 @@ def hand_over(path: Path, data: bytes | memoryview) -> None:
         OnnxfixError: the disk is full, or the folder is a link or another one.
     """
     with writing(path), Folder(path.parent.parent) as around, around.enter(path.parent.name) as folder:
-        if not folder.trusted():
+        if not folder.is_trusted():
             raise OnnxfixError(f"{folder.path}: is not the folder that was created; {WHO}")
         folder.unlink(path.name)  # of an earlier build
         with open(folder.create(path.name), "wb") as stream:
@@ -109,18 +278,23 @@ def hand_over(path: Path, data: bytes | memoryview) -> None:
 
 def same_bytes(first: Path, second: Path) -> bool:
     """Whether two files have the same content."""
-    if first.stat().st_size != second.stat().st_size:
-        return False
-    with first.open("rb") as a, second.open("rb") as b:
-        while True:
-            left, right = a.read(1 << 20), b.read(1 << 20)
-            if left != right:
-                return False
-            if not left:
-                return True
+    filecmp.clear_cache()  # it takes files of the same size and time for unchanged
+    return filecmp.cmp(first, second, shallow=False)
 
 
-def _regular(home: Folder, name: str, where: Path) -> os.stat_result | None:
+def _stamp_of(found: os.stat_result, strict: bool) -> Stamp:
+    """Equal as long as the file is not changed or replaced; with ``strict``, not linked or renamed either."""
+    plain = found.st_dev, found.st_ino, found.st_size
+    return (*plain, found.st_mtime_ns, found.st_ctime_ns) if strict else plain
+
+
+def _chmod(fd: int, mode: int) -> None:
+    """Set the mode of an open file, where the system has modes."""
+    if hasattr(os, "fchmod"):
+        os.fchmod(fd, mode)
+
+
+def _file_to_replace(home: Folder, name: str, where: Path) -> os.stat_result | None:
     """Status of the file to be replaced; None if there is none.
 
     Raises:
@@ -136,18 +310,14 @@ def _regular(home: Folder, name: str, where: Path) -> os.stat_result | None:
     return old
 
 
-def _kept(old: os.stat_result) -> Rights:
-    return Rights(old.st_mode & 0o777, (old.st_uid, old.st_gid))
-
-
-def _rights(old: os.stat_result | None, file: Temporary, last: Temporary) -> Rights:
-    """Rights of the new file: those of the file that it replaces, else those that ``open`` would give; never more than
-    those of the source."""
-    if old is not None:
-        return _kept(old) if file is last else _kept(old).at_most(file.most)
-    mask = os.umask(0)
-    os.umask(mask)
-    return Rights(PLAIN & ~mask & file.most)
+def _mode(old: os.stat_result | None, file: Temporary, last: Temporary) -> int:
+    """Mode of a new file: that of the file that the last one replaces, else what ``open`` would give. Only the file
+    that replaces one may grant more than its source."""
+    if old is None:
+        mask = os.umask(0)
+        os.umask(mask)
+        return PLAIN & ~mask & file.most
+    return old.st_mode & 0o777 & (0o777 if file is last else file.most)
 
 
 @contextlib.contextmanager

@@ -19,9 +19,12 @@ from pathlib import Path
 from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 
+WHO = "another process changes files in this folder"
+"""End of the message when a file is not the one that was created."""
+GONE = "not written: its folder was moved, replaced or deleted meanwhile"
+"""End of the message when the path of an open folder does not lead to it any more."""
 PINS = {os.open, os.stat, os.unlink, os.rename, os.mkdir, os.rmdir} <= os.supports_dir_fd
 """Whether folders are held open here."""
-PRIVATE = 0o700
 _CLOSED = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _CLOSED
 # O_PATH: opens folders that may be searched and not listed, too.
@@ -32,7 +35,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789_"
 class Folder:
     """An open folder; use it as a context. ``path`` is the path it was opened by.
 
-    ``exposed``: others may rename and replace the names in it. ``ours``: created by us, with access for us alone.
+    ``exposed``: others may rename and replace the names in it.
 
     Raises:
         OSError: it cannot be opened.
@@ -41,8 +44,7 @@ class Folder:
     def __init__(self, path: Path, *, inside: Folder | None = None) -> None:
         self.path = path
         self.fd: int | None = None
-        self.ours = False
-        self._around: Folder | None = None
+        self._around: Folder | None = None  # of a private folder
         self._sealed: tuple[int, ...] = ()
         if not PINS:
             os.stat(path)
@@ -50,7 +52,7 @@ class Folder:
             self.fd = os.open(path, _HOLD)
         else:
             self.fd = os.open(path.name, _HOLD | _NO_LINK, dir_fd=inside.fd)
-        self.exposed: bool = (inside is not None and inside.exposed) or _exposed(self.status())
+        self.exposed: bool = (inside is not None and inside.exposed) or _is_exposed(self._status())
 
     def __enter__(self) -> Folder:
         return self
@@ -63,8 +65,7 @@ class Folder:
         if fd is not None:
             os.close(fd)
 
-    def status(self) -> os.stat_result:
-        """``os.stat`` of the folder itself."""
+    def _status(self) -> os.stat_result:
         return os.stat(self.fd if self.fd is not None else self.path)
 
     def _named(self, name: str) -> str:
@@ -86,11 +87,9 @@ class Folder:
             OSError: it is missing, or a link.
             OnnxfixError: another user may have created it.
         """
-        handle = os.open(self._named(name), os.O_RDWR | _NO_LINK, dir_fd=self.fd)
-        if not self.trusted():
-            os.close(handle)
+        if not self.is_trusted():
             raise OnnxfixError(f"{self.path / name}: is in a folder that others may write to; {WHO}")
-        return handle
+        return os.open(self._named(name), os.O_RDWR | _NO_LINK, dir_fd=self.fd)
 
     def lookup(self, name: str) -> os.stat_result | None:
         """``os.stat`` of a name without following links; None if it does not exist."""
@@ -108,6 +107,11 @@ class Folder:
         """Rename, replacing a file of the new name."""
         os.replace(self._named(name), to._named(new), src_dir_fd=self.fd, dst_dir_fd=to.fd)
 
+    def make(self, name: str) -> None:
+        """Create a folder, unless the name exists."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._named(name), dir_fd=self.fd)
+
     def enter(self, name: str) -> Folder:
         """Open a folder inside this one.
 
@@ -115,25 +119,6 @@ class Folder:
             OSError: it is missing, or a link.
         """
         return Folder(self.path / name, inside=self)
-
-    def make(self, name: str) -> None:
-        """Create a folder, unless the name exists."""
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._named(name), dir_fd=self.fd)
-
-    def remove(self, name: str) -> None:
-        """Remove a folder if it is empty."""
-        with contextlib.suppress(OSError):
-            os.rmdir(self._named(name), dir_fd=self.fd)
-
-    def sync(self) -> None:
-        """Flush the folder's names to the disk, if the system can."""
-        with contextlib.suppress(OSError):
-            handle = os.open(self._named("."), os.O_RDONLY, dir_fd=self.fd)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
     @contextlib.contextmanager
     def private(self, name: str) -> Iterator[Folder]:
@@ -150,16 +135,17 @@ class Folder:
 
         def discard() -> None:
             if folder is not None and folder._around is not None:
-                folder.empty()
-            self.remove(made)
+                folder._empty()
+            with contextlib.suppress(OSError):
+                os.rmdir(self._named(made), dir_fd=self.fd)
 
         try:  # an interrupt may come after any statement
             with writing(self.path / name):
-                os.mkdir(self._named(made), PRIVATE, dir_fd=self.fd)
+                os.mkdir(self._named(made), 0o700, dir_fd=self.fd)
                 folder = self.enter(made)
-                if folder.names():  # its content will be deleted
+                if folder._names():  # its content will be deleted
                     raise OnnxfixError(f"{folder.path}: is not the folder that was created; {WHO}")
-            folder.ours, folder._around = _ours(folder.status()), self
+            folder._around = self
             confinement.name(folder.path / name)
             yield folder
         finally:
@@ -167,9 +153,9 @@ class Folder:
             if folder is not None:
                 folder.close()
 
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether only we can have created files here."""
-        return not self.exposed or _ours(self.status())
+        return not self.exposed or _is_ours(self._status())
 
     def reached(self) -> bool:
         """Whether its path still leads here: somebody may have moved, replaced or deleted it."""
@@ -183,7 +169,7 @@ class Folder:
     def seal(self) -> None:
         """Mark the content as complete (private folders, which others may rename)."""
         if self._around is not None and self.exposed:
-            self._sealed = _identity(self.status())
+            self._sealed = _identity(self._status())
 
     def check(self) -> None:
         """Make sure that the folder was not renamed or changed since it was sealed.
@@ -193,36 +179,45 @@ class Folder:
         """
         if self._around is not None and self._sealed:
             there = self._around.lookup(self.path.name)
-            if there is None or not self._sealed == _identity(self.status()) == _identity(there):
+            if there is None or not self._sealed == _identity(self._status()) == _identity(there):
                 raise OnnxfixError(f"{self.path}: was moved or changed; {WHO}")
 
-    def names(self) -> list[str]:
-        """Names of the files and folders inside."""
+    @contextlib.contextmanager
+    def _listed(self) -> Iterator[int | str]:
+        """The folder, open for listing."""
         if self.fd is None:
-            return os.listdir(self.path)
+            yield str(self.path)
+            return
         handle = os.open(".", os.O_RDONLY, dir_fd=self.fd)
         try:
-            return os.listdir(handle)
+            yield handle
         finally:
             os.close(handle)
 
-    def empty(self) -> None:
-        """Delete the folder's content, also if the folder was renamed."""
-        if self.fd is None:
-            shutil.rmtree(self.path, ignore_errors=True)
-            return
+    def sync(self) -> None:
+        """Flush the folder's names to the disk, if the system can."""
+        with contextlib.suppress(OSError), self._listed() as handle:
+            if isinstance(handle, int):
+                os.fsync(handle)
+
+    def _names(self) -> list[str]:
+        with self._listed() as handle:
+            return os.listdir(handle)
+
+    def _empty(self) -> None:
+        """Delete the folder's content, also if the folder was renamed.
+
+        Folders in it stay where not only we can enter: another user may have put here what they cannot delete
+        themselves.
+        """
         with contextlib.suppress(OSError):
-            for name in self.names():
+            ours = _is_ours(self._status())
+            for name in self._names():
                 found = self.lookup(name)
-                if found is not None and stat.S_ISDIR(found.st_mode):
-                    if not self.ours:
-                        continue  # another user may have put here what they cannot delete themselves
-                    with self.enter(name) as inner:
-                        inner.ours = True
-                        inner.empty()
-                    self.remove(name)
-                else:
+                if found is None or not stat.S_ISDIR(found.st_mode):
                     self.unlink(name)
+                elif ours:
+                    shutil.rmtree(self._named(name), ignore_errors=True, dir_fd=self.fd)
 
 
 def thoroughly(clean: Callable[[], None]) -> None:
@@ -234,24 +229,18 @@ def thoroughly(clean: Callable[[], None]) -> None:
         raise
 
 
-WHO = "another process changes files in this folder"
-"""End of the message when a file is not the one that was created."""
-GONE = "not written: its folder was moved, replaced or deleted meanwhile"
-"""End of the message when the path of an open folder does not lead to it any more."""
-
-
 def _identity(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _ours(found: os.stat_result) -> bool:
+def _is_ours(found: os.stat_result) -> bool:
     """Whether only we can enter the folder. Some file systems have no owners and modes."""
     if sys.platform == "win32":
         return True
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
-def _exposed(found: os.stat_result) -> bool:
+def _is_exposed(found: os.stat_result) -> bool:
     """Whether others may rename and replace names in the folder."""
     if sys.platform == "win32":  # modes there say nothing of who may write
         return False

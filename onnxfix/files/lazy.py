@@ -167,6 +167,11 @@ class Range:
         return NONCE + _WHERE.pack(self.source.number, self.field, self.offset, self.length)
 
 
+def whole(source: Source) -> Range:
+    """All bytes of a file."""
+    return Range(source, RAW, 0, source.size)
+
+
 def range_at(data: bytes) -> Range:
     """The payload that a stand-in (at the start of ``data``) stands for.
 

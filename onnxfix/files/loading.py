@@ -19,8 +19,8 @@ from onnx import ModelProto, TensorProto
 from onnxfix import confinement, system
 from onnxfix.errors import MissingFile, ModelError, about
 from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
+from onnxfix.files.atomic import PLAIN
 from onnxfix.files.lazy import LARGE, Source
-from onnxfix.files.temporary import PLAIN
 from onnxfix.walk import model_tensors
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Loaded:
         if self.source is None:
             copying.write(self.skeleton, path)
         else:
-            copying.write_pieces([(0, self.source.size)], path, self.source)
+            copying.write_pieces([lazy.whole(self.source)], path)
 
 
 def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LARGE) -> Loaded:
@@ -214,7 +214,7 @@ def open_model(path: Path, *, large: int = LARGE, budget: bounds.Budget | None =
         _charge(data, budget)
         return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
     try:
-        skeleton = scan.assemble(source, scan.cut(source, large, budget))
+        skeleton = scan.assemble(scan.cut(source, large, budget))
     except wire.Unusual:
         data = read(path)
         source.check()

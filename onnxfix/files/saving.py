@@ -3,7 +3,7 @@ where the model does not fit into one protobuf."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.message import EncodeError
@@ -11,9 +11,9 @@ from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import ModelError
 from onnxfix.files import copying, lazy, scan, tensors, wire
+from onnxfix.files.atomic import Temporary
 from onnxfix.files.copying import Target, Whole
 from onnxfix.files.lazy import Range
-from onnxfix.files.temporary import Temporary
 from onnxfix.walk import model_tensors
 
 ALIGNMENT = 4096
@@ -29,11 +29,10 @@ def serialize(proto: ModelProto) -> bytes:
     Raises:
         ModelError: the model does not fit into one protobuf, or a file that holds its weights has changed.
     """
-    data = _serialized(proto)
-    pieces, length = scan.splice(data)
+    pieces, length = scan.splice(_serialized(proto))
     if length > wire.PROTOBUF_LIMIT:
         raise _too_large()
-    return b"".join(_in_memory(data, pieces))
+    return scan.assemble(pieces)
 
 
 def _serialized(proto: ModelProto) -> bytes:
@@ -48,14 +47,6 @@ def _too_large() -> ModelError:
     return ModelError("the result does not fit into one protobuf (2 GB); keep its weights external")
 
 
-def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
-    for piece in pieces:
-        if isinstance(piece, tuple):
-            yield data[piece[0] : piece[1]]
-        else:
-            yield piece if isinstance(piece, bytes) else piece.read()
-
-
 @dataclass(frozen=True)
 class Layout:
     """The content of a model's file, and in ``moved`` that of a second one for weights that are not in the first.
@@ -64,7 +55,6 @@ class Layout:
     proto: ModelProto = field(repr=False)
     pieces: Sequence[scan.Piece]
     moved: Sequence[Range | Whole | bytes]
-    _data: bytes = field(repr=False)
 
     def write(self, path: Target, weights: Target | None = None) -> None:
         """Write the files, weights first; without ``weights`` only the model's.
@@ -74,8 +64,8 @@ class Layout:
             OnnxfixError: the disk is full or a file cannot be written.
         """
         if weights is not None:
-            copying.write_pieces(self.moved, weights, self._data)
-        copying.write_pieces(self.pieces, path, self._data)
+            copying.write_pieces(self.moved, weights)
+        copying.write_pieces(self.pieces, path)
 
 
 def laid_out(proto: ModelProto, location: str | None, own: Mapping[str, Whole] | None = None) -> Layout:
@@ -100,7 +90,7 @@ def laid_out(proto: ModelProto, location: str | None, own: Mapping[str, Whole] |
         pieces, length = scan.splice(data, mover if large else None)
     if length > wire.PROTOBUF_LIMIT:
         raise _too_large()
-    return Layout(proto, pieces, moved, data)
+    return Layout(proto, pieces, moved)
 
 
 def save(proto: ModelProto, path: Target, weights: Target | None = None) -> bool:

@@ -7,8 +7,8 @@ bytes are copied unparsed, for protobuf to judge. Field numbers are those of onn
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from onnx import TensorProto
@@ -35,23 +35,28 @@ SINGULAR = {("AttributeProto", 5), ("AttributeProto", 22), ("SparseTensorProto",
 INDICES = ("SparseTensorProto", 2)
 """The field whose numbers onnx's checker reads. It reads no external data, so they stay embedded."""
 
-Piece: TypeAlias = "tuple[int, int] | bytes | Range"
-"""Part of an output file: bytes of the input from one position to another, bytes as they are, or a payload."""
+Piece: TypeAlias = "bytes | memoryview | Range"
+"""Part of an output file: bytes, or a range of a file."""
 
 
 @dataclass
 class _Parts:
-    """A message under construction: the input is copied from ``start`` on, up to the next replacement."""
+    """A message under construction: ``data`` is copied from ``start`` on, up to the next replacement."""
 
+    data: Source | memoryview
     start: int
-    pieces: list[Piece]
+    pieces: list[Piece] = field(default_factory=list)
     length: int = 0
 
     def until(self, position: int) -> None:
         """Copy the input before ``position``."""
         if position > self.start:
-            self.pieces.append((self.start, position))
-            self.length += position - self.start
+            size = position - self.start
+            if isinstance(self.data, Source):
+                self.pieces.append(Range(self.data, RAW, self.start, size))
+            else:
+                self.pieces.append(self.data[self.start : position])
+            self.length += size
 
     def put(self, piece: Piece, behind: int) -> None:
         """Replace the input that ends at ``behind``."""
@@ -80,7 +85,7 @@ def cut(source: Source, large: int = LARGE, budget: bounds.Budget | None = None)
         ModelError: the file changes while it is read.
     """
     parts = _Cutter(source, max(large, TOKEN_SIZE), budget).message("ModelProto", 0, source.size, 0)
-    return parts.pieces if parts is not None else [(0, source.size)]
+    return parts.pieces if parts is not None else [lazy.whole(source)]
 
 
 class _Cutter:
@@ -94,7 +99,7 @@ class _Cutter:
         """A message without its large payloads; None if it has none."""
         if name == TENSOR:
             return self._tensor(start, end)
-        inside, kind, parts = INSIDE[name], bounds.kinds()[name], _Parts(start, [])
+        inside, kind, parts = INSIDE[name], bounds.kinds()[name], _Parts(self._source, start)
         costs, budget = kind.costs, self._budget
         seen: set[int] = set()
         for number, wire, begin, body, stop in fields(self._window, start, end):
@@ -137,26 +142,19 @@ class _Cutter:
             field = TensorProto.DESCRIPTOR.fields_by_number[number]
             check_whole_numbers(self._source.read, field, begin, body, stop)
         self._left += stop - body
-        parts = _Parts(start, [])
+        parts = _Parts(self._source, start)
         parts.until(begin)
         parts.put(prefix(RAW, TOKEN_SIZE) + Range(self._source, number, body, stop - body).token, stop)
         return parts
 
 
-def assemble(source: Source, pieces: list[Piece]) -> bytes:
-    """Pieces of a file, joined.
+def assemble(pieces: Iterable[Piece]) -> bytes:
+    """Pieces, joined.
 
     Raises:
-        ModelError: the file has changed.
+        ModelError: a file has changed.
     """
-    return b"".join(
-        source.read(piece[0], piece[1] - piece[0])
-        if isinstance(piece, tuple)
-        else piece
-        if isinstance(piece, bytes)
-        else piece.read()
-        for piece in pieces
-    )
+    return b"".join(piece.read() if isinstance(piece, Range) else piece for piece in pieces)
 
 
 Placed = Callable[[Range, int], "bytes | None"]
@@ -172,7 +170,7 @@ def splice(data: bytes, outside: Placed | None = None) -> tuple[list[Piece], int
     """
     found = list(lazy.tokens(data))
     if not found:
-        return [(0, len(data))], len(data)
+        return [data], len(data)
     window = Window(lambda position, length: data[position : position + length], len(data))
     window.data, window.stop = data, len(data)
     parts = _Splicer(window, found, outside).message("ModelProto", 0, len(data))
@@ -184,12 +182,12 @@ class _Splicer:
     """``positions`` are the offsets of the stand-ins, in order. Messages without one are not parsed."""
 
     def __init__(self, window: Window, positions: list[int], outside: Placed | None) -> None:
-        self.window, self.outside = window, outside
+        self.window, self.outside, self.data = window, outside, memoryview(window.data)
         self._positions = iter(positions)
         self._next = next(self._positions)
 
     def message(self, kind: str, start: int, end: int) -> _Parts:
-        inside, parts = INSIDE[kind], _Parts(start, [])
+        inside, parts = INSIDE[kind], _Parts(self.data, start)
         for number, wire, begin, body, stop in fields(self.window, start, end):
             if self._next >= end:
                 break
@@ -209,7 +207,7 @@ class _Splicer:
 
     def _tensor(self, start: int, end: int, outside: Placed | None) -> _Parts:
         """A tensor with its payload, in the order in which protobuf writes fields: by number."""
-        parts, known, elem = _Parts(start, []), list(fields(self.window, start, end)), 0
+        parts, known, elem = _Parts(self.data, start), list(fields(self.window, start, end)), 0
         _, _, begin, body, stop = next(one for one in known if one[3] == self._next)
         where = lazy.range_at(self.window.data[body:stop])
         for number, wire, _, value, behind in known:
@@ -229,22 +227,13 @@ class _Splicer:
         else:
             # Fields after the stand-in have greater numbers, or are unknown to protobuf and come last.
             place = next((b for n, _, b, _, _ in known if b > begin or (n > where.field and b != begin)), end)
-            self._typed(parts, where, place, begin, stop)
+            if place > begin:
+                parts.until(begin)
+                parts.start = stop
+            parts.until(place)
+            parts.put(prefix(where.field, where.length), place)
+            parts.put(where, place)
+            if place <= begin:
+                parts.until(begin)
+                parts.start = stop
         return parts
-
-    @staticmethod
-    def _typed(parts: _Parts, where: Range, place: int, begin: int, stop: int) -> None:
-        """Insert a payload of numbers at ``place``, and omit the stand-in from ``begin`` to ``stop``."""
-        head = prefix(where.field, where.length)
-        if place <= begin:
-            parts.until(place)
-            parts.put(head, place)
-            parts.put(where, place)
-            parts.until(begin)
-            parts.start = stop
-        else:
-            parts.until(begin)
-            parts.start = stop
-            parts.until(place)
-            parts.put(head, place)
-            parts.put(where, place)

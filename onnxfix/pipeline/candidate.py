@@ -15,9 +15,9 @@ from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors
+from onnxfix.files.atomic import Stamp, Temporary, temporary_in
 from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, writing
-from onnxfix.files.temporary import Stamp, Temporary, temporary_in
 from onnxfix.pipeline.job import Job
 
 

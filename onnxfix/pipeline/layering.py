@@ -11,7 +11,7 @@ from pathlib import Path
 from onnxfix.allowance import memory_limit
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, copying, loading, regular
-from onnxfix.files.temporary import temporary_beside
+from onnxfix.files.atomic import temporary_beside
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.job import Progress
 from onnxfix.pipeline.opening import Source, name_of, on_disk, refuse_conflicts

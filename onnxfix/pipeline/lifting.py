@@ -13,7 +13,7 @@ import onnx
 
 from onnxfix.errors import UsageError
 from onnxfix.files import apart, atomic, copying, loading, regular, saving
-from onnxfix.files.temporary import temporary_beside
+from onnxfix.files.atomic import temporary_beside
 from onnxfix.pipeline.opening import Source, name_of, on_disk, output_file
 from onnxfix.trt import lift as reader
 from onnxfix.trt.lift import Lifted

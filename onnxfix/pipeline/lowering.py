@@ -20,7 +20,7 @@ from onnxfix._version import __version__
 from onnxfix.allowance import memory_limit
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors
-from onnxfix.files.temporary import Temporary, temporary_beside
+from onnxfix.files.atomic import Temporary, temporary_beside
 from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import Converted
 from onnxfix.lowering.convert import converted as convert

@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import apart, loading, regular, saving, tensors
-from onnxfix.files.temporary import Temporary, temporary_beside
+from onnxfix.files.atomic import Temporary, temporary_beside
 from onnxfix.options import Output, RunOptions
 from onnxfix.trt import files
 

@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 from onnxfix import deadline, engine
 from onnxfix.engine import Applied, FixKey, FixRun
-from onnxfix.files.temporary import Temporary
+from onnxfix.files.atomic import Temporary
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job

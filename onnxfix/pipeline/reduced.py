@@ -17,8 +17,8 @@ from typing import Any
 from onnxfix._version import __version__
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, copying, loading, saving
+from onnxfix.files.atomic import PLAIN, temporary_beside
 from onnxfix.files.folders import writing
-from onnxfix.files.temporary import PLAIN, temporary_beside
 from onnxfix.nvidia import driver_there, gpus
 from onnxfix.place import Place
 from onnxfix.reduction import case as cases

@@ -10,7 +10,7 @@ from onnxfix import confinement
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import regular
 from onnxfix.files.apart import File
-from onnxfix.files.temporary import temporary_beside
+from onnxfix.files.atomic import temporary_beside
 
 if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions

@@ -26,7 +26,7 @@ import onnxfix
 from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, tensors, wire
-from onnxfix.files.temporary import Temporary
+from onnxfix.files.atomic import Temporary
 from onnxfix.pipeline import lifting, prove
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.rungs import builder as saved_engine

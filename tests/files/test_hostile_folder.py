@@ -27,8 +27,8 @@ import onnxfix
 from onnxfix import TrtOptions
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, copying, folders, loading, regular, wire
+from onnxfix.files.atomic import Temporary, temporary_beside
 from onnxfix.files.folders import Folder
-from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.fleet.journal import Journal
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification import validity

@@ -24,8 +24,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import copying, lazy, loading, saving, scan, tensors, wire
+from onnxfix.files.atomic import temporary_beside
 from onnxfix.files.lazy import Pending, Source
-from onnxfix.files.temporary import temporary_beside
 from onnxfix.forks import forked
 from onnxfix.model import Model
 from support import eager
@@ -470,22 +470,6 @@ def test_a_full_disk_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, i
         onnxfix.apply(path, output, in_place=in_place, verify=False, ignore=["GRA"])
     assert [item.name for item in tmp_path.iterdir()] == ["m.onnx"]
     assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("before", [None, b"", b"longer than what is written" * 10_000])
-def test_only_what_holds_something_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes | None
-) -> None:
-    """ext4 begins to write a file to the disk when it is closed after it was cut, even from nothing."""
-    out, real, cut = tmp_path / "out", os.open, []
-    if before is not None:
-        out.write_bytes(before)
-    monkeypatch.setattr(os, "open", lambda *given: (cut.append(given[1] & os.O_TRUNC), real(*given))[1])
-    monkeypatch.setattr(os, "ftruncate", lambda fd, size, real=os.ftruncate: (cut.append(1), real(fd, size)))
-    copying.write_pieces([b"short"], out, b"")
-    assert out.read_bytes() == b"short"
-    assert any(cut) == bool(before)
-    assert cut
 
 
 def test_weights_are_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

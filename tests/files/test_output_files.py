@@ -23,7 +23,7 @@ import onnxfix
 from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import atomic, regular
-from onnxfix.files.temporary import temporary_beside
+from onnxfix.files.atomic import temporary_beside
 from onnxfix.trt import files
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.rungs import builder as saved_engine

@@ -17,8 +17,8 @@ from onnx import helper
 import onnxfix
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, loading, saving
+from onnxfix.files.atomic import temporary_beside
 from onnxfix.files.lazy import Pending
-from onnxfix.files.temporary import temporary_beside
 from onnxfix.model import Model
 from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict

@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from onnxfix import engine
 from onnxfix.causes import Problem
-from onnxfix.files import loading, saving, scan
+from onnxfix.files import lazy, loading, saving, scan
 from onnxfix.files.lazy import NONCE, TOKEN_SIZE, Source
 from onnxfix.model import Model
 from onnxfix.registry import registry
@@ -58,7 +58,7 @@ def opened(path: Path, large: int = 1) -> loading.Loaded:
 
     def cut(source: Source, *_: object) -> list[scan.Piece]:
         parts = scan._Cutter(source, large, None).message("ModelProto", 0, source.size, 0)
-        return parts.pieces if parts is not None else [(0, source.size)]
+        return parts.pieces if parts is not None else [lazy.whole(source)]
 
     with mock.patch.object(scan, "cut", cut):
         return loading.open_model(path, large=TOKEN_SIZE)

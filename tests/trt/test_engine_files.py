@@ -14,7 +14,7 @@ import pytest
 
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic
-from onnxfix.files.temporary import Temporary
+from onnxfix.files.atomic import Temporary
 from onnxfix.sandbox import Worker
 from onnxfix.trt import files
 from onnxfix.trt.build import attempt

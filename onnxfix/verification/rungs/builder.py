@@ -18,7 +18,7 @@ from onnxfix.causes import ENDED
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, loading, regular
 from onnxfix.files.folders import Folder, writing
-from onnxfix.files.temporary import PLAIN, Temporary
+from onnxfix.files.atomic import PLAIN, Temporary
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt

@@ -295,6 +295,51 @@ class Draft:
         self.edits.append(AddNode(scope, proto, self.anchor))
         return output
 
+    def copy_node(
+        self,
+        node: Node,
+        op_type: str = "",
+        inputs: Sequence[Value | str | None] | None = None,
+        outputs: Sequence[str] | None = None,
+        **attributes: Any,
+    ) -> str:
+        """A copy of ``node`` before it, without a name; returns the name of its first output.
+
+        Operator, inputs and outputs are the node's own where they are not given, and so are its other attributes;
+        an attribute of None is dropped.
+        """
+        proto = NodeProto()
+        proto.CopyFrom(node.proto)
+        proto.op_type, proto.name = op_type or node.op_type, ""
+        if inputs is not None:
+            proto.input[:] = [v.name if isinstance(v, Value) else (v or "") for v in inputs]
+        if outputs is not None:
+            proto.output[:] = outputs
+        kept = [attribute for attribute in proto.attribute if attribute.name not in attributes]
+        del proto.attribute[:]
+        proto.attribute.extend(kept)
+        for name, value in attributes.items():
+            if value is not None:
+                proto.attribute.append(helper.make_attribute(name, value))
+        self.edits.append(AddNode(node.scope, proto, node))
+        return proto.output[0]
+
+    def replace_node(
+        self,
+        node: Node,
+        op_type: str = "",
+        inputs: Sequence[Value | str | None] | None = None,
+        outputs: Sequence[str] | None = None,
+        **attributes: Any,
+    ) -> str:
+        """``copy_node`` in the place of ``node``, with its name; outputs of the same names keep their uses."""
+        self.remove(node)
+        output = self.copy_node(node, op_type, inputs, outputs, **attributes)
+        added = self.edits[-1]
+        assert isinstance(added, AddNode)
+        added.proto.name = node.proto.name
+        return output
+
     def set_input(self, node: Node, index: int, value: Value | str | None) -> None:
         self.edits.append(SetInput(node, index, value.name if isinstance(value, Value) else (value or "")))
 

@@ -473,9 +473,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_proof_the_original_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is for backends that it is, and onnx.checker is given no weights."""
     path, wrote, real = written(tmp_path), list[str](), copying.write_pieces
-    monkeypatch.setattr(
-        copying, "write_pieces", lambda pieces, to: (wrote.append(to.name), real(pieces, to))
-    )
+    monkeypatch.setattr(copying, "write_pieces", lambda pieces, to: (wrote.append(to.name), real(pieces, to)))
     assert onnxfix.apply(path, tmp_path / "out.onnx", verify=False).output
     assert len(wrote) == 2
     assert all("out.onnx" in name for name in wrote)

@@ -27,10 +27,8 @@ from onnxfix import dtypes
 from onnxfix.backends import ort
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix_rules.cst import _common as cst
-from onnxfix_rules.cst.cst001_redundant_cast_chain import redundant_cast_chain
-from onnxfix_rules.cst.cst002_no_op_cast import no_op_cast
-from onnxfix_rules.cst.cst003_exact_cast_round_trip import exact_cast_round_trip
-from onnxfix_rules.cst.cst004_lossy_cast_round_trip import loses, loss, lossy_cast_round_trip
+from onnxfix_rules.cst.casts import no_op_cast, redundant_cast_chain
+from onnxfix_rules.cst.round_trips import exact_cast_round_trip, loses, loss, lossy_cast_round_trip
 from support import models
 
 Array = np.ndarray[Any, Any]

@@ -20,7 +20,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import NO_MODEL, Example, Rule, Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import findings, fixed, model_of, overlay
-from onnxfix_rules.trt._common import known
+from onnxfix_rules.trt.results import known
 from support.lifted import feed_of, lifted, run
 from support.real_tensorrt import FACT, REAL, built, older_than
 

@@ -17,7 +17,7 @@ from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
 from onnxfix.trt.build import attempt
-from onnxfix_rules.gra import _constants, _evaluate
+from onnxfix_rules.gra import _evaluate, gra010_constant_subgraph
 from onnxfix_rules.gra.gra010_constant_subgraph import constant_subgraph
 from support import models, ort
 from support.lanes import seeds
@@ -272,7 +272,7 @@ def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"g (float[N] x) => (float[N] y) <float a0 = {{1}}> {{ {lines}  y = Add(x, a50) }}"
     model = with_weight(text, np.ones(1000, np.float32))
     assert len(findings(constant_subgraph, model)) == 1
-    monkeypatch.setattr(_constants, "BUDGET", 40_000)
+    monkeypatch.setattr(gra010_constant_subgraph, "BUDGET", 40_000)
     (found,) = findings(constant_subgraph, model)
     assert found.match.node is not None
     assert found.match.node.first_output == "a11"  # eleven results of 4,000 bytes, the last beyond the budget

@@ -16,10 +16,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, num
 from onnxfix.rule import Rule
 from onnxfix.testing import assert_same_outputs, findings, fixed
 from onnxfix_rules.gra.gra001_dead_node import dead_node
-from onnxfix_rules.gra.gra002_unused_initializer import unused_initializer
 from onnxfix_rules.gra.gra003_wrong_declared_type import wrong_declared_type
-from onnxfix_rules.gra.gra004_unsorted_nodes import unsorted_nodes
-from onnxfix_rules.gra.gra005_duplicate_node_name import duplicate_node_name
+from onnxfix_rules.gra.hygiene import duplicate_node_name, unsorted_nodes, unused_initializer
 from support.models import of_opset
 from support.patience import processor_seconds
 from support.repairs import repaired

@@ -21,18 +21,19 @@ from onnxfix.rule import Node, Safety, Severity
 from onnxfix.shapes.symbols import constant, symbol
 from onnxfix.testing import findings, fixed
 from onnxfix_rules.cst._common import keeps_values
-from onnxfix_rules.cst.cst004_lossy_cast_round_trip import loses
+from onnxfix_rules.cst.round_trips import loses
 from onnxfix_rules.ctl import _sequences
-from onnxfix_rules.gra import _evaluate, _legacy, _sparse
+from onnxfix_rules.gra import _evaluate, _legacy
+from onnxfix_rules.gra.constants import dense
 from onnxfix_rules.int_ import _fold
 from onnxfix_rules.int_._common import native_dtype
 from onnxfix_rules.ops import _integers
 from onnxfix_rules.ops._runtimes import is_foreign
 from onnxfix_rules.ops.expansions import _bodies
 from onnxfix_rules.ops.limits import _dilated_windows
-from onnxfix_rules.ops.limits.ops021_unused_extra_output import _has_past
+from onnxfix_rules.ops.limits.outputs import _has_past
 from onnxfix_rules.ops.misimports import _ratios, _windows
-from onnxfix_rules.ops.misimports.ops078_nms_without_score_threshold import _are_probabilities
+from onnxfix_rules.ops.misimports.nms import _are_probabilities
 from onnxfix_rules.ops.misimports.ops081_resize_by_computed_scales import _half_pixel
 from onnxfix_rules.qdq import _common as qdq
 from onnxfix_rules.qdq._range import Bounds, bounds_of, integral, quotients
@@ -519,11 +520,11 @@ def test_a_sparse_tensor_of_negative_size_is_not_made_dense() -> None:
         helper.make_tensor("i", TensorProto.INT64, [1], [1]),
         [3],
     )
-    found = _sparse.dense(sparse, "d", None)
+    found = dense(sparse, "d", None)
     assert found is not None
     assert numpy_helper.to_array(found).tolist() == [0, 2, 0]
     sparse.dims[0] = -1
-    assert _sparse.dense(sparse, "d", None) is None
+    assert dense(sparse, "d", None) is None
 
 
 def test_a_loop_that_leaves_a_branch_keeps_its_inputs() -> None:

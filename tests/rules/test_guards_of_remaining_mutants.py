@@ -18,14 +18,14 @@ from onnxfix.testing import findings, fixed
 from onnxfix_rules.brc import _common as brc
 from onnxfix_rules.brc import _meet
 from onnxfix_rules.brc.brc006_implicit_repetition import _repeats
-from onnxfix_rules.gra._control import is_handed_in
+from onnxfix_rules.gra._common import is_handed_in
 from onnxfix_rules.int_._known import Known
-from onnxfix_rules.ops.expansions import _attend, _fourier, _own, _refused
+from onnxfix_rules.ops.expansions import _formulas, _own, _replacement, fourier
 from onnxfix_rules.ops.limits import ops066_lp_pool_form as ops066
 from onnxfix_rules.ops.misimports import _deconv, _ratios
 from onnxfix_rules.prc import _norm
 from onnxfix_rules.qdq import _common as qdq
-from onnxfix_rules.qdq import _constants, _float, _products, _region
+from onnxfix_rules.qdq import _float, _products, _region, _remedy
 from onnxfix_rules.qdq import qdq017_partial_last_block as qdq017
 from support.models import model as model_of
 from test_guards import fixes, node_of, overlay
@@ -146,14 +146,14 @@ def test_half_precision_is_not_folded_where_backends_round_differently() -> None
 def test_masks_need_a_range() -> None:
     def masked(opset: int) -> bool:
         node = node_of("com.microsoft.Attention<num_heads = 1, unidirectional = 1>(a, b, c)", opset)
-        return _attend.masking(node, None, None, constant(2), TensorProto.FLOAT) is not None
+        return _formulas.masking(node, None, None, constant(2), TensorProto.FLOAT) is not None
 
     assert [masked(10), masked(11)] == [False, True]
 
 
 @pytest.mark.parametrize(("inverse", "onesided"), [(False, False), (False, True), (True, True)])
 def test_the_size_of_a_transform_is_that_of_its_matrix(inverse: bool, onesided: bool) -> None:
-    transform = _fourier.Transform(4, 2, 6, inverse, onesided)
+    transform = fourier.Transform(4, 2, 6, inverse, onesided)
     assert transform.size == transform.matrix(np.dtype(np.float32)).size
 
 
@@ -167,7 +167,7 @@ def test_an_operator_of_unknown_types_gets_no_body() -> None:
 def test_sizes_of_heads() -> None:
     def size(shape: str) -> int | None:
         model = overlay(f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Abs(x) }}")
-        return _refused._head_size(model.main.values["x"], 2, model)
+        return _replacement._head_size(model.main.values["x"], 2, model)
 
     assert [size("2,5,8"), size("2,5,N"), size("2,2,5,4"), size("2,8")] == [4, None, 4, None]
 
@@ -213,7 +213,7 @@ def test_constants_of_computed_zero_points_are_not_shared() -> None:
     )
     first = qdq.read(model.main.nodes[0], model)
     assert first is not None
-    assert _constants.sharers(first, model) == [model.main.nodes[0], model.main.nodes[2]]
+    assert _remedy.sharers(first, model) == [model.main.nodes[0], model.main.nodes[2]]
 
 
 def test_scales_of_different_types_have_no_ratio() -> None:

@@ -24,13 +24,13 @@ from onnxfix.rule import Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_same_outputs, findings, overlay
 from onnxfix.trt.records import Profile, TrtBuild
-from onnxfix_rules.ops.limits.ops025_reduction_of_booleans import reduction_of_booleans
+from onnxfix_rules.ops.limits.axes import squeeze_over_non_constant_axes
 from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
     _REDUCTIONS,
     _layers,
     reduction_over_non_constant_axes,
 )
-from onnxfix_rules.ops.limits.ops042_squeeze_over_non_constant_axes import squeeze_over_non_constant_axes
+from onnxfix_rules.ops.limits.reductions import reduction_of_booleans
 from support.models import of_opset
 from support.ort import run_or_reference as run
 from support.real_tensorrt import FACT, REAL, built

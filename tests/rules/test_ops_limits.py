@@ -103,13 +103,13 @@ def test_a_large_sparse_tensor_is_not_written_out() -> None:
     ("places", "valid"), [([0, 5], True), ([0, 6], False), ([-1, 2], False), ([3, 3], False)]
 )
 def test_sparse_places(places: list[int], valid: bool) -> None:
-    from onnxfix_rules.gra import _sparse
+    from onnxfix_rules.gra import constants
 
     values = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
     sparse = helper.make_sparse_tensor(
         values, helper.make_tensor("at", TensorProto.INT64, [2], places), [2, 3]
     )
-    tensor = _sparse.dense(sparse, "d", None)
+    tensor = constants.dense(sparse, "d", None)
     assert (tensor is not None) is valid
     if tensor is not None:
         assert onnx.numpy_helper.to_array(tensor).tolist() == [[1, 0, 0], [0, 0, 2]]
@@ -131,7 +131,7 @@ def test_vectors_of_every_length(op: str) -> None:
 
 def test_every_arrangement_of_merged_axes() -> None:
     """OPS045 on random shapes and permutations of nine axes, against numpy."""
-    from onnxfix_rules.ops.limits.ops045_rank_above_eight import _merged
+    from onnxfix_rules.ops.limits.sizes import _merged
 
     random = np.random.default_rng(0)
     for _ in range(300):

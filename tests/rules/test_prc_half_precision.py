@@ -30,7 +30,8 @@ from onnxfix.trt.build import attempt
 from onnxfix.verification.compare import twin
 from onnxfix.verification.compare.tolerance import tolerance_for
 from onnxfix.verification.verdict import CPU_RUNGS
-from onnxfix_rules.prc.prc001_decomposed_norm_in_half_precision import (
+from onnxfix_rules.prc.norms import decomposed_norm_in_float32 as single_rule
+from onnxfix_rules.prc.norms import (
     decomposed_norm_in_half_precision as norm_rule,
 )
 from onnxfix_rules.prc.prc002_epsilon_rounds_to_zero import epsilon_rounds_to_zero as epsilon_rule
@@ -38,12 +39,11 @@ from onnxfix_rules.prc.prc003_constant_beyond_half_precision import (
     constant_beyond_half_precision as mask_rule,
 )
 from onnxfix_rules.prc.prc004_operands_of_different_types import operands_of_different_types as type_rule
-from onnxfix_rules.prc.prc005_sum_in_half_precision import sum_in_half_precision as sum_rule
-from onnxfix_rules.prc.prc006_scale_after_product import scale_after_product as scale_rule
 from onnxfix_rules.prc.prc007_decomposed_softmax import decomposed_softmax as softmax_rule
-from onnxfix_rules.prc.prc008_power_in_half_precision import power_in_half_precision as power_rule
-from onnxfix_rules.prc.prc009_mean_in_half_precision import mean_in_half_precision as mean_rule
-from onnxfix_rules.prc.prc011_decomposed_norm_in_float32 import decomposed_norm_in_float32 as single_rule
+from onnxfix_rules.prc.products import power_in_half_precision as power_rule
+from onnxfix_rules.prc.products import scale_after_product as scale_rule
+from onnxfix_rules.prc.sums import mean_in_half_precision as mean_rule
+from onnxfix_rules.prc.sums import sum_in_half_precision as sum_rule
 from support import ort
 from support.models import of_opset
 from support.paths import FIXTURES

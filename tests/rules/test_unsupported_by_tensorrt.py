@@ -20,7 +20,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed, overlay
-from onnxfix_rules.ops.limits.ops071_shape_from_floats import FOLLOWED
+from onnxfix_rules.ops.limits.shapes import FOLLOWED
 from support import ort
 from support.models import of_opset
 from support.real_tensorrt import FACT, REAL, built

@@ -23,10 +23,8 @@ from onnxfix.rule import (
     rule,
 )
 
-from ._clone import stored, with_rank
 from ._common import BROADCASTING, broadcast_of, form_of, short_of_rank
-from ._exact import safety_of_alignment
-from ._slope import cannot_fit
+from ._exact import cannot_fit, safety_of_alignment, stored, with_rank
 
 
 @rule("BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[51])

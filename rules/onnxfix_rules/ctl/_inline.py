@@ -266,3 +266,13 @@ def may_keep_name(anchor: Node, of: Value) -> bool:
 def is_tensor(value: Value) -> bool:
     """Whether the value is certainly a tensor."""
     return value.scope.model.shapes.elem_type(value) is not None
+
+
+def known(condition: Value, model: Model) -> bool | None:
+    """The constant value of a condition, or None."""
+    array = condition.constant()
+    if array is not None:
+        return bool(array.reshape(-1)[0]) if array.size == 1 and array.dtype == bool else None
+    symbolic = model.shapes.value(condition)
+    static = None if symbolic is None else symbolic.static
+    return bool(static[0]) if static is not None and len(static) == 1 else None

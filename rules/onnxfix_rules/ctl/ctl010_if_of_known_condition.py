@@ -49,7 +49,7 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/1650
     """
     condition = node.require(0)
-    outcome = known(condition, model)
+    outcome = _inline.known(condition, model)
     branch = next(
         (s for s in node.subgraphs if s.attr == ("then_branch" if outcome else "else_branch")), None
     )
@@ -63,16 +63,6 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
         fix=_inlined(node, branch),
         reads=(condition, *branch.nodes),
     )
-
-
-def known(condition: Value, model: Model) -> bool | None:
-    """The constant value of a condition, or None."""
-    array = condition.constant()
-    if array is not None:
-        return bool(array.reshape(-1)[0]) if array.size == 1 and array.dtype == bool else None
-    symbolic = model.shapes.value(condition)
-    static = None if symbolic is None else symbolic.static
-    return bool(static[0]) if static is not None and len(static) == 1 else None
 
 
 def _inlined(node: Node, branch: Scope) -> Fix | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, equal, is_read, rule
-from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
+from onnxfix_rules.ctl._inline import known
 
 
 @rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[39])

@@ -23,7 +23,7 @@ from onnxfix.rule import (
     takes,
 )
 from onnxfix_rules.ctl import _inline, _loops
-from onnxfix_rules.gra import _random as random_numbers
+from onnxfix_rules.gra import _common
 
 MAX_NODES = 256
 """Maximum number of nodes after unrolling: more are not worth the longer build."""
@@ -99,7 +99,7 @@ def _fits(node: Node, body: Scope, plan: Sequence[Sequence[Node]], model: Model)
     if any(value is None for value in node.inputs[2:]):
         return False
     nodes = {n: None for part in plan for n in part}
-    if any(map(random_numbers.draws, nodes)):
+    if any(map(_common.draws, nodes)):
         return False
     inside = {v for n in nodes for v in _inline.reads(n)} | set(body.outputs[1:])
     counter, going = body.inputs[:2]

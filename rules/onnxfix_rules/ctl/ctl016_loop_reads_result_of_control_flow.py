@@ -20,7 +20,7 @@ from onnxfix.rule import (
     rule,
 )
 from onnxfix_rules.ctl import _inline
-from onnxfix_rules.gra import _control
+from onnxfix_rules.gra import _common
 
 
 @rule(
@@ -81,7 +81,7 @@ def _look(
     inside: list[Scope] = []
     varying.update(body.inputs)
     for node in model.orders[body]:
-        own, mixes = False, not (node.is_onnx and node.op_type in _control.CONTROL)
+        own, mixes = False, not (node.is_onnx and node.op_type in _common.CONTROL)
         for index, value in enumerate(node.inputs):
             if value is None:
                 continue
@@ -90,13 +90,13 @@ def _look(
                 found.setdefault(value, []).append(Use(node, index))
         if any(value in varying for value in _inline.reads(node)):
             varying.update(value for value in node.outputs if value is not None)
-        if node.is_onnx and node.op_type in _control.LOOPS:
+        if node.is_onnx and node.op_type in _common.LOOPS:
             inside += node.subgraphs
     return inside
 
 
 def _counts(value: Value) -> bool:
-    if not _control.is_result(value) or value.producer is None:
+    if not _common.is_result(value) or value.producer is None:
         return False
     condition = value.producer.input(0)
     return value.producer.op_type != "If" or condition is None or not condition.is_constant

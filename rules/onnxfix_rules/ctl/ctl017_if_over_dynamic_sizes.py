@@ -20,7 +20,7 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
+from onnxfix_rules.ctl._inline import known
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators without a kernel in TensorRT: the result is the first input, at most with another shape."""

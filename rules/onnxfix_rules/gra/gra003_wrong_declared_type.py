@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
-from onnx import TensorProto, TypeProto, ValueInfoProto
+from onnx import TypeProto, ValueInfoProto
 
 from onnxfix.rule import (
     Dim,
@@ -22,9 +22,9 @@ from onnxfix.rule import (
     Silent,
     Value,
     dtypes,
-    equal,
     rule,
 )
+from onnxfix_rules.gra._common import contradicts, differs
 
 
 @rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[70])
@@ -80,30 +80,6 @@ def _outputs(scope: Scope, model: Model) -> Iterator[Match]:
             )
 
 
-def contradicts(declared: TypeProto, value: Value, model: Model) -> bool:
-    """Whether the declared type is proven wrong; False for unknown types, and for everything but tensors."""
-    if declared.WhichOneof("value") != "tensor_type" or value.sparse:
-        return False
-    tensor = declared.tensor_type
-    elem = model.shapes.elem_type(value)
-    if elem is not None and tensor.elem_type not in (TensorProto.UNDEFINED, elem):
-        return True
-    shape = model.shapes.shape(value)
-    if shape is None or not tensor.HasField("shape"):
-        return False
-    if len(shape) != len(tensor.shape.dim):
-        return True
-    return any(_differs(claim, dim) for claim, dim in zip(tensor.shape.dim, shape, strict=True))
-
-
-def _differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim) -> bool:
-    size = claim.dim_value
-    if size == dim.value:
-        return False
-    # Some exporters write -1 for an unknown dimension.
-    return claim.HasField("dim_value") and size >= 0 and equal(dim, size).no
-
-
 def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model: Model) -> list[Edit]:
     """Edits that replace all value_info entries of the name by one correct entry."""
     info = ValueInfoProto()
@@ -120,7 +96,7 @@ def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model
         tensor.shape.SetInParent()  # a scalar has a shape without dimensions
     elif shape is not None:
         for claim, dim in zip(tensor.shape.dim, shape, strict=True):
-            if _differs(claim, dim):
+            if differs(claim, dim):
                 _write(claim, dim, model)
     edits: list[Edit] = [SetValueInfo(scope, info.name, info)]
     return edits if len(entries) == 1 else [SetValueInfo(scope, info.name, None), *edits]

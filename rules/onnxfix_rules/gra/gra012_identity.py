@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.gra._control import is_handed_in
+from onnxfix_rules.gra._common import is_handed_in
 
 
 @rule("GRA012", ops=["Identity"], safety=Safety.EXACT, severity=Severity.INFO)

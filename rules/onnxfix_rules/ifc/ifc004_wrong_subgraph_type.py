@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnx import GraphProto
 
 from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule
-from onnxfix_rules.gra.gra003_wrong_declared_type import contradicts
+from onnxfix_rules.gra._common import contradicts
 
 
 @rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[70])

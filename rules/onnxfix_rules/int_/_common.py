@@ -1,14 +1,15 @@
-"""Shared by the INT rules: values as numpy arrays, and element types."""
+"""Integers: what rules about them share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.rule import Model, Node, Severity, Value, is_integer
+from onnxfix.rule import Model, Node, Severity, Value, imported_nodes, is_integer, name_of, target_of
 
 Array = np.ndarray[Any, Any]
 
@@ -73,3 +74,69 @@ def text_of(array: Array, limit: int = 8) -> str:
     items = [str(item) for item in array.reshape(-1)[:limit].tolist()]
     more = ", ..." if array.size > limit else ""
     return f"[{', '.join(items)}{more}]"
+
+
+class Refused:
+    """Evaluates values that will become constants; ``goes`` says which nodes are then removed. Linear over all
+    queries.
+
+    Measured with TensorRT-RTX 1.7.1: the parser follows axes of a reduction to a constant through Cast and Identity
+    only, while Unsqueeze, Squeeze, OneHot, TopK, CumSum, Split, Pad and Resize take whatever constants determine.
+    """
+
+    def __init__(self, model: Model, goes: Callable[[Node], bool]) -> None:
+        self._model = model
+        self._target = target_of(model)
+        self._goes = goes
+        self._seen: set[Value] = set()
+
+    def why(self, values: Iterable[Value]) -> str:
+        """What TensorRT refuses about the current form, as the end of a sentence; "" if nothing is known."""
+        values = list(values)
+        for value in values:
+            for use in value.uses:
+                if self._are_axes(value, use.node, use.index):
+                    return f": TensorRT requires constant axes for {use.node.op_type}"
+        for value in values:
+            elem = self._missing(value)
+            if not elem and (elem := self._before(value)):
+                return f": {self._target.title} does not support {name_of(elem)}"
+        return ""
+
+    def _are_axes(self, value: Value, node: Node, index: int) -> bool:
+        if not (
+            index == 1 and node.op_type.startswith("Reduce") and node.is_onnx and self._target.types_measured
+        ):
+            return False
+        source: Value | None = value
+        while source is not None and source.producer is not None and _followed(source.producer):
+            source = source.producer.input(0)
+        return source is not None and not source.is_constant and self._is_imported(node)
+
+    def _before(self, value: Value) -> int:
+        """An unsupported type that only the removed nodes use; 0 without one."""
+        stack, found = [value], 0
+        while stack:
+            node = stack.pop().producer
+            if node is None or not self._goes(node):
+                continue
+            for given in node.inputs:
+                if given is None or given in self._seen:
+                    continue
+                self._seen.add(given)
+                stack.append(given)
+                elem = self._missing(given)
+                if elem and given.replaceable and all(self._goes(use.node) for use in given.uses):
+                    found = found or (elem if self._is_imported(node) else 0)
+        return found
+
+    def _missing(self, value: Value) -> int:
+        elem = self._model.shapes.elem_type(value)
+        return elem if elem and not self._target.has_type(elem) else 0
+
+    def _is_imported(self, node: Node) -> bool:
+        return node in imported_nodes(self._model)
+
+
+def _followed(node: Node) -> bool:
+    return node.is_onnx and node.op_type in ("Cast", "Identity")

@@ -23,9 +23,8 @@ from onnxfix.rule import (
     shared,
 )
 
-from ._common import shape_severity, sums, text_of
+from ._common import Refused, shape_severity, sums, text_of
 from ._known import Known
-from ._refused import Refused
 
 
 @rule("INT001", per="model", safety=Safety.EXACT, hazards=[34, 56])

@@ -13,8 +13,7 @@ from onnx import TensorProto
 
 from onnxfix.rule import INTEGERS, Model, Node, RemoveNode, Safety, Value
 
-from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop
-from ._operators import behind_ones, rounded
+from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop, behind_ones, rounded
 
 if TYPE_CHECKING:
     from ._float import Writer

@@ -22,7 +22,7 @@ from onnxfix.rule import (
 )
 
 from ._common import DEQUANTIZE, I4, I8, Linear, described, read, severity_of
-from ._constants import fixed, stored_otherwise
+from ._remedy import fixed, stored_otherwise
 
 
 @rule("QDQ002", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])

@@ -25,7 +25,7 @@ from onnxfix.rule import (
 )
 
 from ._common import WEIGHT_LIMIT, Array, Workshop, sizes
-from ._constants import MAX_SHARERS
+from ._remedy import MAX_SHARERS
 
 
 @dataclass(frozen=True)

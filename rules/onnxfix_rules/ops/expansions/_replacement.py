@@ -1,13 +1,118 @@
-"""Replacing a node by its function body."""
+"""What replaces a node that has a function body, and why a body is not usable."""
 
 from __future__ import annotations
 
 from onnx import NodeProto, TensorProto
 
-from onnxfix.rule import AddNode, Draft, Edit, Node, Safety, defined
+from onnxfix.rule import AddNode, Draft, Edit, Model, Node, Safety, Target, Value, defined, is_read, name_of
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops._nested import flat, rename
 from onnxfix_rules.ops.expansions._bodies import Body
+
+_HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_WINDOWS = frozenset({"BlackmanWindow", "HammingWindow", "HannWindow"})
+HEADS = range(9, 257)
+"""Head sizes that fused attention supports; 8 and 264 were rejected, 12 and 256 accepted."""
+
+
+def data_of(node: Node) -> Value | None:
+    """The value whose type determines a target's support."""
+    return node.output(0) if node.op_type in _WINDOWS else node.input(0)
+
+
+def reason(node: Node, model: Model, target: Target) -> str:
+    """Why the target rejects this node; "" where it does not, or where unknown.
+
+    Raises:
+        UnknownAttribute: it depends on an attribute of the surrounding function.
+    """
+    if node.domain:
+        return "no TensorRT has an importer for it" if node.domain.startswith("ai.onnx.preview") else ""
+    rejection = _reason(node, model, target)
+    if rejection and node.attr("reduction", "mean") not in ("none", "mean", "sum"):
+        return ""  # invalid in ONNX: its body would treat it as a sum
+    return rejection
+
+
+def _reason(node: Node, model: Model, target: Target) -> str:
+    if target.imports(node.op_type) is False:
+        return target.missing.get(node.op_type) or "it has no importer for it"
+    data = data_of(node)
+    elem = None if data is None else model.shapes.elem_type(data)
+    if elem and target.types_measured and target.accepts(node.op_type, elem) is False:
+        return f"it does not support {name_of(elem)} there"
+    if target.types_measured and node.op_type == "Celu" and elem in _HALF:
+        return f"it does not support {name_of(elem)} there"
+    if target.types_measured and node.op_type == "LayerNormalization":
+        return _layer_normalization(node)
+    if target.types_measured and node.op_type == "Attention":
+        return _attention(node) or _shapes_of_attention(node, model, target)
+    return ""
+
+
+def _layer_normalization(node: Node) -> str:
+    return "it supports only one output" if any(is_read(value) for value in node.outputs[1:]) else ""
+
+
+def _attention(node: Node) -> str:
+    """What the parser rejects in attributes, optional inputs and outputs. OPS015 reports what it silently ignores."""
+    if any(is_read(value) for value in node.outputs[1:]):
+        return "it supports only one output"
+    if node.input(4) is not None or node.input(5) is not None:
+        return "it does not support past keys and values"
+    if node.attr("softcap", 0.0) != 0:
+        return "it does not support softcap"
+    if node.attribute("softmax_precision") is not None:
+        return "it does not support softmax_precision"
+    if node.input(3) is not None and node.attr("is_causal", 0):
+        return "it supports a mask or is_causal, not both"
+    return ""
+
+
+def _shapes_of_attention(node: Node, model: Model, target: Target) -> str:
+    """Which head sizes and types the parser and, for TensorRT-RTX, the builder reject."""
+    query, key, value = (node.input(index) for index in range(3))
+    if query is None or key is None or value is None:
+        return ""
+    heads = node.attr("q_num_heads", 0), node.attr("kv_num_heads", 0)
+    size, value_size = _head_size(key, heads[1], model), _head_size(value, heads[1], model)
+    if size is not None and value_size is not None and size != value_size:
+        return "it requires values of the same size as the keys"
+    elem, rank = model.shapes.elem_type(query), model.shapes.rank(query)
+    if target.package != "tensorrt-rtx" or elem is None or rank is None:
+        return ""
+    if _in_a_body(node):
+        return "its builder does not support attention in If, Loop or Scan"
+    plain = rank == 3 and node.input(3) is None and not node.attr("is_causal", 0) and heads[0] == heads[1]
+    static = all(model.shapes.static_shape(one) is not None for one in (query, key, value))
+    if plain and static:
+        return ""
+    if elem not in _HALF:
+        return f"its builder does not support attention in {name_of(elem)}"
+    if size is not None and size not in HEADS:
+        return f"its builder does not support attention with heads of {size}"
+    return ""
+
+
+def _in_a_body(node: Node) -> bool:
+    """Whether the node is in a subgraph that stays one: of an If over a constant only the branch taken is imported."""
+    while (owner := node.scope.owner) is not None:
+        condition = owner.input(0)
+        if owner.op_type != "If" or condition is None or not condition.is_constant:
+            return True
+        node = owner
+    return False
+
+
+def _head_size(value: Value, heads: int, model: Model) -> int | None:
+    shape = model.shapes.shape(value)
+    if shape is None or len(shape) not in (3, 4):
+        return None
+    last = shape[-1].value
+    if last is None or len(shape) == 4:
+        return last
+    return last // heads if heads else None
+
 
 _DATA_MOVING = names(
     "Concat Constant ConstantOfShape Expand Flatten Gather GatherElements Identity Neg Pad Reshape Shape Size Slice "

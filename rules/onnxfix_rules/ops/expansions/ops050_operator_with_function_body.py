@@ -28,7 +28,7 @@ from onnxfix.rule import (
 )
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops._nested import flat
-from onnxfix_rules.ops.expansions._refused import data_of, reason
+from onnxfix_rules.ops.expansions._replacement import data_of, reason
 
 if TYPE_CHECKING:
     from onnxfix_rules.ops.expansions._bodies import Body

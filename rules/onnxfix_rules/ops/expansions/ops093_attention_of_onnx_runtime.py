@@ -25,7 +25,7 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops._runtimes import origin
-from onnxfix_rules.ops.expansions import _attend
+from onnxfix_rules.ops.expansions import _formulas
 from onnxfix_rules.ops.expansions._formulas import known_float
 
 
@@ -72,11 +72,11 @@ def _fix(node: Node, model: Model) -> Fix | None:
     elem = known_float(node, data, weight, *(one for one in (bias, past) if one is not None))
     shape, sizes = model.shapes.shape(data), _sizes(node, weight, model)
     heads = int(node.attr("num_heads", 0))
-    if elem not in _attend.FLOATS or shape is None or len(shape) != 3 or sizes is None:
+    if elem not in _formulas.ATTENTION_TYPES or shape is None or len(shape) != 3 or sizes is None:
         return None
     if heads < 1 or any(size % heads or size < heads for size in sizes) or sizes[0] != sizes[1]:
         return None
-    masks = _attend.masking(node, mask, added, shape[0], elem)
+    masks = _formulas.masking(node, mask, added, shape[0], elem)
     if masks is None or ((past is not None or is_read(present)) and sizes[0] != sizes[2]):
         return None
     if past is not None and (masks.lengths is not None or model.shapes.rank(past) != 5):
@@ -84,9 +84,9 @@ def _fix(node: Node, model: Model) -> Fix | None:
     draft = Draft(node)
     draft.remove(node)
     product = draft.add("MatMul", [data, weight])
-    parts = _attend.split(draft, product if bias is None else draft.add("Add", [product, bias]), sizes, 2)
+    parts = _formulas.split(draft, product if bias is None else draft.add("Add", [product, bias]), sizes, 2)
     query, key, value = (
-        _attend.headed(draft, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True)
+        _formulas.headed(draft, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True)
     )
     if past is not None:
         old = [_state(draft, past, number) for number in (0, 1)]
@@ -96,7 +96,7 @@ def _fix(node: Node, model: Model) -> Fix | None:
     if present is not None and is_read(present):
         both = [draft.unsqueeze(one, [0]) for one in (key, value)]
         draft.add("Concat", both, output=present.name, axis=0)
-    _attend.attend(draft, (query, key, value), scale, masks, elem, sizes[2], output.name)
+    _formulas.attend(draft, (query, key, value), scale, masks, elem, sizes[2], output.name)
     return Fix("decompose Attention", draft.edits, Safety.NUMERIC)
 
 

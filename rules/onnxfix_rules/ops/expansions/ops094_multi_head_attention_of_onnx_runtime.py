@@ -24,7 +24,7 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops._runtimes import is_imported, origin
-from onnxfix_rules.ops.expansions import _attend
+from onnxfix_rules.ops.expansions import _formulas
 from onnxfix_rules.ops.expansions._formulas import Operand, known_float
 
 
@@ -96,11 +96,11 @@ def _fix(node: Node, model: Model) -> Fix | None:
     elem = known_float(node, query, key, value, *([] if bias is None else [bias]))
     heads, widths = int(node.attr("num_heads", 0)), _widths(node, model)
     shape = model.shapes.shape(query)
-    if elem not in _attend.FLOATS or shape is None or widths is None or heads < 1:
+    if elem not in _formulas.ATTENTION_TYPES or shape is None or widths is None or heads < 1:
         return None
     if any(width % heads or width < heads for width in widths):
         return None
-    masks = _attend.masking(node, mask, added, shape[0], elem)
+    masks = _formulas.masking(node, mask, added, shape[0], elem)
     if masks is None or (bias is not None and model.shapes.rank(key) != 3):
         return None
     keys = model.shapes.shape(key)
@@ -110,12 +110,12 @@ def _fix(node: Node, model: Model) -> Fix | None:
     draft.remove(node)
     parts: list[Operand] = [query, key, value]
     if bias is not None:
-        biases = _attend.split(draft, bias, widths, 0)
+        biases = _formulas.split(draft, bias, widths, 0)
         parts = [draft.add("Add", [part, one]) for part, one in zip(parts, biases, strict=True)]
     names = ["", *(_name(node.output(index)) for index in (1, 2))]
     headed = [_headed(draft, *one, heads, model) for one in zip(parts, widths, names, strict=True)]
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(widths[0] // heads)
-    _attend.attend(draft, (headed[0], headed[1], headed[2]), scale, masks, elem, widths[2], output.name)
+    _formulas.attend(draft, (headed[0], headed[1], headed[2]), scale, masks, elem, widths[2], output.name)
     return Fix("decompose MultiHeadAttention", draft.edits, Safety.NUMERIC)
 
 
@@ -128,7 +128,7 @@ def _headed(draft: Draft, data: Operand, width: int, name: str, heads: int, mode
     shape."""
     if isinstance(data, Value) and model.shapes.rank(data) == 4:
         return draft.add("Identity", [data], output=name) if name else data
-    return _attend.headed(draft, data, heads, width // heads, name)
+    return _formulas.headed(draft, data, heads, width // heads, name)
 
 
 def _widths(node: Node, model: Model) -> tuple[int, int, int] | None:

@@ -24,7 +24,7 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops._runtimes import origin
-from onnxfix_rules.ops.expansions import _attend
+from onnxfix_rules.ops.expansions import _formulas
 from onnxfix_rules.ops.expansions._formulas import Operand, known_float
 
 
@@ -130,7 +130,8 @@ def _with_heads(node: Node, model: Model) -> Fix | None:
 def _with_positions(node: Node, data: Value, positions: Value, model: Model) -> Fix | None:
     rank = model.shapes.rank(data)
     known = (
-        known_float(node, data) in _attend.FLOATS and model.shapes.elem_type(positions) == TensorProto.INT64
+        known_float(node, data) in _formulas.ATTENTION_TYPES
+        and model.shapes.elem_type(positions) == TensorProto.INT64
     )
     if rank not in (3, 4) or not known or node.scope.opset() < 11:
         return None
@@ -165,7 +166,7 @@ def _decomposed(node: Node, model: Model) -> Fix | None:
     known = model.shapes.elem_type(positions) == TensorProto.INT64
     if (
         form is None
-        or elem not in _attend.FLOATS
+        or elem not in _formulas.ATTENTION_TYPES
         or rank not in (1, 2)
         or not known
         or node.scope.opset() < 11
@@ -194,11 +195,11 @@ def _rotated(
     """The data with the first elements of each head rotated, as ``output``."""
     half, rest = form.rotated // 2, form.size - form.rotated
     if not pairs:
-        first, second, *more = _attend.split(draft, data, (half, half, *([rest] if rest else [])), 3)
+        first, second, *more = _formulas.split(draft, data, (half, half, *([rest] if rest else [])), 3)
         return draft.add("Concat", [*_rotation(draft, first, second, tables), *more], output=output, axis=3)
-    inner, *more = _attend.split(draft, data, (form.rotated, rest), 3) if rest else (data,)
+    inner, *more = _formulas.split(draft, data, (form.rotated, rest), 3) if rest else (data,)
     two = draft.add("Reshape", [inner, _sizes(draft, 0, 0, 0, half, 2)])
-    first, second = _attend.split(draft, two, (1, 1), 4)
+    first, second = _formulas.split(draft, two, (1, 1), 4)
     cosines, sines = (draft.unsqueeze(one, [4]) for one in tables)
     both = draft.add("Concat", _rotation(draft, first, second, (cosines, sines)), axis=4)
     flat = draft.add("Reshape", [both, _sizes(draft, 0, 0, 0, form.rotated)], output="" if rest else output)

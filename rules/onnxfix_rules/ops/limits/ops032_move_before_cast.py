@@ -24,7 +24,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops.limits._quantized import is_quantized
 
 _DATA = {
@@ -99,12 +98,14 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     elif target.between(elem) or _converted(node, elem) or is_quantized(output, model):
         return
     draft = Draft(node)
-    proto = rw.copy_of(node)
+    proto = NodeProto()
+    proto.CopyFrom(node.proto)
     if node.op_type == "ConstantOfShape":
         filled = _fill(node, wanted)
         if filled is None:
             return
-        rw.set_attribute(proto, "value", filled)
+        del proto.attribute[:]
+        proto.attribute.append(helper.make_attribute("value", filled))
     data_inputs = _DATA[node.op_type]
     for index in range(len(node.inputs)) if data_inputs is None else data_inputs:
         value = node.input(index)

@@ -22,7 +22,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite
 from onnxfix_rules.ops.limits import _axes
 from onnxfix_rules.ops.limits._axes import ONE, Choice
 
@@ -110,9 +109,7 @@ def _without_axes(node: Node, rank: int | None) -> Fix | None:
     if (node.op_type not in _COPIES) if noop else (rank == 0):
         return None
     draft = Draft(node)
-    proto = _rewrite.copy_of(node)
-    del proto.input[1:]
-    _rewrite.replace(draft, node, proto)
+    draft.replace_node(node, inputs=node.inputs[:1])
     return Fix("omit the empty axes", draft.edits)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from onnxfix.rule import (
     INTEGERS,
@@ -27,7 +27,6 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops import _bounds
-from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL, Computer, is_only_quantized, range_after, range_of, unnarrowed
 from onnxfix_rules.ops.limits._quantized import is_quantized
 
@@ -94,7 +93,8 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
 
 def _widen(node: Node, model: Model, computer: Computer, output: Value) -> None:
     """The same operator in the wider type."""
-    proto = rw.copy_of(node)
+    proto = NodeProto()
+    proto.CopyFrom(node.proto)
     del proto.output[1:]
     for index, value in enumerate(node.inputs[: 1 if node.op_type in _ONE_OPERAND else None]):
         if value is not None and (index or node.op_type != "Where"):

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from onnxfix.rule import (
-    AddNode,
     Draft,
     Fix,
     Fixed,
@@ -25,7 +24,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops.limits import _dilated_windows
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -110,15 +108,10 @@ def _root(draft: Draft, name: str, power: int, dtype: np.dtype[Any]) -> str:
 
 def _total(draft: Draft, node: Node, name: str, dtype: np.dtype[Any]) -> str:
     """The sums of windows without dilations: the mean with padding, times the number of elements."""
-    proto: NodeProto = rw.copy_of(node)
-    proto.op_type, proto.name = "AveragePool", ""
-    proto.input[0], proto.output[0] = name, draft.name("mean")
-    for attribute in ("p", "ceil_mode", "dilations"):
-        rw.set_attribute(proto, attribute, None)
-    rw.set_attribute(proto, "count_include_pad", 1)
-    draft.edits.append(AddNode(node.scope, proto, node))
+    dropped = dict.fromkeys(("p", "ceil_mode", "dilations"))
+    mean = draft.copy_node(node, "AveragePool", [name], [draft.name("mean")], count_include_pad=1, **dropped)
     count = draft.constant(np.array(math.prod(node.attr("kernel_shape")), dtype), "count")
-    return draft.add("Mul", [proto.output[0], count])
+    return draft.add("Mul", [mean, count])
 
 
 def _dilated_total(

@@ -22,7 +22,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite
 
 MOST_HIDDEN = 16
 """The largest hidden size that is reported: 6 was slow and 64 fast, nothing in between was measured."""
@@ -92,20 +91,20 @@ def _hidden_size(node: Node, model: Model) -> int | None:
 
 def _duplicated(node: Node) -> Draft:
     draft = Draft(node)
-    proto = _rewrite.copy_of(node)
+    inputs: list[Value | str | None] = list(node.inputs)
     for index, axis in _BATCH_AXES.items():
         value = node.input(index)
         if value is not None:
-            proto.input[index] = draft.add("Concat", [value, value], hint=f"twice_{index}", axis=axis)
-    rows = []
-    for index, (output, axis) in enumerate(zip(node.outputs, _OUTPUT_BATCH_AXES, strict=False)):
-        proto.output[index] = ""
+            inputs[index] = draft.add("Concat", [value, value], hint=f"twice_{index}", axis=axis)
+    names, rows = [], []
+    for output, axis in zip(node.outputs, _OUTPUT_BATCH_AXES, strict=False):
+        names.append("")
         if output is not None and is_read(output):
-            proto.output[index] = draft.name(f"twice_{output.name}")
-            rows.append((proto.output[index], axis, output))
-    while not proto.output[-1]:
-        proto.output.pop()
-    _rewrite.replace(draft, node, proto)
+            names[-1] = draft.name(f"twice_{output.name}")
+            rows.append((names[-1], axis, output))
+    while not names[-1]:
+        names.pop()
+    draft.replace_node(node, "", inputs, names)
     for source, axis, output in rows:
         _first(draft, source, axis, output)
     return draft

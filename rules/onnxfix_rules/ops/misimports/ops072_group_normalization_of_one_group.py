@@ -19,7 +19,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite as rw
 
 
 @rule("OPS072", ops=["GroupNormalization"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[11])
@@ -83,13 +82,7 @@ def _fix(node: Node, data: Value, rank: int | None) -> Fix | None:
         if rank is None:
             return None
         operands = [draft.unsqueeze(name, range(1, rank - 1)) for name in operands]
-    proto = rw.copy_of(node)
-    proto.op_type = "LayerNormalization"
-    del proto.input[:]
-    proto.input.extend([data.name, *operands])
-    rw.set_attribute(proto, "num_groups", None)
-    rw.set_attribute(proto, "axis", 1)
-    rw.replace(draft, node, proto)
+    draft.replace_node(node, "LayerNormalization", [data, *operands], num_groups=None, axis=1)
     return Fix("replace by LayerNormalization over channels and space", draft.edits, Safety.NUMERIC)
 
 

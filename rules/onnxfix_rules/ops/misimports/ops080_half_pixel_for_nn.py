@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from onnxfix.rule import (
-    AddNode,
     Draft,
     Fix,
     Fixed,
@@ -23,7 +22,6 @@ from onnxfix.rule import (
     Value,
     rule,
 )
-from onnxfix_rules.ops import _rewrite as rw
 
 _MODE = "coordinate_transformation_mode"
 
@@ -132,16 +130,12 @@ def _resized(node: Node, model: Model, scales: Value) -> _Resized | None:
 
 def _fix(node: Node, found: _Resized) -> Fix:
     draft = Draft(node)
-    proto = rw.copy_of(node)
-    proto.name = ""
-    rw.set_attribute(proto, _MODE, "asymmetric")
-    rw.set_attribute(proto, "nearest_mode", None)
     output = node.output()
     assert output is not None
     scales = np.where(found.scales == 1, found.scales, found.scales * 2).astype(np.float32)
-    proto.input[2] = draft.constant(scales, "scales")
-    proto.output[0] = draft.name("doubled")
-    draft.edits.append(AddNode(node.scope, proto, node))
+    inputs = [*node.inputs[:2], draft.constant(scales, "scales"), *node.inputs[3:]]
+    mode = {_MODE: "asymmetric", "nearest_mode": None}
+    doubled = draft.copy_node(node, "", inputs, [draft.name("doubled")], **mode)
     count = len(found.axes)
     slice_inputs = {
         "start": [1] * count,
@@ -150,7 +144,7 @@ def _fix(node: Node, found: _Resized) -> Fix:
         "step": [2] * count,
     }
     read = [draft.constant(np.array(value, np.int64), name) for name, value in slice_inputs.items()]
-    draft.replace_output(node, draft.add("Slice", [proto.output[0], *read]))
+    draft.replace_output(node, draft.add("Slice", [doubled, *read]))
     safety = Safety.UNSAFE if found.may_be_copied else Safety.EXACT
     if all(factor == 0.5 for factor in found.factors):
         safety = Safety.NUMERIC  # the doubled image is a copy; the original computes sums with weights of 0

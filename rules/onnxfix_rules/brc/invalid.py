@@ -1,0 +1,198 @@
+"""Broadcasts that ONNX does not allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, equal, rule
+from onnxfix_rules.brc._common import text
+from onnxfix_rules.brc._exact import cannot_fit, shapes_of
+
+
+@rule("BRC007", ops=["PRelu"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[51])
+def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
+    """The slope of a PRelu does not broadcast to its data.
+
+    ## Why it matters
+    Since opset 7 the slope is aligned with the last dimensions, and the data is never repeated. A slope `[C]` on
+    `[N,C,H,W]`, which older exporters write for one element per channel, is not valid ONNX: ONNX Runtime refuses it,
+    and so does TensorRT: `slope tensor must be unidirectional broadcastable to input tensor`, measured with
+    TensorRT-RTX 1.7.1. TensorRT may accept a slope of a higher rank than the data, although ONNX Runtime refuses it: a
+    warning.
+
+    ## Fix
+    If the slope is a vector with one element per channel: `[C,1,1]`. UNSAFE: it is most likely the intention, but the
+    original model is invalid. None otherwise.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__PRelu.html: "shape should be unidirectional broadcastable to the input tensor
+      X"
+    """
+    found = shapes_of(node, model)
+    slope = node.require(1)
+    if found is None or not cannot_fit(node, model):
+        return
+    shape, other = found
+    fix = None
+    count = other[0].value if len(other) == 1 else None
+    if count is not None and len(shape) > 2 and equal(shape[1], other[0]).yes:
+        draft = Draft(node)
+        wanted = [count, *[1] * (len(shape) - 2)]
+        array = slope.constant()
+        if array is not None:
+            draft.set_input(node, 1, draft.constant(array.reshape(wanted), "slope"))
+        else:
+            sizes = draft.constant(np.array(wanted, np.int64), "shape")
+            draft.set_input(node, 1, draft.add("Reshape", [slope, sizes], hint="slope"))
+        fix = Fix("reshape it to one element per channel", draft.edits, Safety.UNSAFE)
+    yield Match(
+        f"the slope {text(other)} does not broadcast to the data {text(shape)}",
+        node=node,
+        fix=fix,
+        severity=Severity.WARNING if len(other) > len(shape) else None,
+        reads=(slope,),
+    )
+
+
+_IMAGE = "g (float[N,2,4,4] x) => (float[N,2,4,4] y)"
+
+
+prelu_slope_not_broadcastable.examples = [
+    Fixed(
+        "one slope per channel, as before opset 7",
+        before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        after=f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "the fix requires --unsafe-fixes",
+        f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        runs=False,
+    ),
+    Fixed(
+        "a slope that is not constant",
+        before="g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) { y = PRelu(x, s) }",
+        after="""g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) <int64[2] t = {3, 1}> {
+            r = Reshape(s, t)  y = PRelu(x, r) }""",
+        opset=9,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "the data would have to be repeated",
+        "g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "a slope of a higher rank",
+        "g (float[4] x) => (float[1,4] y) <float[1,4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Silent(
+        "one slope per channel, correctly aligned",
+        f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+    ),
+    Silent(
+        "as many channels as columns: in ONNX, one slope per column",
+        "g (float[N,4,2,4] x) => (float[N,4,2,4] y) <float[4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
+    ),
+    Silent("a single slope", f"{_IMAGE} <float[1] s = {{1}}> {{ y = PRelu(x, s) }}"),
+    Silent(
+        "a size that may be equal, which BRC004 reports",
+        "g (float[N,2,H,W] x) => (float[N,2,H,W] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
+    ),
+    Silent(
+        "a matrix, whose columns are the channels",
+        "g (float[N,2] x) => (float[N,2] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
+    ),
+    Silent(
+        "opset 6, where it means one slope per channel",
+        f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        opset=6,
+        runs=False,
+    ),
+]
+
+
+@rule("BRC008", ops=["Expand"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[51])
+def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
+    """An Expand to a shape with a negative size.
+
+    ## Why it matters
+    In torch's `expand`, -1 keeps a size; in ONNX that is 1, and -1 is invalid. ONNX Runtime refuses it, and so does
+    TensorRT: the parser with `Invalid Node`, or, if the data's size is dynamic, the builder with `ISliceLayer size
+    elements must be non-negative`, measured with TensorRT-RTX 1.7.1.
+
+    ## Fix
+    1 instead of -1 if the whole shape is known. UNSAFE: it is most likely the intention, but the original model is
+    invalid. None for other negative sizes.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Expand.html
+    """
+    wanted = node.input(1)
+    found = None if wanted is None else model.shapes.value(wanted)
+    if wanted is None or found is None or len(found.shape) != 1:
+        return
+    negative = [size.value for size in found.data if size.value is not None and size.value < 0]
+    if not negative:
+        return
+    fix = None
+    if found.static is not None and set(negative) == {-1}:
+        draft = Draft(node)
+        sizes = np.array([1 if size == -1 else size for size in found.static], np.int64)
+        draft.set_input(node, 1, draft.constant(sizes, "shape"))
+        fix = Fix("replace -1 by 1", draft.edits, Safety.UNSAFE)
+    yield Match(f"Expand to a size of {negative[0]}", node=node, fix=fix, reads=(wanted,))
+
+
+expand_to_minus_one.examples = [
+    Fixed(
+        "-1 for an unchanged size, as in torch",
+        before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
+        after="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "the fix requires --unsafe-fixes",
+        "g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
+        runs=False,
+    ),
+    Fixed(
+        "a computed shape",
+        before="""g (float[N,1] x) => (float[N,3] y) <int64[1] m = {-1}, int64[1] c = {3}> {
+            s = Concat<axis = 0>(m, c)  y = Expand(x, s) }""",
+        after="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "another negative size",
+        "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-2, 3}> { y = Expand(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "a shape with a dynamic size",
+        """g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
+            s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Silent(
+        "1 for an unchanged size",
+        "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+    ),
+    Silent("a size of 0", "g (float[1,1] x) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(x, s) }"),
+    Silent("the shape is an input", "g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }"),
+    Silent(
+        "a Reshape, where -1 is valid",
+        "g (float[N,3] x) => (float[A,3] y) <int64[2] s = {-1, 3}> { y = Reshape(x, s) }",
+    ),
+]

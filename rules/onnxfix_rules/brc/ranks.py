@@ -1,0 +1,226 @@
+"""Operands of different ranks, and broadcasts on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+
+from ._common import (
+    BROADCASTING,
+    MULTIDIRECTIONAL,
+    Operand,
+    broadcast_of,
+    form_of,
+    label,
+    short_of_rank,
+    text,
+)
+from ._exact import cannot_fit, safety_of_movement
+
+
+@rule(
+    "BRC002",
+    ops=BROADCASTING,
+    safety=Safety.EXACT,
+    severity=Severity.INFO,
+    hazards=[51],
+    default=False,
+)
+def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:
+    """A non-constant operand has a lower rank than the result of the operator.
+
+    ## Why it matters
+    TensorRT's parser aligns the ranks by a SHUFFLE layer. Unlike a constant (BRC001), such an operand cannot be stored
+    in the right shape, and an Unsqueeze needs as many layers: measured with TensorRT-RTX 1.7.1, `Add(x[N,4], z[4])` is
+    imported as SHUFFLE, ELEMENTWISE, and with an Unsqueeze as CONSTANT, UNSQUEEZE, ELEMENTWISE. So the rule is off by
+    default; select it for importers that do not align ranks themselves (TensorRT 7 and plugins: "dimensions not
+    compatible for elementwise").
+
+    ## Fix
+    Insert an `Unsqueeze` before the operator that adds leading dimensions up to the result's rank. Exact: ONNX's
+    broadcasting rules add the same ones. NUMERIC in half precision: ONNX Runtime's CPU provider computes in float and
+    rounds only if another kind of node separates two operators, so bit-equality cannot be shown; and in the cases that
+    BRC001 lists. Not reported: results of `DequantizeLinear` (the pair must stay next to the operator to be fused),
+    and, as in BRC001, the right matrix of a `MatMul` and vectors in a `MatMul`.
+
+    ## References
+    - ONNX, docs/Broadcasting.md
+    - onnx-tensorrt, importerUtils.cpp (`broadcastTensors`); NVIDIA/TensorRT issues 426 and 854
+    """
+    broadcast = broadcast_of(node, model)
+    if (
+        broadcast is None
+        or not broadcast.form.is_short
+        or node.op_type == "Expand"
+        or cannot_fit(node, model)
+    ):
+        return  # BRC007 reports a slope that does not broadcast
+    short = [
+        item for item in short_of_rank(broadcast) if not item[1].is_constant and not _dequantized(item[1])
+    ]
+    if not short:
+        return
+    names = ", ".join(dict.fromkeys(repr(value.name) for _, value, _ in short))
+    title = f"Unsqueeze {names} to the rank of the result"
+    message = f"{names}: lower rank than the result of {node.op_type}; TensorRT inserts a SHUFFLE layer"
+    safety = safety_of_movement(broadcast, model)
+    yield Match(message, node=node, fix=Fix(title, _unsqueezed(node, short).edits, safety))
+
+
+def _dequantized(value: Value) -> bool:
+    return value.producer is not None and value.producer.op_type in ("DequantizeLinear", "QuantizeLinear")
+
+
+def _unsqueezed(node: Node, short: list[tuple[Operand, Value, int]]) -> Draft:
+    draft = Draft(node)
+    made: dict[str, str] = {}
+    for operand, value, missing in short:
+        if value.name not in made:
+            axes = list(range(missing))
+            if node.opset >= 13:
+                wanted = draft.constant(np.array(axes, dtype=np.int64), "axes")
+                made[value.name] = draft.add("Unsqueeze", [value, wanted])
+            else:
+                made[value.name] = draft.add("Unsqueeze", [value], axes=axes)
+        draft.set_input(node, operand.place, made[value.name])
+    return draft
+
+
+rank_mismatched_runtime_operand.examples = [
+    Fixed(
+        "a graph input of lower rank",
+        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+        after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) <int64[2] a = {0,1}>"
+        " { u = Unsqueeze(z, a)  y = Add(x, u) }",
+    ),
+    Fixed(
+        "opset 11, where the axes are an attribute",
+        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+        after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { u = Unsqueeze<axes=[0,1]>(z)  y = Add(x, u) }",
+        opset=11,
+    ),
+    Fixed(
+        "a scalar",
+        before="g (float[N,2] x, float z) => (float[N,2] y) { y = Mul(x, z) }",
+        after="g (float[N,2] x, float z) => (float[N,2] y) <int64[2] a = {0,1}> { u = Unsqueeze(z, a)  y = Mul(x, u) }",
+    ),
+    Fixed(
+        "an initializer that a caller may override",
+        before="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+        after="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}, int64[1] a = {0}>"
+        " { u = Unsqueeze(b, a)  y = Add(x, u) }",
+    ),
+    Fixed(
+        "a tensor that is read twice",
+        before="g (bool[N,3] p, float[3] z) => (float[N,3] y) { y = Where(p, z, z) }",
+        after="g (bool[N,3] p, float[3] z) => (float[N,3] y) <int64[1] a = {0}>"
+        " { u = Unsqueeze(z, a)  y = Where(p, u, u) }",
+    ),
+    Fixed(
+        "batch dimensions of a MatMul",
+        before="g (float[N,2,3,4] x, float[2,4,5] z) => (float[N,2,3,5] y) { y = MatMul(x, z) }",
+        after="g (float[N,2,3,4] x, float[2,4,5] z) => (float[N,2,3,5] y) <int64[1] a = {0}>"
+        " { u = Unsqueeze(z, a)  y = MatMul(x, u) }",
+    ),
+    Fixed(
+        "half precision, which ONNX Runtime rounds at other points",
+        before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=FLOAT16>(s)  y = Mul(x, h) }",
+        after="g (float16[N,2] x, float s) => (float16[N,2] y) <int64[2] a = {0,1}>"
+        " { h = Cast<to=FLOAT16>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "half precision, which has no exact fix",
+        "g (float16[N,2] x, float16 s) => (float16[N,2] y) { y = Mul(x, s) }",
+    ),
+    Silent(
+        "a constant, which BRC001 reports",
+        "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Silent(
+        "the right matrix of a MatMul",
+        "g (float[N,3,4] x, float[4,5] z) => (float[N,3,5] y) { y = MatMul(x, z) }",
+    ),
+    Silent(
+        "a dequantized tensor, whose pair must stay next to the operator",
+        "g (float[N,3] x, int8[3] q) => (float[N,3] y) <float s = {0.5}, int8 z = {0}>"
+        " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
+    ),
+    Silent(
+        "unknown rank",
+        "g (float[N,3] x, float[3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
+        runs=False,
+    ),
+    Silent(
+        "an Expand, whose data may have any rank",
+        "g (float[3] x) => (float[2,3] y) <int64[2] s = {2,3}> { y = Expand(x, s) }",
+    ),
+]
+
+
+@rule("BRC003", ops=(*MULTIDIRECTIONAL, "MatMul"), severity=Severity.INFO, hazards=[51])
+def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
+    """No operand has the shape of the result: all of them are repeated, along different axes.
+
+    ## Why it matters
+    `[N,1]` with `[1,M]` makes N × M elements of N + M. If that is intended (masks, relative positions, distances), it
+    is fine: TensorRT-RTX 1.7.1 parses and builds every valid form, and computes it in one ELEMENTWISE layer. If it is
+    an accident, such as a missing `keepdims` or transpose, nothing fails and the result has an unexpected shape. Older
+    converters had bugs here (Torch-TensorRT PR 2819).
+
+    ## Fix
+    None by default: an explicit `Expand` is exact but adds layers (measured: 1 becomes 3) and memory traffic. BRC006
+    inserts it when selected. BRC005 reports the cases that depend on the batch size.
+
+    ## References
+    - ONNX, docs/Broadcasting.md (multidirectional broadcasting)
+    """
+    form = form_of(node, model)
+    broadcast = broadcast_of(node, model) if form is not None and form.is_two_sided else None
+    if broadcast is None:
+        return
+    sides = " and ".join(label(operand) + text(operand.shape) for operand in broadcast.operands)
+    kind = "the batch dimensions of " if node.op_type == "MatMul" else ""
+    yield Match(f"{kind}{sides} are all repeated: none has the shape of the result", node=node)
+
+
+two_sided_broadcast.examples = [
+    Flagged("a column and a row", "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }"),
+    Flagged("symbolic sizes", "g (float[N,1] x, float[1,M] z) => (bool[N,M] y) { y = Less(x, z) }"),
+    Flagged(
+        "operands of different rank",
+        "g (float[N,1] x, float[3] z) => (float[N,3] y) { y = Sub(x, z) }",
+    ),
+    Flagged(
+        "three operands, none of which has the result's shape",
+        "g (bool[N,1,1] p, float[1,2,1] x, float[3] z) => (float[N,2,3] y) { y = Where(p, x, z) }",
+    ),
+    Flagged(
+        "batch dimensions of a MatMul",
+        "g (float[N,1,2,3] x, float[1,4,3,2] z) => (float[N,4,2,2] y) { y = MatMul(x, z) }",
+    ),
+    Silent(
+        "one operand has the result's shape",
+        "g (float[N,1,3] x, float[N,2,3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+    ),
+    Silent(
+        "one of three operands has the result's shape",
+        "g (bool[N,1] p, float[1,3] x, float[N,3] z) => (float[N,3] y) { y = Where(p, x, z) }",
+    ),
+    Silent("all dimensions are 1", "g (float[1,1] x, float[1] z) => (float[1,1] y) { y = Add(x, z) }"),
+    Silent(
+        "an attention mask", "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }"
+    ),
+    Silent(
+        "an Expand, which is explicit",
+        "g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2,1}> { y = Expand(x, s) }",
+    ),
+    Silent(
+        "unknown rank",
+        "g (float[N,1] x, float[1,3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
+        runs=False,
+    ),
+]

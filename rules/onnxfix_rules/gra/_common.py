@@ -1,0 +1,77 @@
+"""What random operators, control flow and declared types mean for a rewrite."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto, TypeProto
+
+from onnxfix.rule import Dim, Model, Node, Scope, Value, equal
+
+RANDOM = frozenset(
+    {
+        *("Bernoulli", "Dropout", "Multinomial"),
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    }
+)
+"""By name, in any domain. Dropout draws in training mode only, but its mode is not checked."""
+
+
+def draws(node: Node) -> bool:
+    """Whether the node, one of its subgraphs, or a function that they call draws random numbers."""
+    seen: set[int] = set()
+    pending = [node, *(inner for sub in node.subgraphs for scope in sub.walk() for inner in scope.nodes)]
+    while pending:
+        inner = pending.pop()
+        if inner.op_type in RANDOM:
+            return True
+        function = inner.function
+        if function is not None and id(function) not in seen:
+            seen.add(id(function))
+            pending.extend(n for scope in function.walk() for n in scope.nodes)
+    return False
+
+
+LOOPS = frozenset(("Loop", "Scan"))
+CONTROL = LOOPS | {"If", "LSTM", "GRU", "RNN"}
+"""Operators that TensorRT imports as a loop or a conditional."""
+
+
+def is_result(value: Value) -> bool:
+    """Whether a loop or a conditional of TensorRT computes the value."""
+    producer = value.producer
+    return producer is not None and producer.is_onnx and producer.op_type in CONTROL
+
+
+def is_handed_in(source: Value, reader: Node) -> bool:
+    """Whether ``reader``, in the body of another loop, reads the result of a loop or a conditional (CTL016)."""
+    scope: Scope | None = reader.scope
+    while is_result(source) and scope is not None and scope is not source.scope:
+        if scope.owner is not None and scope.owner.is_onnx and scope.owner.op_type in LOOPS:
+            return True
+        scope = scope.parent
+    return False
+
+
+def contradicts(declared: TypeProto, value: Value, model: Model) -> bool:
+    """Whether the declared type is proven wrong; False for unknown types, and for everything but tensors."""
+    if declared.WhichOneof("value") != "tensor_type" or value.sparse:
+        return False
+    tensor = declared.tensor_type
+    elem = model.shapes.elem_type(value)
+    if elem is not None and tensor.elem_type not in (TensorProto.UNDEFINED, elem):
+        return True
+    shape = model.shapes.shape(value)
+    if shape is None or not tensor.HasField("shape"):
+        return False
+    if len(shape) != len(tensor.shape.dim):
+        return True
+    return any(differs(claim, dim) for claim, dim in zip(tensor.shape.dim, shape, strict=True))
+
+
+def differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim) -> bool:
+    """Whether a declared size is proven wrong."""
+    size = claim.dim_value
+    if size == dim.value:
+        return False
+    # Some exporters write -1 for an unknown dimension.
+    return claim.HasField("dim_value") and size >= 0 and equal(dim, size).no

@@ -1,0 +1,320 @@
+"""Inputs, outputs and inner values of types that TensorRT does not support."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Scope,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    elem_types,
+    imported,
+    name_of,
+    rule,
+    target_of,
+)
+
+
+@rule(
+    "IFC002",
+    per="model",
+    severity=Severity.WARNING,
+    hazards=[46],
+    types=[TensorProto.DOUBLE],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
+)
+def float64_input_or_output(model: Model) -> Iterator[Match]:
+    """A graph input or output is float64: TensorRT's binding is float32.
+
+    ## Why it matters
+    TensorRT has no float64 and imports every such tensor as float32, bindings included, without a warning. Measured
+    with TensorRT-RTX 1.7.1: `double[2] x` and its negation become a network whose input and output are FLOAT, and it
+    builds. A caller that uses the model's types passes twice the bytes, of which TensorRT interprets the first half as
+    float32, and interprets the results as the wrong type.
+
+    ## Fix
+    None: another type would change the interface. Export the model with float32 inputs and outputs, or pass and read
+    float32 where the model declares float64.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md: "There is limited support for DOUBLE type.
+      TensorRT will attempt to cast DOUBLE down to FLOAT"
+    """
+    for value in model.main.inputs:
+        if value.initializer is None and not value.sparse and _is_double(value, model):
+            yield Match(f"float64 input {value.name!r} becomes a float32 binding", value=value)
+    for value in dict.fromkeys(model.main.outputs):
+        if _is_double(value, model):
+            yield Match(f"float64 output {value.name!r} becomes a float32 binding", value=value)
+
+
+def _is_double(value: Value, model: Model) -> bool:
+    return model.shapes.elem_type(value) == TensorProto.DOUBLE
+
+
+float64_input_or_output.examples = [
+    Flagged("an input", "g (double[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }"),
+    Flagged("an output", "g (float[2] x) => (double[2] y) { y = Cast<to = DOUBLE>(x) }"),
+    Flagged("both", "g (double[N] x) => (double[N] y) { y = Neg(x) }", target="trt8.6"),
+    Silent(
+        "float64 inside only",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = DOUBLE>(x)  b = Sqrt(a)  y = Cast<to = FLOAT>(b) }",
+    ),
+    Silent(
+        "an input with an initializer is not a binding",
+        """g (float[2] x, double[2] k) => (float[2] y) <double[2] k = {1, 2}> {
+            c = Cast<to = FLOAT>(k)  y = Add(x, c) }""",
+    ),
+    Silent(
+        "outputs of a branch are not bindings",
+        """g (float[2] x, bool c) => (float[2] y) {
+            t = If(c)<then_branch = p () => (double[2] u) { u = Cast<to = DOUBLE>(x) },
+                      else_branch = q () => (double[2] v) { w = Cast<to = DOUBLE>(x)  v = Neg(w) }>
+            y = Cast<to = FLOAT>(t) }""",
+    ),
+    Silent("other types", "g (float[2] x) => (float16[2] y) { y = Cast<to = FLOAT16>(x) }"),
+]
+
+
+_LIMIT = float(np.finfo(np.float32).max)
+
+
+@rule(
+    "IFC003",
+    per="scope",
+    severity=Severity.WARNING,
+    hazards=[46],
+    types=[TensorProto.DOUBLE],
+)
+def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:
+    """Intermediate values are float64, which TensorRT computes in float32.
+
+    ## Why it matters
+    TensorRT has no float64: it silently imports every such tensor as FLOAT. Measured with TensorRT-RTX 1.7.1: results
+    of float64 arithmetic are FLOAT tensors, and a Cast to float64 imports as a Cast to FLOAT. It warns only of weights
+    outside the range of float32: `Weight at index 0: 1e+300 is out of range. Clamping to: 3.40282e+38`. The differences
+    are mostly rounding (7e-9 between float64 and float32 arithmetic on a probe, by ONNX Runtime), and large where the
+    model needs float64: long sums, differences of nearly equal numbers, integers above 2**24, 1e300 for infinity.
+
+    One finding per graph, at the first such value.
+
+    ## Fix
+    None: TensorRT changes the result, and declaring float32 in the model would only document that. Compare the outputs,
+    and rewrite the computations that need the precision.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    if TensorProto.DOUBLE not in elem_types(model):
+        return
+    elem_type = model.shapes.elem_type
+    double = [value for value in scope.values.values() if elem_type(value) == TensorProto.DOUBLE]
+    wide = [value for value in double if _counts(value, scope, model)]
+    if not wide:
+        return
+    more = "" if len(wide) == 1 else f", and {len(wide) - 1} more in this graph"
+    beyond = next((value for value in wide if _beyond(value)), None)
+    if beyond is not None:
+        message = (
+            f"float64 weight {beyond.name!r} has values outside float32's range, which TensorRT clamps{more}"
+        )
+    else:
+        message = f"{wide[0].name!r} is float64, which TensorRT computes in float32{more}"
+    yield Match(message, value=beyond if beyond is not None else wide[0])
+
+
+def _counts(value: Value, scope: Scope, model: Model) -> bool:
+    """Whether the float64 value is read and used in arithmetic."""
+    if scope is model.main and (value.is_output or (value.is_input and value.initializer is None)):
+        return False
+    if not (value.use_count or value.is_output):
+        return False
+    node = value.producer
+    cast = node is not None and node.op_type == "Cast" and node.is_onnx
+    return not (
+        cast and not value.is_output and all(u.node.op_type == "Cast" and u.node.is_onnx for u in value.uses)
+    )
+
+
+def _beyond(value: Value) -> bool:
+    array = value.constant()
+    if array is None or array.dtype != np.float64:
+        return False
+    return bool((np.isfinite(array) & (np.abs(array) > _LIMIT)).any())
+
+
+internal_float64.examples = [
+    Flagged(
+        "computed in float64",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = DOUBLE>(x)  b = Sqrt(a)  y = Cast<to = FLOAT>(b) }",
+    ),
+    Flagged(
+        "a weight outside the range of float32",
+        """g (float[2] x) => (float[2] y) <double[1] k = {1e300}> {
+            a = Cast<to = DOUBLE>(x)  b = Min(a, k)  y = Cast<to = FLOAT>(b) }""",
+        differs={"branch": "one finding for each graph"},
+    ),
+    Flagged(
+        "a Constant",
+        """g (float[2] x) => (float[2] y) { k = Constant<value = double[2] {0.1, 0.2}>()
+            a = Cast<to = DOUBLE>(x)  b = Add(a, k)  y = Cast<to = FLOAT>(b) }""",
+    ),
+    Silent("no float64", "g (float[2] x) => (float[2] y) { y = Sqrt(x) }"),
+    Silent(
+        "inputs and outputs, which IFC002 reports",
+        "g (double[2] x) => (double[2] y) { y = Neg(x) }",
+        differs={"branch": "the output of a branch is an inner value"},
+    ),
+    Silent(
+        "a cast to float64 and directly back, exact in float32 too",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = DOUBLE>(x)  y = Cast<to = FLOAT>(a) }",
+    ),
+    Silent("an unused weight", "g (float[2] x) => (float[2] y) <double[1] k = {1}> { y = Neg(x) }"),
+]
+
+
+@rule(
+    "IFC005",
+    per="model",
+    severity=Severity.ERROR,
+    hazards=[50],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
+)
+def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
+    """A graph input or output has a type that TensorRT does not support.
+
+    ## Why it matters
+    The parser converts the types of all inputs before it imports any node, and stops: `Failed to convert ONNX date type
+    to TensorRT data type.` Measured with TensorRT-RTX 1.7.1, also for unused inputs: int16, uint16, uint32, uint64,
+    uint4, int2, uint2, the float8 types except float8e4m3fn, strings, complex numbers, sequences and optionals. A
+    weight that is also an input fails as a weight: `Failed to import initializer: w`. An output of such a type comes
+    from a node that TensorRT refuses: `Unsupported data type for the Cast operator!`
+
+    TensorRT 8.6.1 does not build an int8 input or output without quantization in the graph: `input/output with DataType
+    Int8 in network without Q/DQ layers must have dynamic range set when no calibrator is used`.
+
+    The types that a target supports are data with a source, which the message names. TensorRT does not support float64
+    either, but silently imports it as float32: see IFC002.
+
+    ## Fix
+    None: another type would change the interface. Integers of 16 bits, and unsigned ones whose elements are small
+    enough, can be passed as int32; text, sequences and optionals have to be handled outside the engine.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    target = target_of(model)
+    for value in model.main.inputs:
+        kind = _missing(value, model, target)
+        if kind:
+            yield Match(f"input {value.name!r} is {kind}, {_WHICH.format(target=target)}", value=value)
+    for value in dict.fromkeys(model.main.outputs):
+        kind = "" if value.is_input else _missing(value, model, target)
+        if kind:
+            yield Match(f"output {value.name!r} is {kind}, {_WHICH.format(target=target)}", value=value)
+
+
+_WHICH = "a type that {target.title} does not support (source: {target.source})"
+_NESTED = {"sequence_type": "a sequence", "optional_type": "an optional"}
+
+
+def _is_quantizer(node: Node) -> bool:
+    return node.op_type in ("QuantizeLinear", "DequantizeLinear")
+
+
+def _missing(value: Value, model: Model, target: Target) -> str:
+    """The value's type if the target does not support it; "" if it does or the type is unknown."""
+    elem = model.shapes.elem_type(value)
+    if elem == TensorProto.INT8 and not target.int64 and not any(map(_is_quantizer, imported(model))):
+        return "int8 without QuantizeLinear or DequantizeLinear in the graph"
+    if elem is not None:
+        return "" if not elem or target.has_type(elem) else name_of(elem)
+    declared = value.declared
+    if declared is None or (value.producer is not None and not value.producer.is_onnx):
+        return ""
+    return _NESTED.get(declared.WhichOneof("value") or "", "")
+
+
+input_or_output_of_unsupported_type.examples = [
+    Flagged(
+        "an int8 input that TensorRT 8.6 cannot scale",
+        "g (int8[2] x, int8[2] z) => (int8[2] y) { y = Max(x, z) }",
+        target="trt8.6",
+    ),
+    Flagged("an int16 input", "g (int16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }"),
+    Flagged("a uint32 output", "g (float[2] x) => (uint32[2] y) { y = Cast<to = UINT32>(x) }"),
+    Flagged(
+        "a string input",
+        "g (string[2] s, float[2] x) => (string[2] t, float[2] y) { t = Identity(s)  y = Neg(x) }",
+    ),
+    Flagged("an unused input", "g (float[2] x, uint64[2] u) => (float[2] y) { y = Neg(x) }"),
+    Flagged(
+        "an input with an initializer",
+        """g (float[2] x, uint16[2] w) => (float[2] y) <uint16[2] w = {1, 2}> {
+            a = Cast<to = FLOAT>(w)  y = Add(x, a) }""",
+    ),
+    Flagged(
+        "inputs of float8e5m2 and uint4",
+        """g (float8e5m2[2] x, uint4[2] u) => (float[2] y, float[2] z) {
+            y = Cast<to = FLOAT>(x)  z = Cast<to = FLOAT>(u) }""",
+        opset=21,
+    ),
+    Flagged(
+        "complex input and output", "g (complex64[2] x) => (complex64[2] y) { y = Identity(x) }", runs=False
+    ),
+    Flagged(
+        "a sequence input and an optional input",
+        """g (seq(float[2]) s, optional(float[2]) o) => (float[2] y, float[2] z) <int64 k = {0}> {
+            y = SequenceAt(s, k)  z = OptionalGetElement(o) }""",
+    ),
+    Flagged("a sequence output", "g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }"),
+    Flagged(
+        "bfloat16, which TensorRT 8.6 does not support",
+        "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }",
+        target="trt8.6",
+    ),
+    Silent("uint8 input and output", "g (uint8[2] x) => (uint8[2] y) { y = Identity(x) }"),
+    Silent("float64, imported as float32 (IFC002)", "g (double[2] x) => (double[2] y) { y = Neg(x) }"),
+    Silent(
+        "int8 and float8e4m3fn",
+        """g (int8[2] x, float8e4m3fn[2] e) => (int8[2] y, float8e4m3fn[2] z) {
+            y = Identity(x)  z = Identity(e) }""",
+        opset=21,
+    ),
+    Silent(
+        "bfloat16, which TensorRT 11 supports",
+        "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }",
+    ),
+    Silent(
+        "the output of a branch is not a binding",
+        """g (float[2] x, bool c) => (float[2] y) {
+            t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = UINT16>(x) },
+                      else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = UINT16>(w) }>
+            y = Cast<to = FLOAT>(t) }""",
+    ),
+    Silent(
+        "an initializer that is not an input",
+        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = FLOAT>(w)  y = Add(x, a) }",
+    ),
+    Silent(
+        "a wrong declared output type, which TensorRT ignores",
+        "g (float[2] x) => (uint16[2] y) { y = Neg(x) }",
+        runs=False,
+    ),
+]

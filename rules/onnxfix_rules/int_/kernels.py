@@ -1,0 +1,262 @@
+"""Integers at the interface, and in operators without an integer kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_small,
+    name_of,
+    rule,
+    target_of,
+)
+from onnxfix.targets import TARGETS
+
+
+@rule(
+    "INT005",
+    per="model",
+    severity=Severity.INFO,
+    hazards=[33],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
+)
+def int64_input_or_output(model: Model) -> Iterator[Match]:
+    """An int64 graph input or output.
+
+    ## Why it matters
+    TensorRT's bindings have the model's types: if a caller passes int32 to an int64 binding, TensorRT reads half as
+    many values, each made of two. TensorRT-RTX 1.7.1 warns when it parses the model: `Make sure input x has Int64
+    binding.` Engines of TensorRT 8 have INT32 bindings for the same model, which changed with 9.0 (breaking change in
+    the changelog of 9.0 EA): code must change its buffers when it moves from one to the other.
+
+    Information for a TensorRT that computes int64, a warning for TensorRT 8.
+
+    ## Fix
+    None: another type would be another interface. If int32 is wanted, export the model with int32 inputs.
+
+    ## References
+    - https://github.com/NVIDIA/TensorRT/blob/main/CHANGELOG.md
+    """
+    old = model.target is not None and not model.target.int64
+    for value in model.main.inputs:
+        if value.initializer is None and not value.sparse and _is_int64(value, model):
+            yield _match("input", value, old)
+    for value in dict.fromkeys(model.main.outputs):
+        if _is_int64(value, model):
+            yield _match("output", value, old)
+
+
+def _is_int64(value: Value, model: Model) -> bool:
+    return model.shapes.elem_type(value) == TensorProto.INT64
+
+
+def _match(kind: str, value: Value, old: bool) -> Match:
+    if old:
+        return Match(
+            f"int64 {kind} {value.name} becomes an int32 binding in TensorRT 8 and an int64 one from 9.0 "
+            "on: use the type that the engine reports",
+            value=value,
+            severity=Severity.WARNING,
+        )
+    return Match(f"int64 {kind} {value.name} is an int64 binding: 8 bytes per element, not 4", value=value)
+
+
+int64_input_or_output.examples = [
+    Flagged("an int64 input", "g (int64[N] x) => (float[N] y) { y = Cast<to = FLOAT>(x) }"),
+    Flagged("an int64 output", "g (float[N] x) => (int64[M] y) { s = Shape(x)  y = Neg(s) }"),
+    Flagged(
+        "TensorRT 8 makes int32 bindings",
+        "g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
+        target="trt8.6",
+    ),
+    Silent("other types", "g (int32[N] x) => (float[N] y) { y = Cast<to = FLOAT>(x) }"),
+    Silent(
+        "internal int64",
+        "g (int32[N] x) => (int32[N] y) { a = Cast<to = INT64>(x)  b = Neg(a)  y = Cast<to = INT32>(b) }",
+    ),
+    Silent(
+        "an initializer among the inputs is a weight, not a binding",
+        """g (int32[N] x, int64[1] k = {2}) => (int32[N] y) { c = Cast<to = INT32>(k)  y = Add(x, c) }""",
+    ),
+    Silent(
+        "outputs of a branch are not bindings",
+        """g (float[N] x, bool b) => (float[M] y) {
+            s = If(b) <then_branch = p () => (int64[1] u) { u = Shape(x) },
+                       else_branch = q () => (int64[1] w) { v = Shape(x)  w = Neg(v) }>
+            y = Cast<to = FLOAT>(s) }""",
+    ),
+]
+
+
+_NOT_DATA = ("BlackmanWindow", "DequantizeLinear", "HammingWindow", "HannWindow", "QuantizeLinear")
+"""Operators whose types have another purpose: an attribute, quantization."""
+
+OPERATORS = sorted(
+    {
+        name
+        for target in TARGETS.values()
+        for name, support in target.operators.items()
+        if support.refused & {"INT32", "INT64"} and name not in _NOT_DATA
+    }
+)
+"""Operators that some target refuses on integers."""
+
+
+@rule(
+    "INT006",
+    ops=OPERATORS,
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[33, 63],
+    types=[TensorProto.INT32, TensorProto.INT64],
+)
+def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]:
+    """An int32 or int64 operator without a TensorRT kernel.
+
+    ## Why it matters
+    The parser fails: `Found unsupported input type of INT64` for MatMul, Gemm, Einsum, PRelu and ReduceLogSumExp,
+    `operator SQRT with the given input data type INT64` for ReduceL2 (LOG for ReduceLogSum), `first input has type
+    Int64` for Resize and Upsample, measured with TensorRT-RTX 1.7.1 for int32 and int64 alike. Relu of int32 is
+    refused and of int64 accepted there; TensorRT 8 imports int64 as int32. Add, Sub, Mul, Div, Mod, Pow, Clip, Abs,
+    Neg, Sign, CumSum, Where, TopK, Max, Range, Gather, Pad and the sum, mean, product, maximum and minimum reductions
+    of integers do have kernels.
+
+    ## Fix
+    Relu becomes `Max(x, 0)`, with a zero of the data's type and rank: exact, since integers have neither NaN nor
+    -0.0. Relu supports integers from opset 14.
+
+    No fix for the others: computed in float32 they are exact only if every partial sum stays below 2**24, which the
+    model does not show. Cast their inputs if you know that.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md, which names types for Relu, ReduceL2,
+      ReduceLogSum and ReduceLogSumExp that the parser refuses
+    - https://onnx.ai/onnx/operators/onnx__Relu.html
+    """
+    data = node.input(0)
+    elem = None if data is None else model.shapes.elem_type(data)
+    target = target_of(model)
+    if data is None or elem not in (TensorProto.INT32, TensorProto.INT64):
+        return
+    if target.accepts(node.op_type, elem) is not False:
+        return
+    fix = _as_max(node, data, elem, model) if node.op_type == "Relu" else None
+    yield Match(
+        f"{target.title} has no {name_of(elem)} kernel for {node.op_type}",
+        node=node,
+        fix=fix,
+        reads=(data,),
+    )
+
+
+def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
+    """Replace the Relu by ``Max(data, 0)``; the zero has the data's rank, so that it does not change the result's."""
+    output = node.output()
+    ones = [1] * (model.shapes.rank(data) or 0)
+    if node.opset < 14 or output is None or not is_small(*ones):
+        return None
+    dtype = np.dtype(np.int64 if elem == TensorProto.INT64 else np.int32)
+    zero = np.zeros(ones, dtype=dtype)
+    draft = Draft(node)
+    draft.remove(node)
+    draft.add("Max", [data, draft.constant(zero)], output=output.name)
+    return Fix("replace by Max(x, 0)", draft.edits)
+
+
+integer_operator_without_kernel.examples = [
+    Fixed(
+        "Relu of int32, its zero of the data's type and rank",
+        before="g (int32[N,3] x) => (int32[N,3] y) { y = Relu(x) }",
+        after="g (int32[N,3] x) => (int32[N,3] y) <int32[1,1] z = {0}> { y = Max(x, z) }",
+    ),
+    Fixed(
+        "Relu between other nodes",
+        before="g (int32[N] x) => (int32[N] y) { a = Neg(x)  r = Relu(a)  y = Neg(r) }",
+        after="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Neg(x)  r = Max(a, z)  y = Neg(r) }",
+    ),
+    Fixed(
+        "Relu of int64, which TensorRT 8 imports as int32",
+        before="g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
+        after="g (int64[N] x) => (int64[N] y) <int64[1] z = {0}> { y = Max(x, z) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "Relu of int64, for which later versions have a kernel",
+        "g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
+    ),
+    Fixed(
+        "a scalar, and data of unknown rank, with a scalar zero",
+        before="g (int32 x, int32[] w) => (int32 y, int32[] v) { y = Relu(x)  v = Relu(w) }",
+        after="""g (int32 x, int32[] w) => (int32 y, int32[] v) <int32 z = {0}, int32 u = {0}> {
+            y = Max(x, z)  v = Max(w, u) }""",
+    ),
+    Flagged("MatMul", "g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = MatMul(x, w) }"),
+    Flagged("Gemm", "g (int64[N,3] x, int64[3,2] w) => (int64[N,2] y) { y = Gemm(x, w) }"),
+    Flagged(
+        "Einsum",
+        """g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = Einsum<equation = "ij,jk->ik">(x, w) }""",
+    ),
+    Flagged("ReduceL2", "g (int64[N,3] x) => (int64[1,1] y) { y = ReduceL2(x) }"),
+    Flagged("PRelu", "g (int32[N,3] x, int32[3] s) => (int32[N,3] y) { y = PRelu(x, s) }"),
+    Flagged(
+        "Resize", "g (int32[1,1,4,4] x) => (int32[1,1,8,8] y) <float[4] s = {1,1,2,2}> { y = Resize(x, , s) }"
+    ),
+    Flagged(
+        "TensorScatter",
+        "g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
+        opset=24,
+        target="rtx",
+        runs=False,
+    ),
+    Silent(
+        "TensorRT 10 lists TensorScatter of int32; not measured",
+        "g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
+        opset=24,
+        target="trt10",
+        runs=False,
+    ),
+    Silent("floats", "g (float[N,3] x, float[3,2] w) => (float[N,2] y) { m = MatMul(x, w)  y = Relu(m) }"),
+    Silent(
+        "integer operators that have kernels",
+        """g (int64[N] x) => (int64[N] y, int64[1] s) <int64 k = {3}> {
+            a = Mul(x, k)  b = Mod(a, k)  y = Abs(b)  s = ReduceSum(b) }""",
+    ),
+    Silent("int8 is not int32 or int64", "g (int8[N] x) => (int8[N] y) { y = Relu(x) }"),
+    Flagged(
+        "ReduceLogSum and ReduceLogSumExp",
+        """g (int32[2,3] x) => (int32[1,1] y, int32[1,1] z) {
+            y = ReduceLogSum(x)  z = ReduceLogSumExp(x) }""",
+    ),
+    Silent(
+        "integer operators that have kernels: Clip, Pow, Sign, CumSum, Where, Max, TopK and Pad",
+        """g (int64[2,3] x, int64[1] k) => (int64[2,3] y, int64[2,A] z, int64[B,C] w)
+            <int64 lo = {1}, int64 hi = {9}, int64 two = {2}, int64 ax = {0}, int64[4] p = {0,1,0,1},
+             bool[3] c = {1,0,1}> {
+            a = Clip(x, lo, hi)  b = Pow(a, two)  d = Sign(b)  e = CumSum(d, ax)  f = Where(c, e, x)
+            y = Max(f, a)  z, i = TopK(x, k)  w = Pad(x, p) }""",
+    ),
+    Silent(
+        "integer operators that have kernels: Sub, Div, Neg, Gather, Range and reductions",
+        """g (int64[2,3] x, int64 n) => (int64[N] r, int64[1,1] s, int64[1,1] t, int64[1,1] u)
+            <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
+            a = Sub(x, two)  b = Div(a, two)  c = Neg(b)  d = Gather(c, zero)  e = Mul(d, c)
+            r = Range(zero, n, one)  s = ReduceMax(e)  t = ReduceMean(e)  u = ReduceProd(e) }""",
+    ),
+]

@@ -1,0 +1,364 @@
+"""Axes that are not constant."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops.limits import _axes
+from onnxfix_rules.ops.limits._axes import ONE, Axes, Choice
+
+_REDUCTIONS = (
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+
+
+@rule(
+    "OPS040",
+    ops=[*_REDUCTIONS, "OneHot", "Squeeze", "Unsqueeze"],
+    severity=Severity.ERROR,
+    hazards=[56],
+    general=True,
+    differs={"function": "an input of a function may be a constant where it is called"},
+)
+def non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
+    """The axes of a reduction, Squeeze or Unsqueeze, or the depth of OneHot, are not constant.
+
+    ## Why it matters
+    The rank or shape of the result depends on them, and TensorRT must know it at build time. Measured with TensorRT-RTX
+    1.7.1: `Axis input must resolve to a build-time constant (an initializer or a constant-foldable subgraph)!`,
+    `unsqueeze axis is not a constant`, `squeeze axis is not a constant`, and from the builder `Depth input of
+    IOneHotLayer must be a build time constant`. The parser follows a Cast or an Identity to a constant, but no
+    arithmetic, Concat or Shape. The axis of CumSum, the diagonal of Trilu, and the inputs of Slice, Tile and Pad need
+    not be constant.
+
+    ## Fix
+    None. If the number of axes is known, OPS041 and OPS042 have a fix, and this rule does not report the node. INT001
+    folds what can be computed from constants. An input that is always the same should become a constant in the
+    exporter.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    value = _axes.non_constant(node, model)
+    if value is None:
+        return
+    what = "depth" if node.op_type == "OneHot" else "axes"
+    source = "from a graph input" if _from_caller(value) else "computed by the model"
+    yield Match(
+        f"{what} of this {node.op_type} {source}: TensorRT requires a constant",
+        node=node,
+        reads=(value,),
+    )
+
+
+def _from_caller(value: Value) -> bool:
+    return value.is_input and value.scope.parent is None
+
+
+_G = "g (float[2,3,4] x, int64[1] a)"
+
+
+non_constant_axes.examples = [
+    Flagged(
+        "the axes of a reduction are a graph input",
+        f"{_G} => (float[A,B,C] y) {{ y = ReduceSum(x, a) }}",
+        runs=False,
+    ),
+    Flagged(
+        "the axes of an Unsqueeze are a graph input",
+        f"{_G} => (float[A,B,C,D] y) {{ y = Unsqueeze(x, a) }}",
+        runs=False,
+    ),
+    Flagged(
+        "the axes of a Squeeze are a graph input",
+        "g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        runs=False,
+    ),
+    Flagged(
+        "the axes are computed from data, inside a branch",
+        """g (float[2,3] x, bool c) => (float[A,B] y) {
+            m = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(m)  a = Unsqueeze(i, z)  z = Constant<value_ints = [0]>()
+            y = If(c)<then_branch = p () => (float[A,B] u) { u = ReduceMean(x, a) },
+                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
+        runs=False,
+    ),
+    Flagged(
+        "the depth is a dynamic dimension",
+        """g (int64[3] i, float[N,5] x) => (float[A,B] y) <float[2] v = {0, 1}> {
+            d = Shape<start = 0, end = 1>(x)  y = OneHot(i, d, v) }""",
+        runs=False,
+    ),
+    Silent(
+        "the depth is a static dimension",
+        """g (int64[3] i, float[N,5] x) => (float[3,5] y) <float[2] v = {0, 1}> {
+            d = Shape<start = 1>(x)  y = OneHot(i, d, v) }""",
+    ),
+    Silent("constant", "g (float[2,3,4] x) => (float[2,1,4] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }"),
+    Silent(
+        "axes computed from constants, which INT001 folds",
+        """g (float[2,3,4] x) => (float[2] y) <int64 a = {1}, int64 b = {3}, int64 d = {1}> {
+            r = Range(a, b, d)  y = ReduceSum<keepdims = 0>(x, r) }""",
+    ),
+    Silent(
+        "axes with a default",
+        f"{_G} => (float[A,B,C] y) <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}",
+        runs=False,
+    ),
+    Silent(
+        "CumSum, whose axis need not be constant",
+        "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "in a function, whose caller may pass a constant",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A] y) <int64[1] a = {1}> { y = my.F(x, a) }
+            <domain: "my", opset_import: ["" : 18]> F (x, a) => (y) { y = ReduceSum<keepdims = 0>(x, a) }""",
+    ),
+    Silent(
+        "before opset 13 axes are attributes",
+        "g (float[2,3] x) => (float[2,1] y) { y = ReduceSum<axes = [1]>(x) }",
+        opset=11,
+    ),
+    Silent(
+        "Trilu's k, Tile's repeats and Pad's pads that are not constant",
+        """g (float[3,3] x, int64 k, int64[2] r, int64[4] p) => (float[3,3] y, float[A,B] z, float[C,D] w) { y
+            = Trilu<upper=1>(x, k) z = Tile(x, r) w = Pad(x, p) }""",
+    ),
+    Silent(
+        "starts, ends and axes of a Slice that are not constant",
+        """g (float[2,3] x, int64[1] s, int64[1] e, int64[1] a) => (float[A,B] y) { y = Slice(x, s, e, a) }""",
+    ),
+    Flagged(
+        "depth as a graph input",
+        "g (int64[3] i, int64 d) => (float[A,B] y) <float[2] v={0,1}> { y = OneHot(i, d, v) }",
+    ),
+]
+
+
+@rule("OPS042", ops=["Squeeze", "Unsqueeze"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[56])
+def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
+    """An Unsqueeze or Squeeze whose axes are not constant, but whose number of axes is known.
+
+    ## Why it matters
+    TensorRT must know the axes at build time: `unsqueeze axis is not a constant` and `squeeze axis is not a constant`,
+    measured with TensorRT-RTX 1.7.1. NVIDIA's list for TensorRT 10 says "axes must fold to a constant".
+
+    ## Fix
+    A Reshape. The shape is looked up in a table by a code computed from the axes, which are a shape tensor in TensorRT;
+    they may be negative and in any order. Axes that ONNX forbids, duplicates or dimensions other than 1, have no shape
+    there. 7 layers of TensorRT-RTX 1.7.1 for one axis, 8 for more, and 5 more with a dynamic dimension. If only one
+    choice is possible, or all have the same result, the axes become a constant. Exact.
+
+    No fix if the rank or the number of axes is unknown, if an axis certainly comes twice, if the axes are computed from
+    floats, which TensorRT does not accept as a shape, or before opset 14, whose Reshape cannot express 0, with
+    dimensions that may be 0. Empty axes have no effect in Unsqueeze; in Squeeze they mean all axes of length 1 to ONNX
+    Runtime, and none to ONNX's reference. The optimization profile of such a model must give the values of the axes:
+    the minimum and the maximum.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    - https://onnx.ai/onnx/operators/onnx__Unsqueeze.html
+    """
+    data, output = node.require(0), node.require_output()
+    axes = _axes.non_constant(node, model)
+    if axes is None or node.opset < 13:
+        return
+    target, elem = target_of(model), model.shapes.elem_type(data)
+    count, shape = _axes.count_of(axes, model), model.shapes.shape(data)
+    if count is None or (elem and target.accepts("Reshape", elem) is False):
+        return
+    if count == 0:
+        fix = _without_axes(node, data)
+    elif shape is None or not max(len(shape), count, _rank(node, shape, count)) <= target.max_rank:
+        fix = None
+    else:
+        fix = _with_axes(node, data, output, axes, shape, count)
+    if fix is not None:
+        yield Match(
+            f"the axes of this {node.op_type} are not constant; TensorRT requires a constant",
+            node=node,
+            fix=fix,
+            reads=(axes, data),
+        )
+
+
+def _rank(node: Node, shape: tuple[Dim, ...], count: int) -> int:
+    """The rank that the axes refer to."""
+    return len(shape) + count if node.op_type == "Unsqueeze" else len(shape)
+
+
+def _without_axes(node: Node, data: Value) -> Fix | None:
+    if node.op_type == "Squeeze":
+        return None
+    draft = Draft(node)
+    draft.bypass(node, data)
+    return Fix("use the data itself", draft.edits)
+
+
+def _with_axes(
+    node: Node, data: Value, output: Value, axes: Value, shape: tuple[Dim, ...], count: int
+) -> Fix | None:
+    draft = Draft(node)
+    rank = _rank(node, shape, count)
+    rows = _added(rank, count) if node.op_type == "Unsqueeze" else _removed(shape, count)
+    if not rows:
+        return None
+    sizes = {tuple(_size(shape, dim) for dim in row) for row in rows.values()}
+    if len(sizes) == 1:
+        draft.set_input(node, 1, draft.constant(np.array(next(iter(rows)), np.int64), "axes"))
+        return Fix("make the axes constant: all choices have the same result", draft.edits)
+    if not _axes.is_shape_tensor(axes, node.model):
+        return None
+    choice = Choice(draft, data, axes, rank=rank, count=count)
+    empty = any(dim.value in (None, 0) for dim in shape)
+    made = _axes.reshaped(draft, data, choice.shape(rows), empty=empty)
+    if made is None:
+        return None
+    draft.replace_output(node, made)
+    return Fix(f"reshape to one of {len(sizes)} shapes", draft.edits)
+
+
+def _added(rank: int, count: int) -> dict[Axes, list[int]]:
+    """The dimensions of the result for each set of added axes."""
+    rows = {}
+    for new in itertools.combinations(range(rank), count):
+        old = iter(range(rank - count))
+        rows[new] = [ONE if axis in new else next(old) for axis in range(rank)]
+    return rows
+
+
+def _removed(shape: tuple[Dim, ...], count: int) -> dict[Axes, list[int]]:
+    """The dimensions of the result for each set of removed axes, which have length 1 or may have."""
+    removable = [axis for axis, dim in enumerate(shape) if dim.value in (None, 1)]
+    return {
+        removed: [axis for axis in range(len(shape)) if axis not in removed]
+        for removed in itertools.combinations(removable, count)
+    }
+
+
+def _size(shape: tuple[Dim, ...], dim: int) -> tuple[str, int]:
+    """A dimension of the result: a known size, or the index of a dimension of the data."""
+    if dim == ONE:
+        return "size", 1
+    known = shape[dim].value
+    return ("size", known) if known is not None else ("dim", dim)
+
+
+_ADD = "g (float[2,3] x, int64[1] a) => (float[A,B,C] y)"
+
+
+squeeze_over_non_constant_axes.examples = [
+    Fixed(
+        "one added axis",
+        before=f"{_ADD} {{ y = Unsqueeze(x, a) }}",
+        after=f"""{_ADD} <int64[1] rank = {{3}}, int64[1] zero = {{0}},
+            int64[6,3] shapes = {{1, 2, 3, 2, 1, 3, 2, 3, 1, 1, 2, 3, 2, 1, 3, 2, 3, 1}}> {{
+            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }}""",
+        opset=13,
+    ),
+    Fixed(
+        "two added axes; the one dimension is dynamic and may be 0",
+        before="g (int32[N] x, int64[2] a) => (int32[A,B,C] y) { y = Unsqueeze(x, a) }",
+        after="""g (int32[N] x, int64[2] a) => (int32[A,B,C] y)
+            <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
+            int64[9,3] dims = {2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 0, 2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 2, 2, 2, 2, 2}> {
+            p = Add(a, rank)  b = Gather(powers, p)  c = ReduceSum<keepdims = 0>(b, zero)
+            j = Gather<axis = 0>(dims, c)  h = Shape(x)  e = Concat<axis = 0>(h, more)
+            s = Gather(e, j)  y = Reshape<allowzero = 1>(x, s) }""",
+    ),
+    Fixed(
+        "one of two removable axes",
+        before="g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        after="""g (float[1,3,1] x, int64[1] a) => (float[A,B] y) <int64[1] rank = {3}, int64[1] zero = {0},
+            int64[6,2] shapes = {3, 1, 0, 0, 1, 3, 3, 1, 0, 0, 1, 3}> {
+            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }""",
+        opset=13,
+        runs=False,  # generated axes are invalid
+    ),
+    Fixed(
+        "only one removable axis",
+        before="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        after="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
+    ),
+    Fixed(
+        "the same result for all removable axes",
+        before="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        after="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
+    ),
+    Fixed(
+        "two axes added to a scalar",
+        before="g (float x, int64[2] a) => (float[A,B] y) { y = Unsqueeze(x, a) }",
+        after="g (float x, int64[2] a) => (float[A,B] y) <int64[2] b = {0, 1}> { y = Unsqueeze(x, b) }",
+    ),
+    Fixed(
+        "no axes to add",
+        before="g (float[N] x, int64[0] a) => (float[N] y) { u = Unsqueeze(x, a)  y = Neg(u) }",
+        after="g (float[N] x, int64[0] a) => (float[N] y) { y = Neg(x) }",
+    ),
+    Silent(
+        "Squeeze with empty axes: all of length 1 to ONNX Runtime, none to ONNX's reference",
+        "g (float[1,3] x, int64[0] a) => (float[A] y) { y = Squeeze(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "no removable axis: the model is invalid",
+        "g (float[2,3] x, int64[1] a) => (float[A] y) { y = Squeeze(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "axes computed from floats, which TensorRT does not accept as a shape",
+        """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = INT64>(f)  y = Unsqueeze(x, a) }""",
+        runs=False,
+    ),
+    Silent(
+        "an unknown number of axes",
+        "g (float[2,3] x, int64[K] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "a dynamic axis before opset 14, whose Reshape cannot express 0",
+        "g (float[N,3] x, int64[1] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
+        opset=13,
+        runs=False,
+    ),
+    Silent(
+        "more than eight dimensions, which TensorRT does not support",
+        "g (float[1,1,1,2,1,1,1,2] x, int64[1] a) => (float[A,B,C,D,E,F,G,H,I] y) { y = Unsqueeze(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "constant axes", "g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }"
+    ),
+    Silent("no axes input: all of length 1", "g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }"),
+    Silent(
+        "before opset 13 axes are an attribute",
+        "g (float[2,3] x) => (float[2,1,3] y) { y = Unsqueeze<axes = [1]>(x) }",
+        opset=12,
+    ),
+    Silent(
+        "computed from a default that the caller may override, which TensorRT treats as a weight",
+        """g (float[2,1] x, int64[1] a = {1}) => (float[A] y) <int64[1] z = {0}> {
+            b = Add(a, z)  y = Squeeze(x, b) }""",
+    ),
+]

@@ -1,0 +1,304 @@
+"""Pools with dilated windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_small,
+    rule,
+)
+from onnxfix_rules.ops.limits import _dilated_windows
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+_LAYERS = 200
+"""Maximum number of TensorRT layers of a fix: measured, a Gather costs 4 and a Slice up to 36."""
+_END = np.iinfo(np.int64).max
+
+
+@rule(
+    "OPS037",
+    ops=["AveragePool", "LpPool", "MaxPool"],
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    hazards=[74],
+    general=True,
+)
+def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
+    """A MaxPool, AveragePool or LpPool with `dilations`.
+
+    ## Why it matters
+    The parser stops: `This version of TensorRT does not support dilations other than 1.`, measured with TensorRT-RTX
+    1.7.1 for all three.
+
+    ## Fix
+    A MaxPool is decomposed axis by axis: the Max of one Gather per window element, or one Slice if the size is dynamic,
+    after a Pad with minus infinity if there is padding. It requires no `auto_pad`, a known size with `ceil_mode`, and
+    unused indices. Equal for finite values, so it requires `--numeric-fixes`: ONNX Runtime's MaxPool returns the lowest
+    finite value for a window of minus infinities, and ignores NaN. OPS066 and OPS067 replace the other two by
+    convolutions.
+
+    TensorRT layers: 4 per element of the window along an axis, up to 36 if the size is dynamic; no fix above 200.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__MaxPool.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    dilations = node.attr("dilations")
+    if not dilations or all(dilation == 1 for dilation in dilations):
+        return
+    if node.op_type == "MaxPool" and node.opset < 10:
+        return  # the attribute does not exist yet, and TensorRT accepts it
+    yield Match(
+        f"TensorRT has no {node.op_type} with dilations {dilations}",
+        node=node,
+        fix=_slices(node, model) if node.op_type == "MaxPool" else None,
+    )
+
+
+def _slices(node: Node, model: Model) -> Fix | None:
+    data, output = node.input(0), node.output()
+    elem = None if data is None else model.shapes.elem_type(data)
+    shape = None if data is None else model.shapes.shape(data)
+    if data is None or shape is None or output is None or node.output(1) is not None or elem not in _FLOATS:
+        return None
+    windows = _dilated_windows.windows_of(node, [dim.value for dim in shape[2:]])
+    if windows is None or any(window.ceil and window.size is None for window in windows):
+        return None
+    pads = [*(window.begin for window in windows), *(window.padding for window in windows)]
+    cost = sum((4 if window.size is not None else 36) * window.kernel for window in windows)
+    if cost > _LAYERS or (any(pads) and node.opset < 11):
+        return None
+    if not all(is_small(window.count(window.size)) for window in windows if window.size is not None):
+        return None
+    draft = Draft(node)
+    found = _padded(draft, data, pads, elem) if any(pads) else data.name
+    for axis, window in enumerate(windows, 2):
+        found = _along(draft, found, axis, window)
+    draft.replace_output(node, found)
+    total = sum(window.kernel for window in windows)
+    return Fix(f"compute the maximum axis by axis, {total} elements in total", draft.edits, Safety.NUMERIC)
+
+
+def _along(draft: Draft, data: str, axis: int, window: _dilated_windows.Window) -> str:
+    """The maxima along one axis."""
+    if window.kernel == window.stride == 1:
+        return data
+    firsts = [index * window.dilation for index in range(window.kernel)]
+    if window.size is not None:
+        starts = np.arange(window.count(window.size), dtype=np.int64) * window.stride
+        indices = [draft.constant(starts + first, "places") for first in firsts]
+        parts = [draft.add("Gather", [data, one], axis=axis) for one in indices]
+    else:
+        last = [_one(draft, axis, "axis"), _one(draft, window.stride, "step")]
+        begins = [_one(draft, first, "start") for first in firsts]
+        ends = [_one(draft, first - firsts[-1] or _END, "end") for first in firsts]
+        parts = [draft.add("Slice", [data, a, b, *last]) for a, b in zip(begins, ends, strict=True)]
+    return parts[0] if len(parts) == 1 else draft.add("Max", parts)
+
+
+def _one(draft: Draft, value: int, hint: str) -> str:
+    return draft.constant(np.array([value], np.int64), hint)
+
+
+def _padded(draft: Draft, data: Value, pads: list[int], elem: int) -> str:
+    half = len(pads) // 2
+    amounts = draft.constant(np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64), "pads")
+    lowest = draft.constant(np.array(-np.inf, helper.tensor_dtype_to_np_dtype(elem)), "lowest")
+    return draft.add("Pad", [data, amounts, lowest])
+
+
+dilated_pool.examples = [
+    Fixed(
+        "one axis of dynamic size",
+        before="g (float[N,2,L] x) => (float[N,2,M] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+        after="""g (float[N,2,L] x) => (float[N,2,M] y) <int64[1] s = {0}, int64[1] e = {-2}, int64[1] a = {2},
+            int64[1] t = {1}, int64[1] u = {2}, int64[1] v = {9223372036854775807}> {
+            p = Slice(x, s, e, a, t)  q = Slice(x, u, v, a, t)  y = Max(p, q) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "two axes, with strides and padding",
+        before="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) {
+            y = MaxPool<kernel_shape = [1,2], dilations = [1,3], strides = [2,3], pads = [0,1,0,0]>(x)  z = Neg(y) }""",
+        after="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) <int64[8] p = {0,0,0,1,0,0,0,0}, float l = {-inf},
+            int64[4] r = {0,2,4,6}, int64[2] s = {0,3}, int64[2] t = {3,6}> {
+            d = Pad(x, p, l)  e = Gather<axis = 2>(d, r)  c = Gather<axis = 3>(e, s)  f = Gather<axis = 3>(e, t)
+            y = Max(c, f)  z = Neg(y) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "both axes dilated",
+        before="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) {
+            y = MaxPool<kernel_shape = [2,2], dilations = [2,2]>(x) }""",
+        after="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) <int64[6] a = {0,1,2,3,4,5}, int64[6] b = {2,3,4,5,6,7},
+            int64[6] c = {0,1,2,3,4,5}, int64[6] d = {2,3,4,5,6,7}> {
+            p = Gather<axis = 2>(x, a)  q = Gather<axis = 2>(x, b)  r = Max(p, q)
+            s = Gather<axis = 3>(r, c)  t = Gather<axis = 3>(r, d)  y = Max(s, t) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "not fixed by default",
+        "g (float[1,2,9] x) => (float[1,2,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+    ),
+    Flagged(
+        "a large window over dynamic sizes: too many layers",
+        """g (float[1,1,H,W] x) => (float[1,1,A,B] y) {
+            y = MaxPool<kernel_shape = [5,5], dilations = [2,2]>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "ceil_mode with a known size",
+        before="""g (float[1,1,10] x) => (float[1,1,4] y) {
+            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
+        after="""g (float[1,1,10] x) => (float[1,1,4] y) <int64[6] p = {0,0,0,0,0,2}, float l = {-inf},
+            int64[4] a = {0,3,6,9}, int64[4] b = {2,5,8,11}> {
+            d = Pad(x, p, l)  q = Gather<axis = 2>(d, a)  r = Gather<axis = 2>(d, b)  y = Max(q, r) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "ceil_mode with a dynamic size",
+        """g (float[1,1,L] x) => (float[1,1,A] y) {
+            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "the indices are used",
+        """g (float[1,1,9] x) => (float[1,1,7] y, int64[1,1,7] i) {
+            y, i = MaxPool<kernel_shape = [2], dilations = [2]>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "an AveragePool",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=19,
+    ),
+    Flagged(
+        "an LpPool",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
+    ),
+    Silent(
+        "dilations of 1",
+        "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2], dilations = [1]>(x) }",
+    ),
+    Silent("no dilations", "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2]>(x) }"),
+    Silent(
+        "before opset 10 MaxPool has no dilations",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=9,
+        runs=False,
+    ),
+    Silent(
+        "a Conv, which supports dilations",
+        """g (float[1,1,9] x, float[1,1,2] w) => (float[1,1,7] y) { y = Conv<dilations = [2]>(x, w) }""",
+    ),
+]
+
+
+@rule("OPS067", ops=["AveragePool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[74])
+def dilated_average(node: Node, model: Model) -> Iterator[Match]:
+    """An AveragePool with dilations, over a known number of channels.
+
+    ## Why it matters
+    The parser stops: `This version of TensorRT does not support dilations other than 1.`, measured with TensorRT-RTX
+    1.7.1. Convolutions support dilations.
+
+    ## Fix
+    A Conv of each channel with ones, divided by the number of elements. The divisor is a constant; if padding does not
+    count or windows reach past the edge it has the output's size, and the input's size must be known. Rounding differs:
+    `--numeric-fixes`.
+
+    TensorRT layers: 3 or 4.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__AveragePool.html
+    """
+    data = node.input(0)
+    node.require_output()
+    dilations, kernel = node.attr("dilations"), node.attr("kernel_shape")
+    shape = None if data is None else model.shapes.shape(data)
+    elem = None if data is None else model.shapes.elem_type(data)
+    if data is None or shape is None or elem not in _FLOATS or not dilations or max(dilations) == 1:
+        return
+    windows = _dilated_windows.windows_of(node, [dim.value for dim in shape[2:]])
+    channels = shape[1].value if len(shape) > 2 else None
+    if not windows or not channels or channels * math.prod(kernel) > _dilated_windows.LIMIT:
+        return
+    padding = bool(node.attr("count_include_pad", 0))
+    dtype = helper.tensor_dtype_to_np_dtype(elem)
+    counts = _dilated_windows.counts_of(windows, padding)
+    if counts is None:
+        return
+    draft = Draft(node)
+    total = _dilated_windows.summed(draft, data, windows, channels, dtype)
+    draft.replace_output(node, draft.add("Div", [total, draft.constant(counts.astype(dtype), "counts")]))
+    yield Match(
+        f"TensorRT has no AveragePool with dilations {dilations}",
+        node=node,
+        fix=Fix("sum by a Conv of ones, and divide", draft.edits, Safety.NUMERIC),
+    )
+
+
+dilated_average.examples = [
+    Fixed(
+        "one spatial dimension, two channels",
+        before="g (float[N,2,9] x) => (float[N,2,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
+        after="""g (float[N,2,9] x) => (float[N,2,7] y) <float[2,1,2] w = {1, 1, 1, 1}, float n = {2}> {
+            s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [0, 0], group = 2>(x, w)
+            y = Div(s, n) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "padding that does not count: fewer elements at the edge",
+        before="""g (float[N,1,4] x) => (float[N,1,4] y) {
+            y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
+        after="""g (float[N,1,4] x) => (float[N,1,4] y) <float[1,1,2] w = {1, 1}, float[1,1,4] n = {1, 2, 2, 1}> {
+            s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [1, 1], group = 1>(x, w)
+            y = Div(s, n) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a dynamic width, with padding that does not count",
+        """g (float[N,1,W] x) => (float[N,1,V] y) {
+            y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a dynamic number of channels",
+        "g (float[N,C,9] x) => (float[N,C,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a stride of 0",
+        """g (float[N,2,9] x) => (float[N,2,7] y) {
+            y = AveragePool<kernel_shape = [2], dilations = [2], strides = [0]>(x) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "dilations of 1",
+        "g (float[N,2,9] x) => (float[N,2,8] y) { y = AveragePool<kernel_shape = [2], dilations = [1]>(x) }",
+        opset=19,
+    ),
+]

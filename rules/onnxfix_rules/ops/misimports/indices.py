@@ -1,0 +1,195 @@
+"""Gather and scatter indices that TensorRT reads in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule, target_of
+from onnxfix_rules.ops import _scatter_indices
+
+
+@rule("OPS033", ops=["ScatterElements", "ScatterND"], severity=Severity.WARNING, hazards=[62])
+def duplicate_scatter_indices(node: Node, model: Model) -> Iterator[Match]:
+    """A ScatterND or ScatterElements with duplicate constant indices.
+
+    ## Why it matters
+    Without a reduction ONNX leaves undefined which update wins. ONNX Runtime writes one after the other, a GPU all at
+    once: the result may differ from ONNX Runtime's and from run to run. TensorRT-RTX 1.7.1 parses and builds it without
+    a warning (measured; no engine was executed).
+
+    ## Fix
+    None: the model does not define which update is meant.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__ScatterND.html: "`indices` should not have duplicate entries"
+    """
+    if node.attr("reduction", "none") == "none" and _scatter_indices.are_distinct(node, model) is False:
+        yield Match(f"{node.op_type} has duplicate indices, and which update wins is undefined", node=node)
+
+
+_G = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
+
+
+duplicate_scatter_indices.examples = [
+    Flagged("duplicate rows", f"{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND(x, i, u) }}", runs=False),
+    Flagged(
+        "duplicate rows, one counted from the end",
+        f"{_G} <int64[2,1] i = {{3, -1}}> {{ y = ScatterND(x, i, u) }}",
+        runs=False,
+    ),
+    Flagged(
+        "duplicate elements",
+        f"{_G} <int64[2,3] i = {{0, 1, 2, 3, 1, 0}}> {{ y = ScatterElements(x, i, u) }}",
+        runs=False,
+    ),
+    Silent("distinct rows", f"{_G} <int64[2,1] i = {{0, -1}}> {{ y = ScatterND(x, i, u) }}"),
+    Silent(
+        "the same index in another column",
+        f"{_G} <int64[2,3] i = {{0, 1, 2, 1, 0, 0}}> {{ y = ScatterElements(x, i, u) }}",
+    ),
+    Silent(
+        "distinct along the other axis",
+        f"{_G} <int64[2,3] i = {{0, 1, 2, 0, 1, 2}}> {{ y = ScatterElements<axis = -1>(x, i, u) }}",
+    ),
+    Silent(
+        "a dynamic axis: perhaps the same row",
+        """g (float[N,3] x, float[2,3] u) => (float[N,3] y) <int64[2,1] i = {0, -1}> {
+            y = ScatterND(x, i, u) }""",
+        runs=False,
+    ),
+    Silent(
+        "reduction = add, where the order does not matter (OPS039)",
+        f'{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
+    ),
+    Silent(
+        "indices that are not constant",
+        "g (float[4,3] x, float[2,3] u, int64[2,1] i) => (float[4,3] y) { y = ScatterND(x, i, u) }",
+        runs=False,
+    ),
+]
+
+
+_AXIS = ("Gather", "GatherElements", "Scatter", "ScatterElements")
+_LIMIT = 1 << 24
+"""Maximum size of indices that are checked, in bytes."""
+
+
+@rule("OPS035", ops=[*_AXIS, "GatherND", "ScatterND"], severity=Severity.ERROR, hazards=[73])
+def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
+    """Constant indices of a Gather or Scatter that are out of range.
+
+    ## Why it matters
+    ONNX defines it as an error, and ONNX Runtime fails: `indices element out of data bounds, idx=9 must be within the
+    inclusive range [-4,3]`. TensorRT-RTX 1.7.1 parses and builds it without a warning (measured, for Gather,
+    GatherElements, GatherND, ScatterElements and ScatterND); what an engine then reads is undefined.
+
+    ## Fix
+    None: the model is wrong, usually because a vocabulary or a table of positions was cut. Negative indices within
+    range count from the end, and TensorRT interprets them so; before 8.2 its parser did not, according to
+    onnx-tensorrt's history: there a Gather with such indices is a warning (target trt8.4, which starts at 8.0).
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Gather.html: "It is an error if any of the index values are out of bounds"
+    """
+    data, indices = node.input(0), node.input(1)
+    shape = None if data is None else model.shapes.shape(data)
+    array = None if indices is None else indices.constant(_LIMIT)
+    if shape is None or array is None or array.size == 0 or array.dtype not in (np.int32, np.int64):
+        return
+    if node.op_type in _AXIS:
+        axis = node.attr("axis", 0)
+        if not -len(shape) <= axis < len(shape):
+            return
+        indices_by_axis = {axis % len(shape): array}
+    else:
+        first = node.attr("batch_dims", 0) if node.op_type == "GatherND" else 0
+        if array.ndim == 0 or first + array.shape[-1] > len(shape):
+            return
+        indices_by_axis = {first + i: array[..., i] for i in range(array.shape[-1])}
+    for axis, wanted in indices_by_axis.items():
+        size = shape[axis].value
+        if size is None:
+            continue
+        wrong = wanted[(wanted < -size) | (wanted >= size)]
+        if wrong.size:
+            yield Match(
+                f"{node.op_type} with index {wrong.reshape(-1)[0]} on axis {axis}, which has {size} elements",
+                node=node,
+            )
+            return
+    target = target_of(model)
+    before_8_2 = target.oldest < (8, 2) and not target.int64
+    if (
+        before_8_2
+        and node.op_type == "Gather"
+        and any(bool((wanted < 0).any()) for wanted in indices_by_axis.values())
+    ):
+        yield Match(
+            "Gather with negative indices: TensorRT before 8.2 does not count them from the end",
+            node=node,
+            severity=Severity.WARNING,
+        )
+
+
+index_out_of_range.examples = [
+    Flagged("Gather", "g (float[4,N] x) => (float[2,N] y) <int64[2] i = {0, 9}> { y = Gather(x, i) }"),
+    Flagged(
+        "Gather, a negative index below the range",
+        "g (float[N,4] x) => (float[N] y) <int64 i = {-5}> { y = Gather<axis = -1>(x, i) }",
+    ),
+    Flagged(
+        "GatherElements",
+        "g (float[4,3] x) => (float[1,3] y) <int64[1,3] i = {0, 1, 4}> { y = GatherElements(x, i) }",
+    ),
+    Flagged(
+        "ScatterElements",
+        """g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,3] i = {0, 1, 4}> {
+            y = ScatterElements(x, i, u) }""",
+    ),
+    Flagged(
+        "GatherND, the second component of the index",
+        "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, 3}> { y = GatherND(x, i) }",
+    ),
+    Flagged(
+        "ScatterND",
+        "g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,1] i = {4}> { y = ScatterND(x, i, u) }",
+    ),
+    Flagged(
+        "GatherND with a batch dimension; the indexed axis comes after it",
+        "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 3}> { y = GatherND<batch_dims = 1>(x, i) }",
+    ),
+    Silent(
+        "GatherND with a batch dimension that is shorter than the indexed axis",
+        "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 2}> { y = GatherND<batch_dims = 1>(x, i) }",
+    ),
+    Silent(
+        "negative indices within range",
+        "g (float[4,3] x) => (float[2,3] y) <int64[2] i = {-4, -1}> { y = Gather(x, i) }",
+    ),
+    Silent("a dynamic axis", "g (float[N,3] x) => (float[1,3] y) <int64[1] i = {9}> { y = Gather(x, i) }"),
+    Silent(
+        "indices that are not constant", "g (float[4,3] x, int64[1] i) => (float[1,3] y) { y = Gather(x, i) }"
+    ),
+    Silent("empty indices", "g (float[4,3] x) => (float[0,3] y) <int64[0] i = {}> { y = Gather(x, i) }"),
+    Silent(
+        "GatherND in range",
+        "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, -3}> { y = GatherND(x, i) }",
+    ),
+    Flagged(
+        "a negative index, for TensorRT 8.0 and 8.1",
+        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        target="trt8.4",
+    ),
+    Silent(
+        "a negative index, for TensorRT-RTX",
+        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        target="rtx",
+    ),
+    Silent(
+        "a negative index, for TensorRT 8.6",
+        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        target="trt8.6",
+    ),
+]

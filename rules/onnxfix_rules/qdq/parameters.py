@@ -1,0 +1,348 @@
+"""Scales and zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.files import tensors
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
+
+from ._common import (
+    DEQUANTIZE,
+    QUANTIZE,
+    U8,
+    WEIGHT_LIMIT,
+    Array,
+    Linear,
+    Workshop,
+    dequantized,
+    read,
+    spread,
+)
+from ._region import Region
+from ._remedy import around, as_floats, fixed, floats
+
+
+@rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
+def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
+    """A QuantizeLinear or DequantizeLinear with a zero, negative or NaN scale.
+
+    ## Why it matters
+    The parser fails: `Scale coefficients must all be positive` (measured with TensorRT-RTX 1.7.1, also for one such
+    scale among many). ONNX does not require positive scales. Zero scales come from channels whose weights are all
+    zero, in frameworks that derive the scale from the largest weight.
+
+    ## Fix
+    - Constant weights with scale 0: scale 1 and weight 0 instead. Exact, unless a negative weight times 0 gave -0.0;
+      then it requires `--numeric-fixes`.
+    - Constant weights with negative scales: their dequantized floats. Bit-identical, but without INT8 execution;
+      requires `--numeric-fixes`.
+    - Activations with negative scales: the integers in floats (see QDQ003); requires `--numeric-fixes`. For
+      activations a scale of 0 has no defined result.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    - onnx-tensorrt, onnxOpImporters.cpp
+    """
+    linear = read(node, model)
+    if linear is None or linear.scales is None:
+        return
+    scales = linear.scales.astype(np.float64)
+    if (scales > 0).all():
+        return
+    yield Match(
+        f"{linear.scale.name!r} is not positive everywhere: {target_of(model).title} supports only "
+        "positive scales",
+        node=node,
+        fix=_remedy(linear, scales, model),
+        reads=tuple(v for v in (linear.data, linear.scale, linear.zero) if v is not None),
+    )
+
+
+def _remedy(linear: Linear, scales: Array, model: Model) -> Fix | None:
+    if linear.quantizes or not fixed(linear.data):
+        region = around(linear, model)
+        parts = [other.scales for other in (*region.quantizers, *region.dequantizers)]
+        if any(part is None or not part.all() or np.isnan(part.astype(np.float64)).any() for part in parts):
+            return None
+        return floats(region, model)
+    weights = linear.data.constant(WEIGHT_LIMIT)
+    if weights is None:
+        return None
+    if (scales >= 0).all():
+        return _without_zeros(linear, weights)
+    return as_floats(linear, weights, Safety.NUMERIC)
+
+
+def _without_zeros(linear: Linear, weights: Array) -> Fix | None:
+    """Replace scale 0 by 1, and the affected weights by those that represent 0."""
+    assert linear.scales is not None
+    placed = spread(linear.scales, linear, weights.ndim, list(weights.shape))
+    before = dequantized(linear, weights)
+    zeros = None if linear.zeros is None else spread(linear.zeros, linear, weights.ndim, list(weights.shape))
+    if placed is None or before is None or zeros is None:
+        return None
+    dead = np.broadcast_to(placed.astype(np.float64) == 0, weights.shape)
+    cleared = np.where(dead, zeros.astype(weights.dtype), weights).astype(weights.dtype)
+    ones = np.where(linear.scales.astype(np.float64) == 0, 1.0, linear.scales.astype(np.float64))
+    shop = Workshop()
+    draft = shop.at(linear.node)
+    if not np.array_equal(cleared.astype(np.int64), weights.astype(np.int64)):
+        draft.set_input(linear.node, 0, shop.constant(linear.node, cleared, "cleared"))
+    draft.set_input(linear.node, 1, shop.constant(linear.node, ones.astype(linear.scales.dtype), "scale"))
+    # The result of a dead channel was 0.0 or, for a negative offset, -0.0.
+    signed = bool(np.signbit(before[dead].astype(np.float64)).any())
+    return Fix("replace scales of 0 by 1", shop.edits, Safety.NUMERIC if signed else Safety.EXACT)
+
+
+_ADD = "d = DequantizeLinear(w, s)  y = Add(x, d)"
+
+
+scale_not_positive.examples = [
+    Fixed(
+        "a dead channel: weights and scale are 0",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 0}}> {{
+            {_ADD} }}""",
+        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
+            {_ADD} }}""",
+    ),
+    Fixed(
+        "weights that a zero scale turns into 0",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
+            {_ADD} }}""",
+        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
+            {_ADD} }}""",
+    ),
+    Fixed(
+        "a negative weight times 0 is -0.0, which would become 0.0",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
+            {_ADD} }}""",
+        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
+            {_ADD} }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "-0.0 requires --numeric-fixes",
+        f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
+            {_ADD} }}""",
+    ),
+    Fixed(
+        "another reader keeps the old constants",
+        before="""g (float[N,2] x) => (float[N,2] y, float[2,2] u, int8[2,2] v) <int8[2,2] w = {1, 7, 2, 9},
+            float[2] s = {0.5, 0}> { u = DequantizeLinear(w, s)  y = Mul(x, s)  v = Identity(w) }""",
+        after="""g (float[N,2] x) => (float[N,2] y, float[2,2] u, int8[2,2] v) <int8[2,2] w = {1, 7, 2, 9},
+            float[2] s = {0.5, 0}, int8[2,2] q = {1, 0, 2, 0}, float[2] t = {0.5, 1}> {
+            u = DequantizeLinear(q, t)  y = Mul(x, s)  v = Identity(w) }""",
+    ),
+    Fixed(
+        "negative scales of weights: floats",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 3, 0}}, float[2] s = {{0.5, -1}}> {{
+            {_ADD} }}""",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2,2] d = {0.5, -2, 1.5, -0}> { y = Add(x, d) }",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a negative scale of activations: floats",
+        before="""g (float[N,2] x) => (float[N,2] y) <float s = {-0.5}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,2] x) => (float[N,2] y)
+            <float s = {-0.5}, float z = {0}, float l = {-128}, float h = {127}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a zero scale of activations",
+        """g (float[N,2] x) => (float[N,2] y) <float s = {0}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "positive scales",
+        f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1e-30}}> {{
+            {_ADD} }}""",
+    ),
+    Silent(
+        "a scale that is a graph input",
+        f"""g (float[N,2] x, float[2] s) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}},
+            float[2] s = {{0.5, 0}}> {{ {_ADD} }}""",
+    ),
+]
+
+
+MAX_NODES = 64
+
+
+@rule("QDQ011", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[57])
+def non_constant_zero_point(node: Node, model: Model) -> Iterator[Match]:
+    """A QuantizeLinear or DequantizeLinear whose zero point is a graph input, or computed from one.
+
+    ## Why it matters
+    The builder fails: ``IQuantizeLayer/IDequantizeLayer node_of_q has `zero_point` which is not an initializer``
+    (measured with TensorRT-RTX 1.7.1); a computed zero point already fails at the Cast to uint8: `TensorRT does not
+    support UINT8 types for intermediate tensors`. The parser treats a default that the caller may override as a
+    constant, and refuses it unless it is 0; as uint8 it is misread as int8 (QDQ004). A non-constant scale is
+    supported.
+
+    ## Fix
+    The integers are written in floats, `Clip(Round(x / s) + z, least, largest)` and `(q - z) * s`, with the zero
+    point cast to float, or used before its Cast to uint8 if that is known to round nothing. Requires
+    `--numeric-fixes`, since INT8 execution is lost; a DequantizeLinear alone is exact.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    """
+    linear = read(node, model)
+    if linear is None or linear.zero is None or not _refused(linear, linear.zero, model):
+        return
+    region = around(linear, model)
+    if not linear.quantizes and _elsewhere(linear.zero, region):
+        return
+    reason = f" ({region.problem})" if region.problem else ""
+    yield Match(
+        f"the zero point {linear.zero.name!r} is not constant, which {target_of(model).title} "
+        f"requires{reason}",
+        node=node,
+        fix=floats(region, model),
+        reads=region.reads,
+    )
+
+
+def _refused(linear: Linear, zero: Value, model: Model) -> bool:
+    """Whether the parser cannot fold the zero point, or folds it to one that it refuses or misreads."""
+    if zero.initializer is None:
+        return _depends_on_input(zero, model)
+    if not zero.is_input:
+        return False
+    array = tensors.to_array(zero.initializer, model.base_dir, 1 << 20)
+    return array is not None and (linear.elem == U8 or bool(array.astype(np.int64).any()))
+
+
+def _depends_on_input(value: Value, model: Model) -> bool:
+    """Whether the value is computed from a graph input, within a limited number of producers.
+
+    DynamicQuantizeLinear is covered by QDQ009.
+    """
+    pending = [value]
+    seen: set[int] = set()
+    while pending and len(seen) < MAX_NODES:
+        one = pending.pop()
+        node = one.producer
+        if node is None:
+            if one.is_input and one.scope is model.main and one.initializer is None:
+                return True
+            continue
+        if node.op_type == "DynamicQuantizeLinear" or node.op_type in ("Shape", "Size") or node.subgraphs:
+            continue
+        if id(node) not in seen:
+            seen.add(id(node))
+            pending.extend(v for v in node.inputs if v is not None)
+    return False
+
+
+def _elsewhere(zero: Value, region: Region) -> bool:
+    """Whether a QuantizeLinear of the region has the same zero point and reports it."""
+    return any(other.zero is zero for other in region.quantizers)
+
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+
+
+non_constant_zero_point.examples = [
+    Fixed(
+        "a graph input",
+        before=f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  f = Cast<to = FLOAT>(z)  a = Add(r, f)  c = Clip(a, l, h)
+            g = Cast<to = FLOAT>(z)  b = Sub(c, g)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "requires --numeric-fixes",
+        f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
+    ),
+    Fixed(
+        "per-channel zero points with a non-constant scale",
+        before="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y) {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y)
+            <int64[1] e = {1}, float l = {-128}, float h = {127}> {
+            t = Unsqueeze(s, e)  d = Div(x, t)  r = Round(d)  f = Cast<to = FLOAT>(z)  w = Unsqueeze(f, e)
+            a = Add(r, w)  c = Clip(a, l, h)
+            g = Cast<to = FLOAT>(z)  v = Unsqueeze(g, e)  b = Sub(c, v)  u = Unsqueeze(s, e)  y = Mul(b, u) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a default that may be overridden and is refused as it is",
+        before=f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{3}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x, int8 z) => (float[N,4] y)
+            <float s = {0.1}, int8 z = {3}, float l = {-128}, float h = {127}> {
+            d = Div(x, s)  r = Round(d)  f = Cast<to = FLOAT>(z)  a = Add(r, f)  c = Clip(a, l, h)
+            g = Cast<to = FLOAT>(z)  b = Sub(c, g)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "computed: ONNX's definition of DynamicQuantizeLinear",
+        before="""g (float[N,4] x, float s, float m) => (uint8[N,4] q, uint8 z) <float l = {0}, float h = {255}> {
+            a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Cast<to = UINT8>(r)  z = Identity(w)
+            q = QuantizeLinear(x, s, w) }""",
+        after="""g (float[N,4] x, float s, float m) => (uint8[N,4] q, uint8 z)
+            <float l = {0}, float h = {255}, float v = {0}, float u = {255}> {
+            a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Add(r, v)  i = Identity(w)
+            z = Cast<to = UINT8>(i)  d = Div(x, s)  o = Round(d)  p = Add(o, w)  e = Clip(p, v, u)
+            q = Cast<to = UINT8>(e) }""",
+        safety=Safety.NUMERIC,
+        differs={
+            "branch": "quantized values that leave a branch are not followed",
+            "function": "the caller may give a constant",
+        },
+    ),
+    Silent(
+        "a default that the parser accepts",
+        f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
+    ),
+    Fixed(
+        "a DequantizeLinear alone",
+        before="g (int8[N,4] x, int8 z) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s, z) }",
+        after="""g (int8[N,4] x, int8 z) => (float[N,4] y) <float s = {0.1}> {
+            f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(z)  b = Sub(f, g)  y = Mul(b, s) }""",
+    ),
+    Fixed(
+        "blocked quantization",
+        before="""g (uint8[2,5] x, uint8[2,3] z, float[2,3] s) => (float[2,5] y) {
+            y = DequantizeLinear<axis = 1, block_size = 2>(x, s, z) }""",
+        after="""g (uint8[2,5] x, uint8[2,3] z, float[2,3] s) => (float[2,5] y) <int64[5] i = {0, 0, 1, 1, 2}> {
+            f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(z)  w = Gather<axis = 1>(g, i)  b = Sub(f, w)
+            t = Gather<axis = 1>(s, i)  y = Mul(b, t) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "computed from constants, which the parser may fold",
+        f"""g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int32 i = {{0}}> {{
+            z = Cast<to = INT8>(i)  {_PAIR} }}""",
+    ),
+    Silent(
+        "a non-constant scale is supported",
+        f"g (float[N,4] x, float s) => (float[N,4] y) <int8 z = {{0}}> {{ {_PAIR} }}",
+    ),
+    Silent(
+        "DynamicQuantizeLinear is covered by QDQ009",
+        """g (float[N,4] x) => (float[N,4] y) { q, s, z = DynamicQuantizeLinear(x)
+            y = DequantizeLinear(q, s, z) }""",
+    ),
+]

@@ -1,0 +1,255 @@
+"""Quantized types that TensorRT does not support, in nodes and at the interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    name_of,
+    rule,
+    target_of,
+)
+
+from ._common import DEQUANTIZE, I2, QUANTIZE, U2, U4, U8, described, is_middle, read
+from ._remedy import around, fixed, floats, remedies
+
+MISSING = (TensorProto.INT16, TensorProto.UINT16, U4, I2, U2)
+
+
+@rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[57])
+def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match]:
+    """A QuantizeLinear to a type that TensorRT does not support: int16, uint16, uint4, int2 or uint2.
+
+    ## Why it matters
+    The parser fails. Measured with TensorRT-RTX 1.7.1: `Failed to import initializer` at the zero point (`Found
+    unsupported datatype (5) when importing initializer: z` for int16, `ONNX initializer z cannot be imported into
+    TensorRT!` for uint4), and `TensorRT only allows FP8, INT8, INT4, and FP4 quantization` or `Attribute output_dtype
+    specifies an unsupported data type` if an attribute names the type.
+
+    ## Fix
+    The integers are written in floats, float32 for 16 bits: `Clip(Round(x / s) + z, least, largest)` and `(q - z) *
+    s`. Bit-identical to ONNX Runtime and the ONNX reference, except for NaN. Requires `--numeric-fixes`: 16 bits
+    mostly mark tensors whose accuracy matters, which TensorRT need not quantize at all, so removing the quantization
+    is better still. uint4 becomes int4 around 0 if the data cannot reach the limits.
+
+    No fix if a size or a reader is unknown.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    linear = read(node, model)
+    if linear is None or not linear.quantizes or linear.elem not in MISSING or is_middle(linear):
+        return
+    region = around(linear, model)
+    reason = f" ({region.problem})" if region.problem else ""
+    yield Match(
+        f"{target_of(model).title} does not support quantization to {name_of(linear.elem)}{reason}",
+        node=node,
+        fix=remedies(region, model),
+        reads=region.reads,
+    )
+
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+
+
+quantization_to_unsupported_type.examples = [
+    Fixed(
+        "int16",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.1}, float z = {0}, float l = {-32768}, float h = {32767}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "uint16 by output_dtype alone, in half precision: the integers need float32",
+        before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) {
+            q = QuantizeLinear<output_dtype = 4>(x, s)  y = DequantizeLinear(q, s) }""",
+        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float l = {0}, float h = {65535}> {
+            d = Div(x, s)  w = Cast<to = FLOAT>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
+            n = Cast<to = FLOAT16>(c)  y = Mul(n, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "requires --numeric-fixes",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "uint4 around 3",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{3}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.5}, float z = {3}, float l = {0}, float h = {15}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "Microsoft's domain, which supported it before ONNX",
+        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint16 z = {32768}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.1}, float z = {32768}, float l = {0}, float h = {65535}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "uint4 around 8 is covered by QDQ001",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{8}}> {{ {_PAIR} }}",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "int8 and int4",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.5}, int8 z = {0}, int4 w = {0}> {
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
+            p = QuantizeLinear(d, s, w)  y = DequantizeLinear(p, s, w) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "a 16-bit zero point at a DequantizeLinear",
+        """g (int16[N,4] x) => (float[N,4] y) <float s = {0.1}, int16 z = {3}> { y = DequantizeLinear(x, s, z)
+            }""",
+        opset=21,
+    ),
+    Flagged(
+        "bfloat16 in opset 12, which has no operators for it",
+        """<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
+            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {bf16(0.5)}, uint16 z = {7}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+]
+
+
+@rule("QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[49, 36])
+def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
+    """A DequantizeLinear of uint8 that is not quantized in the graph: a graph input, directly or moved.
+
+    ## Why it matters
+    The parser fails: `Found unsupported input type of UINT8` (measured with TensorRT-RTX 1.7.1, with and without a
+    zero point). A network input may be uint8, but the only operation on it is a Cast.
+
+    ## Fix
+    `Mul(Sub(Cast(x), zero point), scale)`, with the Cast before any nodes that move the integers. Exact: the
+    differences are integers of at most 9 bits, and the product equals that of DequantizeLinear.
+
+    No fix if another node reads or produces the moved integers, or if a rank or size is unknown.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    """
+    linear = read(node, model)
+    if linear is None or linear.quantizes or linear.elem != U8 or fixed(linear.data):
+        return
+    region = around(linear, model)
+    if not region.sources or region.quantizers or region.dynamic or region.entries or region.products:
+        return
+    reason = f" ({region.problem})" if region.problem else ""
+    given = all(value.is_input and value.producer is None for value in region.sources)
+    yield Match(
+        f"{described(linear)} is dequantized, but not quantized by the graph: {target_of(model).title} "
+        f"only casts uint8{reason}",
+        node=node,
+        fix=floats(region, model, "replace by Mul(Sub(Cast(x), zero point), scale)") if given else None,
+        reads=region.reads,
+    )
+
+
+quantized_graph_input.examples = [
+    Fixed(
+        "an image with a zero point",
+        before="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {114}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, float z = {114}> {
+            f = Cast<to = FLOAT>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+    ),
+    Fixed(
+        "without a zero point",
+        before="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }",
+        after="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = FLOAT>(x)  y = Mul(f, s) }",
+    ),
+    Fixed(
+        "a Transpose before it",
+        before="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, uint8[4,N] t> {
+            t = Transpose(x)  y = DequantizeLinear(t, s) }""",
+        after="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, float[4,N] t> {
+            f = Cast<to = FLOAT>(x)  t = Transpose(f)  y = Mul(t, s) }""",
+    ),
+    Fixed(
+        "per-channel scales, opset 13",
+        before="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.02, 0.03}, uint8[2] z = {3, 4}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {0.02, 0.03}, float[1,2,1] z = {3, 4}> {
+            f = Cast<to = FLOAT>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+        opset=13,
+    ),
+    Fixed(
+        "two readers with different scales",
+        before="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
+            y = DequantizeLinear(x, s)  v = DequantizeLinear(x, t) }""",
+        after="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
+            f = Cast<to = FLOAT>(x)  y = Mul(f, s)  g = Cast<to = FLOAT>(x)  v = Mul(g, t) }""",
+    ),
+    Fixed(
+        "opset 10",
+        before="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, uint8 z = {114}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, float z = {114}> {
+            f = Cast<to = FLOAT>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+        opset=10,
+    ),
+    Flagged(
+        "another reader of the transposed integers",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (uint8[N,4] x) => (float[4,N] y, float[4,N] v) <float s = {0.02}> {
+            t = Transpose(x)  y = DequantizeLinear(t, s)  v = my.Op(t) }""",
+        runs=False,
+    ),
+    Flagged(
+        "the output of another operator, which may be quantized differently",
+        """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {3}> {
+            a = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)  y = DequantizeLinear(a, s, z) }""",
+    ),
+    Silent(
+        "int8 around 0", "g (int8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }"
+    ),
+    Silent(
+        "a Cast and Mul instead of DequantizeLinear",
+        "g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = FLOAT>(x)  y = Mul(f, s) }",
+    ),
+    Silent(
+        "quantized in the graph: covered by QDQ004",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.02}> {
+            q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s) }""",
+    ),
+    Silent(
+        "weights are covered by QDQ002",
+        """g (float[N,2] x) => (float[N,2] y) <uint8[2] w = {0, 255}, float s = {0.02}> {
+            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+    ),
+]

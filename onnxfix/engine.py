@@ -14,9 +14,8 @@ from onnxfix.edits import Edit, held, rewired, touched
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.fitting import refuse_misfit, unsound
 from onnxfix.graph.fingerprint import fingerprint
-from onnxfix.graph.imported import imported_nodes
 from onnxfix.graph.overlay import Node, Unknown, Value
-from onnxfix.graph.shared import elem_types, every_node
+from onnxfix.graph.shared import elem_types, every_node, imported_nodes
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity

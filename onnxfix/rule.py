@@ -32,9 +32,8 @@ from onnxfix.edits import (
     is_small,
     least_inputs,
 )
-from onnxfix.graph.imported import imported, imported_nodes
 from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, Unknown, UnknownAttribute, Use, Value, is_read
-from onnxfix.graph.shared import Operator, elem_types, every_node, shared
+from onnxfix.graph.shared import Operator, elem_types, every_node, imported, imported_nodes, shared
 from onnxfix.graph.signatures import Formal, signature, takes
 from onnxfix.model import Model
 from onnxfix.place import Place

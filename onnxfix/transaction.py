@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from onnxfix import edits as ed
-from onnxfix.changes import closing, declarations, nodes
+from onnxfix.changes import declarations, nodes
 from onnxfix.changes.messages import MARK, mark
 from onnxfix.changes.state import State
 from onnxfix.errors import EditError
@@ -65,7 +65,7 @@ class Transaction:
 
     def close(self) -> None:
         """Remove what the fixes left without a reader, and bring the protobuf's lists into order."""
-        closing.close(self._state)
+        declarations.close(self._state)
 
 
 def commit(model: Model, fixes: Iterable[Sequence[ed.Edit]], code: str = "") -> None:

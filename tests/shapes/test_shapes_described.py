@@ -12,7 +12,7 @@ from onnxfix.shapes import dimnames, inference, propagate
 from onnxfix.shapes.algebra.dim import MAX_TERMS
 from onnxfix.shapes.algebra.terms import broadcast, divide
 from onnxfix.shapes.ops.base import Call, Info, fits, wrap
-from onnxfix.shapes.ops.reshape import _vanishes
+from onnxfix.shapes.ops.layout import _vanishes
 from onnxfix.shapes.ops.schema import schema_elem
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import constant, symbol

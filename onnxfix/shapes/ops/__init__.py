@@ -12,7 +12,6 @@ from onnxfix.shapes.ops import (  # noqa: F401 - each fills TABLE by its decorat
     linalg,
     nn,
     reduce,
-    reshape,
     sequence,
     spatial,
 )

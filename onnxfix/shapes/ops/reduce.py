@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from onnxfix.shapes.ops.base import INTEGERS, Call, Elements, Info, Shape, axes_of, elements, transfer
-from onnxfix.shapes.ops.scalar import settle
+from onnxfix.shapes.ops.elementwise import settle
 from onnxfix.shapes.symbols import Dim, constant, dim_max, dim_min
 
 REDUCTIONS = [

@@ -226,13 +226,3 @@ def test_the_models_at_hand(tmp_path: Path) -> None:
         assert bool(mine) == bool(theirs), (peer.id, theirs, mine)
         invalid += bool(theirs)
     assert len(paths) > 60
-
-
-def test_no_weights_are_given_to_the_checker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, seen = saved(tmp_path, model_of(tensor_of("w", np.zeros(1 << 20, np.float32)))), []
-    monkeypatch.setattr(onnx.checker, "check_model", lambda name, **_: seen.append(Path(name)))
-    with tempfile.TemporaryDirectory() as folder:
-        assert not any(checker.check(str(path), folder))
-        assert seen[0].parent == Path(folder)
-        assert sum(item.stat().st_size for item in Path(folder).iterdir()) < 1000
-    assert path.stat().st_size > 1 << 22

@@ -25,7 +25,7 @@ import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import copying, lazy, loading, saving, scan, tensors, wire
 from onnxfix.files.atomic import temporary_beside
-from onnxfix.files.lazy import Pending, Source
+from onnxfix.files.lazy import Pending
 from onnxfix.forks import forked
 from onnxfix.model import Model
 from support import eager
@@ -206,17 +206,6 @@ def test_same(tmp_path: Path, word: str) -> None:
     assert (keys[0] == keys[1]) == equal
 
 
-def test_same_reads_nothing_where_lengths_or_fields_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = TensorProto(name="w", data_type=1, dims=[1000], float_data=FLOATS)
-    one = opened(tmp_path, tensor_of("w"), tensor_of("w", np.append(FLOATS, 0)), numbers)
-    monkeypatch.setattr(Source, "read", None)
-    first, longer, otherwise = one.proto.graph.initializer
-    assert not lazy.same(first, longer)
-    assert not lazy.same(first, otherwise)
-
-
 def test_keyed_hides_no_difference_outside_of_weights(tmp_path: Path) -> None:
     """Several stand-ins in one message; the same weight at two places of the file has one key."""
     loaded = opened(tmp_path, tensor_of("w"), tensor_of("w"), tensor_of("v"), tensor_of("w", FLOATS[::-1]))
@@ -228,18 +217,6 @@ def test_keyed_hides_no_difference_outside_of_weights(tmp_path: Path) -> None:
     assert lazy.keyed(first + turned) == lazy.keyed(again + turned) != lazy.keyed(turned + again)
     assert lazy.NONCE not in lazy.keyed(first + again + named + turned)
     assert lazy.keyed(b"no stand-in") == b"no stand-in"
-
-
-def test_a_weight_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = opened(tmp_path, tensor_of("w"))
-    data = loaded.proto.SerializeToString()
-    read: list[int] = []
-    real = Source.read
-    monkeypatch.setattr(
-        Source, "read", lambda self, at, length: read.append(length) or real(self, at, length)
-    )
-    assert lazy.keyed(data) == lazy.keyed(data)
-    assert read == [FLOATS.nbytes]
 
 
 def test_pending_reads_once_and_leaves_the_model_alone(tmp_path: Path) -> None:
@@ -281,20 +258,6 @@ def test_a_model_closes_its_file(tmp_path: Path) -> None:
     assert pending.model() == model_of(tensor_of("w"))
     assert eager.open_files() == before + 1
     del pending
-    assert eager.open_files() == before
-
-
-@pytest.mark.parametrize("data", [b"", b"\xff" * 400_000, model_of().SerializeToString()])
-def test_files_without_weights_are_closed_at_once(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(data)
-    gc.collect()  # what earlier tests left
-    before = eager.open_files()
-    for _ in range(3):
-        try:
-            loading.open_model(path)
-        except ModelError:
-            gc.collect()  # the frame of the error holds it
     assert eager.open_files() == before
 
 
@@ -470,33 +433,6 @@ def test_a_full_disk_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, i
         onnxfix.apply(path, output, in_place=in_place, verify=False, ignore=["GRA"])
     assert [item.name for item in tmp_path.iterdir()] == ["m.onnx"]
     assert path.read_bytes() == before
-
-
-def test_weights_are_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = model_of(tensor_of("w", BIG))
-    loaded, out = opened(tmp_path, *wanted.graph.initializer), tmp_path / "out.onnx"
-    monkeypatch.setattr(Source, "read", None)
-    saving.save(loaded.proto, out)
-    assert out.read_bytes() == wanted.SerializeToString(deterministic=True)
-
-
-def test_a_file_is_scanned_without_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read to open a model does not grow with its weights."""
-    read: list[int] = []
-    real = Source.read
-    monkeypatch.setattr(
-        Source, "read", lambda self, at, length: read.append(length) or real(self, at, length)
-    )
-    totals = []
-    for size in (1 << 18, 1 << 21):
-        path = written(
-            tmp_path, tensor_of("w", np.zeros(size, np.float32)), tensor_of("v", np.zeros(size, np.int64))
-        )
-        read.clear()
-        loading.open_model(path)
-        totals.append(sum(read))
-    assert totals[1] <= totals[0] + 64
-    assert totals[1] < 1 << 16
 
 
 # ------------------------------------------------------------------------------------------------------------- memory

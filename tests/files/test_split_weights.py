@@ -470,16 +470,6 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(tmp_path) == ["m.onnx"]
 
 
-def test_without_proof_the_original_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is for backends that it is, and onnx.checker is given no weights."""
-    path, wrote, real = written(tmp_path), list[str](), copying.write_pieces
-    monkeypatch.setattr(copying, "write_pieces", lambda pieces, to: (wrote.append(to.name), real(pieces, to)))
-    assert onnxfix.apply(path, tmp_path / "out.onnx", verify=False).output
-    assert len(wrote) == 2
-    assert all("out.onnx" in name for name in wrote)
-    assert np.array_equal(computed(tmp_path / "out.onnx"), computed(path))
-
-
 def test_a_result_that_does_not_verify(tmp_path: Path) -> None:
     """A required rung that cannot run: nothing is written, the weights neither."""
     path = written(tmp_path)

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, defs, helper, numpy_helper
 
-from onnxfix.edits import AddNode, RemoveNode, SetAttribute
+from onnxfix.edits import SetAttribute
 from onnxfix.errors import ModelError
 from onnxfix.files import loading, tensors
-from onnxfix.graph import attributes, order
+from onnxfix.graph import attributes
 from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import UnknownAttribute, is_read
 from onnxfix.model import Model
@@ -266,26 +266,6 @@ def test_constants_that_say_the_same_share_their_numbers_until_one_is_edited() -
     assert (a.constant().tolist(), b.constant().tolist()) == ([1, 2], [7, 8])
 
 
-def test_orders_are_worked_out_once_for_a_model_and_once_after_an_edit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-    real = order.orders
-    monkeypatch.setattr(order, "orders", lambda root: asked.append(root) or real(root))
-    model = Model(
-        proto_of("""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {
-            y = Neg(a)  a = Abs(x) }""")
-    )
-    for _ in range(2):
-        assert [node.op_type for node in model.orders[model.main]] == ["Abs", "Neg"]
-    assert asked == [model.main]
-    commit(
-        model, [[RemoveNode(model.main.nodes[0]), AddNode(model.main, helper.make_node("Exp", ["a"], ["y"]))]]
-    )
-    assert [node.op_type for node in model.orders[model.main]] == ["Abs", "Exp"]
-    assert asked == [model.main] * 2
-
-
 def test_what_an_annotation_names_is_read() -> None:
     proto = proto_of("""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {
         y = Neg(x)  a = Abs(x)  b = Exp(x)  c = Sin(x)  d = Cos(c) }""")
@@ -333,16 +313,6 @@ def test_a_type_that_is_not_onnxs_is_told_of_every_attribute_in_every_operator()
         assert contradicted(schema.name, version, "of_nobody", 1) is None
     assert contradicted("OfNobody", 17, "axis", 1) is None
     assert usual > seen / 2
-
-
-def test_ordinary_attributes_are_known_without_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attributes, "get_schema", None)
-    attributes._types.cache_clear()
-    text = """g (float[N,4] x) => (float[4,N] y) { c = Constant<value = float {2}>()  s = Softmax<axis = 1>(x)
-        t = Transpose<perm = [1, 0]>(s)  i = Cast<to = 10>(t)  f = Cast<to = 1>(i)  y = Mul(f, c) }"""
-    assert len(model_of(text).main.nodes) == 6
-    with pytest.raises(TypeError):
-        model_of("g (float[N] x) => (float[N] y) { y = LRN<size = 3>(x) }")
 
 
 @pytest.mark.parametrize(

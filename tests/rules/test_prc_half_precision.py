@@ -31,9 +31,7 @@ from onnxfix.verification.compare import twin
 from onnxfix.verification.compare.tolerance import tolerance_for
 from onnxfix.verification.verdict import CPU_RUNGS
 from onnxfix_rules.prc.norms import decomposed_norm_in_float32 as single_rule
-from onnxfix_rules.prc.norms import (
-    decomposed_norm_in_half_precision as norm_rule,
-)
+from onnxfix_rules.prc.norms import decomposed_norm_in_half_precision as norm_rule
 from onnxfix_rules.prc.prc002_epsilon_rounds_to_zero import epsilon_rounds_to_zero as epsilon_rule
 from onnxfix_rules.prc.prc003_constant_beyond_half_precision import (
     constant_beyond_half_precision as mask_rule,

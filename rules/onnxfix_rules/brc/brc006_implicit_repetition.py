@@ -22,14 +22,7 @@ from onnxfix.rule import (
     shared,
 )
 
-from ._common import (
-    MULTIDIRECTIONAL,
-    Broadcast,
-    Operand,
-    is_static_one,
-    label,
-    text,
-)
+from ._common import MULTIDIRECTIONAL, Broadcast, Operand, is_static_one, label, text
 from ._exact import safety_of_repetition
 from ._meet import Symbols, broadcasts, meetings
 

@@ -6,20 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from onnx import TensorProto
 
-from onnxfix.rule import (
-    Draft,
-    Fix,
-    Fixed,
-    Flagged,
-    Match,
-    Model,
-    Node,
-    Safety,
-    Severity,
-    Silent,
-    Value,
-    rule,
-)
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.ops.misimports import _deconv as dc
 
 

@@ -8,20 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.rule import (
-    Draft,
-    Fix,
-    Fixed,
-    Flagged,
-    Match,
-    Model,
-    Node,
-    Safety,
-    Severity,
-    Silent,
-    Value,
-    rule,
-)
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 _MODE = "coordinate_transformation_mode"
 

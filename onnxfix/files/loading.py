@@ -150,9 +150,7 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
         loaded = open_model(Path(source), large=large, budget=bounds.Budget())
         for location in loaded.external:
             confinement.name(Path(source).parent / location)
-        if loaded.outside:
-            return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
-        return loaded
+        return _with_data_files(loaded)
 
 
 def _from_memory(data: bytes) -> Loaded:
@@ -184,10 +182,7 @@ def load_whole(path: str | os.PathLike[str]) -> Loaded:
     with about(path):
         stamp = lazy.stamp(path)
         confinement.name(path)
-        data = read(path)
-        bounds.check(data)
-        loaded = Loaded(parse(data, str(path)), data, path)
-        return replace_fields(loaded, beside=((path, stamp), *_external(loaded)))
+        return _with_data_files(_in_memory(read(path), path, stamp, bounds.Budget()))
 
 
 def open_model(path: Path, *, large: int = LARGE, budget: bounds.Budget | None = None) -> Loaded:
@@ -210,49 +205,44 @@ def open_model(path: Path, *, large: int = LARGE, budget: bounds.Budget | None =
         source.size <= (SMALL if system.OPEN_FILES_CAN_BE_REPLACED else wire.PROTOBUF_LIMIT)
         and large >= LARGE
     ):
-        data = source.read(0, source.size)
-        _charge(data, budget)
-        return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
+        return _in_memory(source.read(0, source.size), path, source.stamp, budget)
     try:
         skeleton = scan.assemble(scan.cut(source, large, budget))
     except wire.Unusual:
         data = read(path)
         source.check()
-        _charge(data, budget)
-        return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
+        return _in_memory(data, path, source.stamp, budget)
     except wire.Malformed as found:
         raise _not_a_model(str(path), found, _kind_of(b"", source)) from None
     if len(skeleton) > wire.PROTOBUF_LIMIT:
         raise ModelError(f"{path}: takes more than 2 GB even without its weights, the limit of protobuf")
-    _charge(skeleton, budget)
+    if budget is not None:
+        bounds.check(skeleton)
     return Loaded(parse(skeleton, str(path), source), skeleton, path, source)
 
 
-def _charge(data: bytes, budget: bounds.Budget | None) -> None:
-    """Charge for all elements of a model.
+def _in_memory(data: bytes, path: Path, stamp: tuple[int, ...], budget: bounds.Budget | None) -> Loaded:
+    """A model from all bytes of its file.
 
     Raises:
-        TooLarge: it is beyond the budget.
+        ModelError: the bytes are no model, or beyond the budget.
     """
     if budget is not None:
         bounds.check(data)
+    return Loaded(parse(data, str(path)), data, path, beside=((path, stamp),))
 
 
-def _external(loaded: Loaded) -> tuple[tuple[Path, tuple[int, ...]], ...]:
-    """The external data files of a model, with their stamps.
+def _with_data_files(loaded: Loaded) -> Loaded:
+    """The model, with its external data files and their stamps among those beside it.
 
     Raises:
         ModelError: one is missing or too short for its tensors, or outside the model's folder.
     """
-    if loaded.path is None:
-        return ()
-    found: dict[Path, tuple[int, ...]] = {}
+    assert loaded.path is not None
     places: dict[str, Path] = {}
-    for tensor in loaded.outside:
-        path = tensors.external_range(tensor, loaded.path.parent, places)[0]
-        if path not in found:
-            found[path] = lazy.stamp(path)
-    return tuple(found.items())
+    paths = [tensors.external_range(tensor, loaded.path.parent, places)[0] for tensor in loaded.outside]
+    stamps = ((path, lazy.stamp(path)) for path in dict.fromkeys(paths))
+    return replace_fields(loaded, beside=(*loaded.beside, *stamps))
 
 
 def _check_readable(path: Path) -> None:

@@ -532,11 +532,10 @@ def test_words_about_a_missing_gpu_are_cut_where_there_is_a_reason() -> None:
 
 
 def test_every_rule_that_is_pointed_to_exists() -> None:
-    from onnxfix_rules.trt import _common as common
-    from onnxfix_rules.trt import trt003_warned_about as warnings
+    from onnxfix_rules.trt import results
 
-    told = [codes for _, codes in common._REASONS] + [codes for _, _, codes in warnings._KNOWN]
-    assert {code for codes in told for code in codes} | {common._DEAD} <= {one.code for one in RULES}
+    told = [codes for _, codes in results._REASONS] + [codes for _, _, codes in results._KNOWN]
+    assert {code for codes in told for code in codes} | {results._DEAD} <= {one.code for one in RULES}
 
 
 WARNING = "Make sure input x has Int64 binding."

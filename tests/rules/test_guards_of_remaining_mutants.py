@@ -20,7 +20,7 @@ from onnxfix_rules.brc import _meet
 from onnxfix_rules.brc.brc006_implicit_repetition import _repeats
 from onnxfix_rules.gra._common import is_handed_in
 from onnxfix_rules.int_._known import Known
-from onnxfix_rules.ops.expansions import _formulas, _own, _replacement, fourier
+from onnxfix_rules.ops.expansions import _formulas, _own, _refused, fourier
 from onnxfix_rules.ops.limits import ops066_lp_pool_form as ops066
 from onnxfix_rules.ops.misimports import _deconv, _ratios
 from onnxfix_rules.prc import _norm
@@ -167,7 +167,7 @@ def test_an_operator_of_unknown_types_gets_no_body() -> None:
 def test_sizes_of_heads() -> None:
     def size(shape: str) -> int | None:
         model = overlay(f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Abs(x) }}")
-        return _replacement._head_size(model.main.values["x"], 2, model)
+        return _refused._head_size(model.main.values["x"], 2, model)
 
     assert [size("2,5,8"), size("2,5,N"), size("2,2,5,4"), size("2,8")] == [4, None, 4, None]
 

@@ -28,7 +28,7 @@ from onnxfix.rule import (
 )
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops._nested import flat
-from onnxfix_rules.ops.expansions._replacement import data_of, reason
+from onnxfix_rules.ops.expansions._refused import data_of, reason
 
 if TYPE_CHECKING:
     from onnxfix_rules.ops.expansions._bodies import Body
@@ -115,10 +115,9 @@ def _match(node: Node, model: Model, target: Target) -> Match | None:
     rejection = reason(node, model, target)
     if not rejection or data_of(node) is None:
         return None
-    from onnxfix_rules.ops.expansions import _replacement  # lazy: start-up
-    from onnxfix_rules.ops.expansions._bodies import body_of  # lazy: start-up
+    from onnxfix_rules.ops.expansions import _bodies  # lazy: start-up
 
-    body = body_of(node, allow_self=target.imports(node.op_type) is True)
+    body = _bodies.body_of(node, allow_self=target.imports(node.op_type) is True)
     if body is None or len(body.outputs) < len(node.outputs):
         return None
     wanted = [is_read(value) for value in node.outputs]
@@ -126,14 +125,12 @@ def _match(node: Node, model: Model, target: Target) -> Match | None:
     if not any(wanted) or not _accepted(body, nodes, target):
         return None
     unsafe = body.may_have_no_steps(nodes) or _may_have_one_corner(node, model)
-    safety = Safety.UNSAFE if unsafe else _replacement.safety_of(body, nodes)
+    safety = Safety.UNSAFE if unsafe else _bodies.safety_of(body, nodes)
     count = sum(inner.op_type != "Constant" for inner in flat(nodes))
     return Match(
         f"{target.title} rejects this {node.op_type} ({rejection}); ONNX defines it by {count} supported operators",
         node=node,
-        fix=Fix(
-            f"decompose into {count} operators", _replacement.edits_for(node, body, nodes, wanted), safety
-        ),
+        fix=Fix(f"decompose into {count} operators", _bodies.edits_for(node, body, nodes, wanted), safety),
     )
 
 

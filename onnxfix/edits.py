@@ -7,7 +7,7 @@ values are fixed when the edit is written down, so the same fix always gives the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -138,48 +138,6 @@ Edit: TypeAlias = (
 )
 
 
-def touched(edits: Iterable[Edit]) -> set[object]:
-    """The nodes, values, scopes and new names that the edits change: a fix's write footprint.
-
-    Nodes that merely read another value afterwards are not in it: see ``rewired``.
-    """
-    found: set[object] = set()
-    for edit in edits:
-        if isinstance(edit, AddNode):
-            found.update((edit.scope, name) for name in (*edit.proto.output, *defined(edit.proto)) if name)
-        elif isinstance(edit, AddInitializer):
-            found.add((edit.scope, edit.tensor.name))
-        elif isinstance(edit, SetValueInfo):
-            found.add((edit.scope, "value_info", edit.name))
-        elif isinstance(edit, SortNodes):
-            found.add((edit.scope, "order"))
-        elif isinstance(edit, SetImport):
-            found.update(edit.scope.model.scopes)
-            found.update(edit.scope.model.nodes())
-        elif isinstance(edit, (ReplaceUses, RemoveInitializer)):
-            found.add(edit.value)
-        else:
-            found.add(edit.node)
-            if isinstance(edit, RemoveNode):
-                found.update(value for value in edit.node.outputs if value is not None)
-                for sub in edit.node.subgraphs:
-                    for scope in sub.walk():
-                        found.add(scope)
-                        found.update(scope.nodes)
-            value = renamed(edit)
-            if value is not None:
-                found.add(value)
-    return found
-
-
-def held(node: Node | None) -> set[object]:
-    """A node with its outputs, and the scopes, nodes and values in it: what a copy of it depends on."""
-    if node is None:
-        return set()
-    inside = (scope for sub in node.subgraphs for scope in sub.walk())
-    return touched([RemoveNode(node)]).union(*(scope.values.values() for scope in inside))
-
-
 def defined(node: NodeProto) -> Iterator[str]:
     """The names that the graphs in a node define, at any depth."""
     for attribute in node.attribute[:]:
@@ -192,31 +150,10 @@ def defined(node: NodeProto) -> Iterator[str]:
                 yield from defined(inner)
 
 
-def rewired(edits: Iterable[Edit]) -> set[object]:
-    """The consumers of replaced values, and the scopes that get something new.
-
-    Fixes that replace different inputs of one node, or add to one scope, do not meet in it. Where another one removes
-    the node or scope, they do.
-    """
-    found: set[object] = set()
-    for edit in edits:
-        if isinstance(edit, (AddNode, AddInitializer, SetValueInfo)):
-            found.add(edit.scope)
-        value = edit.value if isinstance(edit, ReplaceUses) else renamed(edit)
-        if value is not None:
-            found.update(use.node for use in value.uses)
-    return found
-
-
 def least_inputs(node: NodeProto) -> int:
     """How many inputs a node has to list, left out or not: a Loop its count and its condition. At the end of the list
     no others are left out, for ONNX Runtime refuses some nodes with such."""
     return 2 if node.op_type == "Loop" and node.domain in ("", "ai.onnx") else 0
-
-
-def renamed(edit: Edit) -> Value | None:
-    """The value that gets another name, which its consumers then read."""
-    return edit.node.outputs[edit.index] if isinstance(edit, SetOutput) else None
 
 
 _UNIQUELY_NAMED = ("QuantizeLinear", "DequantizeLinear")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfix import deadline
 from onnxfix.causes import Problem, cause_of
-from onnxfix.edits import Edit, held, rewired, touched
+from onnxfix.edits import Edit
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.fitting import refuse_misfit, unsound
 from onnxfix.graph.fingerprint import fingerprint
@@ -343,7 +343,9 @@ def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
 
 def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]:
     """Apply a non-conflicting set of the wanted fixes; the others wait for the next round."""
-    from onnxfix.transaction import Transaction  # lazy: start-up, `check` applies nothing
+    # `check` applies nothing.
+    from onnxfix.changes.footprint import held, rewired, touched  # lazy: start-up
+    from onnxfix.transaction import Transaction  # lazy: start-up
 
     done: list[Applied] = []
     refused: list[Problem] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.effort import DEFAULT, Effort
@@ -146,3 +146,14 @@ class RunOptions:
     structure_mb: int | None = None
     inputs_help: bool = False
     pictures: bool = False
+
+    def with_fields(self, fields: Mapping[str, Any]) -> RunOptions:
+        """The record with these fields, named as ``seed`` or, in one of its records, ``verification.seed``."""
+        own: dict[str, Any] = {}
+        inner: dict[str, dict[str, Any]] = {}
+        for path, value in fields.items():
+            record, _, name = path.rpartition(".")
+            (inner.setdefault(record, {}) if record else own)[name] = value
+        for record, values in inner.items():
+            own[record] = replace(getattr(self, record), **values)
+        return replace(self, **own)

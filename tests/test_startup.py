@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-import typer
 from onnx import parser
 
-from onnxfix.cli import arguments
 from onnxfix.cli.app import app
 from support.paths import ROOT
 from support.patience import PATIENCE
@@ -27,7 +24,7 @@ MODEL = """<ir_version: 10, opset_import: ["" : 18]>
 g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"""
 
 PROGRAM = """
-import gc, json, os, sys
+import json, os, sys
 sys.argv[0] = "onnxfix"
 from onnxfix.cli.app import main
 try:
@@ -35,8 +32,7 @@ try:
 except SystemExit as end:
     code = end.code
 blas = os.environ.get("OPENBLAS_NUM_THREADS")
-seen = {"modules": sorted(sys.modules), "code": code, "frozen": gc.get_freeze_count(), "blas": blas,
-        "collecting": gc.isenabled()}
+seen = {"modules": sorted(sys.modules), "code": code, "blas": blas}
 print(json.dumps(seen), file=sys.stderr)
 """
 FOREIGN = {
@@ -50,8 +46,8 @@ FOREIGN = {
     "ray",
 }
 """What only verification and fleets use."""
-TERMINAL = {"rich", "pydantic", "jinja2"}
-"""What only a terminal, a wrong argument and HTML need; old versions of typer load rich themselves."""
+TERMINAL = {"rich", "jinja2"}
+"""What only a terminal and HTML need; old versions of typer load rich themselves."""
 OWN = {
     "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
     "onnxfix.examination", "onnxfix.pipeline.lifting", "onnxfix.fleet.processes", "onnxfix.fleet.journal",
@@ -60,7 +56,7 @@ OWN = {
     "onnxfix.backends.reference", "onnxfix.trt.lift",
 }  # fmt: skip
 """Parts of onnxfix that ``check`` of a model has no use for."""
-SELDOM = {"hashlib", "fractions", "decimal", "secrets", "onnxfix.trt.records"}
+SELDOM = {"onnxfix.trt.records"}
 """What some models or options make it use."""
 
 
@@ -214,7 +210,7 @@ def test_help_version_and_completion_load_no_model_library(
 ) -> None:
     seen, out = run(*given, **environment)
     assert said in out
-    libraries = {"onnx", "numpy", "ml_dtypes", "google", "onnxfix_rules", "pydantic"} | FOREIGN
+    libraries = {"onnx", "numpy", "ml_dtypes", "google", "onnxfix_rules"} | FOREIGN
     assert within(seen["modules"], libraries) == set()
 
 
@@ -238,104 +234,3 @@ def test_every_command_is_there_by_its_entry_point() -> None:
 def test_the_users_choice_of_threads_stands(model: Path) -> None:
     assert run("check", model)[0]["blas"] == "1"
     assert run("check", model, OPENBLAS_NUM_THREADS="3")[0]["blas"] == "3"
-
-
-# Values that are converted without pydantic are what typer makes of them.
-
-
-def parsed(light: bool, given: list[str], program: typer.Typer = app) -> object:
-    """The values of an invocation, or the complaint about it."""
-    group: Any = typer.main.get_command(program)
-    if light:
-        arguments.lighten(group)
-    name, *rest = given
-    command = group.commands[name]
-    try:
-        with command.make_context(name, rest) as ctx:
-            return ctx.params
-    except Exception as error:  # what is wrong with a value is said in our words
-        return type(error), str(getattr(error, "param", error))
-
-
-HERE = str(Path(__file__).parent)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["check", "m.onnx"],
-        ["check"],
-        ["check", "a.onnx", HERE, "--select", "CST", "--select", "BRC,INT", "--fail-on", "never", "-q"],
-        ["check", "a", "--fail-on", "NEVER"],
-        ["check", "a", "--fail-on", "FailOn.never"],
-        ["check", "a", "--format", "xml"],
-        ["check", "a", "--format", ""],
-        ["check", "a", "--target", "", "--report", "r.json", "--timing-cache", "/nowhere/t"],
-        ["check", "a", "--unheard-of"],
-        ["check", ""],
-        ["check", "a", "--trt-min-shapes", "x:1x3", "--minShapes", "y:2"],
-        ["apply", "m.onnx", "--seed", "7", "--in-place", "--graphsurgeon", "a.py", "--graphsurgeon", "b.py"],
-        ["apply", "m.onnx", "--seed", "x"],
-        ["apply", "m.onnx", "--seed", "1.5"],
-        ["apply", "m.onnx", "-o", ".", "--no-verify"],
-        ["verify", "a", "b", "--max-batch", "4"],
-        ["verify", "a", "b", "--max-batch", "1"],
-        ["verify", "a"],
-        ["explain", "CST001"],
-        ["rules", "--format", "markdown"],
-        ["rules", "--format", "MARKDOWN"],
-    ],
-)
-def test_arguments_mean_what_typer_says(given: list[str]) -> None:
-    heavy = parsed(False, given)
-    assert parsed(True, given) == heavy
-    assert heavy
-
-
-class Color(enum.Enum):
-    RED = "red"
-
-
-other = typer.Typer()
-
-
-@other.command()
-def paint(
-    there: Annotated[Path | None, typer.Option(exists=True)] = None,
-    file: Annotated[Path | None, typer.Option(dir_okay=False)] = None,
-    whole: Annotated[Path | None, typer.Option(resolve_path=True)] = None,
-    color: Annotated[Color | None, typer.Option(case_sensitive=False)] = None,
-    length: Annotated[int | None, typer.Option(parser=len)] = None,
-) -> None:
-    """Options with constraints."""
-
-
-@other.command()
-def nothing() -> None:
-    """Two commands make a group."""
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        [],
-        ["--there", "/nowhere"],
-        ["--there", HERE],
-        ["--file", HERE],
-        ["--whole", f"{HERE}/../tests"],
-        ["--color", "RED"],
-        ["--color", "red"],
-        ["--length", "four"],
-    ],
-)
-def test_constraints_of_options_hold(given: list[str]) -> None:
-    heavy = parsed(False, ["paint", *given], other)
-    assert parsed(True, ["paint", *given], other) == heavy
-
-
-def test_a_path_that_cannot_be_read_is_left_to_typer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "m.onnx").touch()
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(arguments.NotPlain):
-        arguments.plain(Path, str(tmp_path / "m.onnx"))
-    assert arguments.plain(Path, str(tmp_path / "other")) == tmp_path / "other"

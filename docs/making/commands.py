@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
-
-import typer
 
 from making.tables import cell, code
-from onnxfix.cli.app import app
-from onnxfix.cli.examples import EXAMPLES
+from onnxfix.cli.commands import COMMANDS, Argument, Command
+from onnxfix.config.table import Option
 
 _HEAD = """\
 # Command reference
@@ -24,76 +21,58 @@ _OTHERS = "Options"
 
 def commands_page() -> str:
     """The page."""
-    group: Any = typer.main.get_command(app)
-    lines = [_HEAD]
-    lines += ["| command | what it does |", "|---|---|"]
-    for name, command in group.commands.items():
-        if not command.hidden:
-            lines.append(f"| [`{name}`](#onnxfix-{name}) | {cell(_first(command.help))} |")
-    for name, command in group.commands.items():
-        if not command.hidden:
-            lines += ["", *_command(name, command)]
+    lines = [_HEAD, "| command | what it does |", "|---|---|"]
+    for name, command in COMMANDS.items():
+        summary = command.help.partition("\n\n")[0]
+        lines.append(f"| [`{name}`](#onnxfix-{name}) | {cell(summary)} |")
+    for command in COMMANDS.values():
+        lines += ["", *_command(command)]
     return "\n".join(lines) + "\n"
 
 
-def _first(text: str | None) -> str:
-    """The first paragraph, in one line."""
-    return " ".join((text or "").partition("\n\n")[0].split())
-
-
-def _command(name: str, command: Any) -> Iterator[str]:
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
-    usage = " ".join(["onnxfix", name, *(_argument(one) for one in arguments), "[OPTIONS]"])
-    yield from (f"## onnxfix {name}", "", "```text", usage, "```", "", *_paragraphs(command.help))
-    if arguments:
+def _command(command: Command) -> Iterator[str]:
+    name = command.name
+    usage = " ".join(["onnxfix", name, *map(_argument, command.arguments), "[OPTIONS]"])
+    yield from (
+        f"## onnxfix {name}",
+        "",
+        "```text",
+        usage,
+        "```",
+        "",
+        *map(escaped, command.help.splitlines()),
+    )
+    if command.arguments:
         yield from ("", "| argument | meaning |", "|---|---|")
-        yield from (f"| {code(_argument(one))} | {cell(_words(one))} |" for one in arguments)
-    panels: dict[str, list[Any]] = {}
-    for one in options:
-        panels.setdefault(getattr(one, "rich_help_panel", None) or _OTHERS, []).append(one)
-    for panel, those in panels.items():
-        yield from ("", f"### {panel} of `{name}`", "", "| option | meaning |", "|---|---|")
-        yield from (f"| {_names(one)} | {cell(_words(one))} |" for one in those)
-    if name in EXAMPLES:
-        shown = (line for one in EXAMPLES[name] for line in (f"# {one.what}", one.line))
-        yield from ("", f"### Examples of `{name}`", "", "```sh", *shown, "```")
+        yield from (f"| {code(_argument(one))} | {cell(escaped(one.help))} |" for one in command.arguments)
+    groups: dict[str, list[Option]] = {}
+    for option in command.options:
+        if not option.hidden:
+            groups.setdefault(option.group or _OTHERS, []).append(option)
+    for group, options in groups.items():
+        yield from ("", f"### {group} of `{name}`", "", "| option | meaning |", "|---|---|")
+        yield from (f"| {_names(option)} | {cell(_words(option))} |" for option in options)
+    shown = (line for example, what in command.examples.items() for line in (f"# {what}", example))
+    yield from ("", f"### Examples of `{name}`", "", "```sh", *shown, "```")
 
 
-def _paragraphs(text: str | None) -> Iterator[str]:
-    """Help as Markdown: click's mark for text that is not wrapped is left out."""
-    yield from (escaped(line.strip()) for line in (text or "").replace("\b", "").strip().splitlines())
-
-
-def _argument(one: Any) -> str:
+def _argument(argument: Argument) -> str:
     """``MODEL...`` or ``[FIXED]``."""
-    name = (one.metavar or one.name or "").upper().strip("[].")
-    more = "..." if one.nargs == -1 or one.multiple else ""
-    return f"{name}{more}" if one.required else f"[{name}{more}]"
+    name = f"{argument.value}..." if argument.many else argument.value
+    return name if argument.required else f"[{name}]"
 
 
-def _names(one: Any) -> str:
+def _names(option: Option) -> str:
     """``-o FILE``, ``--output FILE`` as code."""
-    flag = getattr(one, "is_flag", False) or getattr(one, "count", False)
-    value = "" if flag else " " + (one.metavar or one.name.upper().replace("_", "-"))
-    names = sorted([*one.opts, *one.secondary_opts], key=lambda name: name.startswith("--"))
-    return ", ".join(code(f"{name}{value}") for name in names)
+    names = filter(None, [option.short, option.flag])
+    return ", ".join(code(f"{name} {option.value}".rstrip()) for name in names)
 
 
-def _words(one: Any) -> str:
+def _words(option: Option) -> str:
     """The help, the choices, and the default where it says something."""
-    text = escaped(" ".join((one.help or "").split()))
-    kind = getattr(one, "type_descriptor", None) or getattr(one, "type", None)
-    choices = [str(getattr(each, "value", each)) for each in getattr(kind, "choices", None) or ()]
-    default = getattr(one.default, "value", one.default)
-    if (
-        one.show_default is not True
-        or isinstance(default, bool)
-        or not isinstance(default, str | int | float)
-    ):
-        default = None
-    notes = [", ".join(map(code, choices))] if choices else []
-    notes += [f"default: {code(str(default))}"] if default not in (None, "") else []
+    notes = [", ".join(map(code, option.choices))] if option.choices else []
+    notes += [f"default: {code(str(option.default))}"] if option.default is not None else []
+    text = escaped(option.help)
     return f"{text} ({'; '.join(notes)})" if notes else text
 
 

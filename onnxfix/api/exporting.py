@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfix import packs as rule_packs
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
-from onnxfix.api.repair import rules_of, trt_of, verification_of
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
-from onnxfix.options import Fixes, Output, RunOptions
+from onnxfix.options import Output
 
 if TYPE_CHECKING:
     from onnxfix.report.report import Report
@@ -75,28 +74,18 @@ def export(
         ModelError: what it exported is not a valid model.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
-    from onnxfix.exporting import verb  # lazy: start-up
-
+    options = run_options(locals(), exported=True)
     path = keywords.path("output", output)
     if path is None:
         raise UsageError("output must be a path")
-    options = RunOptions(
-        rules=rules_of(select, ignore, target),
-        fixes=Fixes(
-            keywords.flag("numeric_fixes", numeric_fixes), keywords.flag("unsafe_fixes", unsafe_fixes)
-        ),
-        verification=replace(
-            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, effort, exported=True),
-            enabled=keywords.flag("verify", verify),
-            rung_timeout=keywords.limit("rung_timeout", rung_timeout),
-        ),
-        trt=trt_of(trt, benchmark=False),
+    options = replace(
+        options,
         output=Output(path),
-        memory_mb=keywords.megabytes("memory_mb", memory_mb),
-        timeout=keywords.limit("timeout", timeout),
-        structure_mb=keywords.megabytes("structure_mb", structure_mb),
+        verification=replace(options.verification, enabled=keywords.flag("verify", verify)),
     )
     compared = keywords.flag("against_pytorch", against_pytorch)
     say = keywords.progress(progress)
+    from onnxfix.exporting import verb  # lazy: start-up
+
     with rule_packs.chosen(keywords.names("packs", packs)):
         return verb.export(module, args, options, torch_kwargs, against_pytorch=compared, progress=say)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from onnxfix.allowance import structure_limit
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
-from onnxfix.options import Rules, RunOptions, Verification
+from onnxfix.options import RunOptions
 
 if TYPE_CHECKING:
     from onnxfix.diagnosis.records import Against, Diagnosis
@@ -72,18 +71,19 @@ def reduce(
     """
     from onnxfix.pipeline import reducing  # lazy: start-up
 
+    run = _run(inputs, input_shapes, seed, trt, memory_mb)
     options = reducing.ReduceOptions(
         keywords.text("check", check, "trt-build"),
         keywords.source("against", against) if against is not None else None,
         keywords.text("match", match, "Assertion failed"),
-        keywords.inputs(inputs),
-        keywords.shapes(input_shapes),
-        keywords.whole("seed", seed),
+        run.verification.inputs,
+        run.verification.input_shapes,
+        run.verification.seed,
         keywords.seconds("timeout", timeout),
         keywords.seconds("time_limit", time_limit) if time_limit is not None else None,
         keywords.flag("resume", resume),
-        keywords.trt(trt) if trt is not None else None,
-        keywords.megabytes("memory_mb", memory_mb),
+        run.trt if trt is not None else None,
+        run.memory_mb,
     )
     folder = keywords.path("output", output)
     with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
@@ -133,11 +133,7 @@ def diagnose(
 
     if against is not None:
         keywords.one_of("against", against, get_args(Against))
-    options = RunOptions(
-        verification=_verification(inputs, input_shapes, seed),
-        trt=keywords.trt(trt),
-        memory_mb=keywords.megabytes("memory_mb", memory_mb),
-    )
+    options = _run(inputs, input_shapes, seed, trt, memory_mb)
     with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
         return diagnosing.diagnose(
             keywords.source("model", model),
@@ -200,14 +196,7 @@ def precision(
 
     keywords.one_of("to", to, get_args(Low))
     max_error = keywords.number("max_error", max_error, "a number such as 0.01")
-    options = RunOptions(
-        rules=Rules(target=keywords.text("target", target, "trt11")),
-        verification=replace(
-            _verification(inputs, input_shapes, seed), rungs=keywords.checks("rungs", rungs)
-        ),
-        trt=keywords.trt(trt),
-        memory_mb=keywords.megabytes("memory_mb", memory_mb),
-    )
+    options = _run(inputs, input_shapes, seed, trt, memory_mb, target=target, rungs=rungs)
     wish = Wish(
         to,
         max_error,
@@ -274,11 +263,8 @@ def layers(
     """
     from onnxfix.pipeline import layering  # lazy: start-up
 
-    options = RunOptions(
-        verification=_verification(inputs, input_shapes, seed),
-        trt=keywords.trt(trt, builds=keywords.whole("builds", builds, 1)),
-        memory_mb=keywords.megabytes("memory_mb", memory_mb),
-    )
+    options = _run(inputs, input_shapes, seed, trt, memory_mb)
+    options = options.with_fields({"trt.builds": keywords.whole("builds", builds, 1)})
     with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
         return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
 
@@ -318,9 +304,14 @@ def lift(
         return lifting.lift(model, destination, trt=keywords.trt(trt), progress=say)
 
 
-def _verification(inputs: Inputs | None, input_shapes: Shapes, seed: int) -> Verification:
-    return Verification(
-        inputs=keywords.inputs(inputs),
-        input_shapes=keywords.shapes(input_shapes),
-        seed=keywords.whole("seed", seed),
-    )
+def _run(
+    inputs: Inputs | None,
+    input_shapes: Shapes,
+    seed: int,
+    trt: TrtOptions | None,
+    memory_mb: int | None,
+    **more: Any,
+) -> RunOptions:
+    """The keywords that these functions share, as a record."""
+    given = {"inputs": inputs, "input_shapes": input_shapes, "seed": seed, "trt": trt, "memory_mb": memory_mb}
+    return run_options(given | more)

@@ -6,13 +6,14 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onnxfix.config.table import OPTIONS, Kind
 from onnxfix.effort import Effort, effort_of
 from onnxfix.errors import UsageError
-from onnxfix.names import RUNGS
+from onnxfix.names import PYTORCH, RUNGS
+from onnxfix.options import RunOptions
 
 if TYPE_CHECKING:
     from onnxfix.pipeline.opening import Source
@@ -29,6 +30,33 @@ Polygraphy's JSON."""
 Progress = Callable[[str], None]
 
 _T = TypeVar("_T")
+_OPTIONS = {option.keyword or name: option for name, option in OPTIONS.items() if option.field}
+"""The options of the table that are keywords."""
+
+
+def run_options(given: Mapping[str, Any], *, exported: bool = False) -> RunOptions:
+    """The record of a run. ``given`` are keywords, such as the ``locals()`` of a function; those that are no options of
+    the table are left out, ``trt`` excepted. ``exported``: the model comes from PyTorch in the same run.
+
+    Raises:
+        UsageError: a value is of another type, or names something that does not exist.
+    """
+    fields: dict[str, Any] = {}
+    for keyword, value in given.items():
+        option = _OPTIONS.get(keyword)
+        if option is None:
+            continue
+        if option.kind is Kind.CHECKS:
+            known = (*RUNGS, PYTORCH) if exported and keyword == "require" else RUNGS
+            checked: Any = checks(keyword, value, known)
+        elif option.kind in (Kind.TEXT, Kind.SIZES, Kind.VALUES):
+            checked = (text if option.kind is Kind.TEXT else mapping)(keyword, value, option.example)
+        else:
+            checked = _READERS[option.kind](keyword, value)
+        if checked is not None and checked is not False:  # False and None: as without the keyword
+            fields[option.field] = checked
+    options = RunOptions() if given["trt"] is False else RunOptions(trt=trt(given["trt"]))
+    return options.with_fields(fields)
 
 
 def refused(keyword: str, wanted: str, given: object) -> UsageError:
@@ -189,7 +217,7 @@ def limit(keyword: str, given: Any) -> float | None:
     return found
 
 
-def number(keyword: str, given: Any, wanted: str) -> float:
+def number(keyword: str, given: Any, wanted: str = "a number") -> float:
     """A number.
 
     Raises:
@@ -236,7 +264,7 @@ def progress(given: Any) -> Progress | None:
     raise refused("progress", "a function of a text", given)
 
 
-def shapes(given: Shapes | None) -> tuple[str, ...] | dict[str, tuple[int, ...]]:
+def shapes(keyword: str, given: Shapes | None) -> tuple[str, ...] | dict[str, tuple[int, ...]]:
     """Shapes of inputs, by their names or as texts.
 
     Raises:
@@ -246,23 +274,23 @@ def shapes(given: Shapes | None) -> tuple[str, ...] | dict[str, tuple[int, ...]]
     if isinstance(given, str):
         return (given,)
     if isinstance(given, Mapping):
-        return {_name("input_shapes", name): _shape(name, shape) for name, shape in given.items()}
-    some = () if given is None else _items("input_shapes", wanted, given)
+        return {_name(keyword, name): _shape(f"{keyword}[{name!r}]", shape) for name, shape in given.items()}
+    some = () if given is None else _items(keyword, wanted, given)
     if not all(isinstance(one, str) for one in some):
-        raise refused("input_shapes", wanted, given)
+        raise refused(keyword, wanted, given)
     return tuple(some)
 
 
-def _shape(name: str, given: Any) -> tuple[int, ...]:
+def _shape(keyword: str, given: Any) -> tuple[int, ...]:
     some = [given] if _whole(given) is not None else given.tolist() if hasattr(given, "tolist") else given
     wanted = "a shape such as (1, 3, 224, 224)"
-    sizes = [_whole(one) for one in _items(f"input_shapes[{name!r}]", wanted, some)]
+    sizes = [_whole(one) for one in _items(keyword, wanted, some)]
     if any(one is None or one < 0 for one in sizes):
-        raise UsageError(f"input_shapes[{name!r}] is {wanted}, not {tuple(some)}")
+        raise UsageError(f"{keyword} is {wanted}, not {tuple(some)}")
     return tuple(one for one in sizes if one is not None)
 
 
-def inputs(given: Inputs | None) -> PathLike | list[dict[str, Any]] | None:
+def inputs(keyword: str, given: Inputs | None) -> PathLike | list[dict[str, Any]] | None:
     """A path, or what is fed, one dict after the other. Files among several are read.
 
     Raises:
@@ -272,19 +300,21 @@ def inputs(given: Inputs | None) -> PathLike | list[dict[str, Any]] | None:
         return given
     wanted = "a dict of arrays such as {'image': array}, several of those, or a path"
     found = []
-    for one in [given] if isinstance(given, Mapping) else _items("inputs", wanted, given):
+    for one in [given] if isinstance(given, Mapping) else _items(keyword, wanted, given):
         if isinstance(one, (str, os.PathLike)):
             from onnxfix.verification.feeds.files import load_inputs  # lazy: start-up
 
             found += load_inputs(os.fspath(one))
         elif isinstance(one, Mapping):
-            found.append({_name("inputs", name): _value(name, value) for name, value in one.items()})
+            found.append(
+                {_name(keyword, name): _value(f"{keyword}[{name!r}]", value) for name, value in one.items()}
+            )
         else:
-            raise refused("inputs" if one is given else "an item of inputs", wanted, one)
+            raise refused(f"an item of {keyword}", wanted, one)
     return found
 
 
-def _value(name: str, given: Any) -> Any:
+def _value(keyword: str, given: Any) -> Any:
     """An array of another library, such as PyTorch, as one of numpy; whatever else as it is."""
     import numpy as np  # lazy: start-up
 
@@ -293,22 +323,22 @@ def _value(name: str, given: Any) -> Any:
     try:
         return np.asarray(given)
     except Exception as error:  # whatever another library raises: on a GPU, with a gradient
-        raise UsageError(f"inputs[{name!r}] cannot be read as an array: {error}") from None
+        raise UsageError(f"{keyword} cannot be read as an array: {error}") from None
 
 
-def effort(given: Any) -> Effort:
+def effort(keyword: str, given: Any) -> Effort:
     """What checks may cost.
 
     Raises:
         UsageError: there is no such effort.
     """
     if isinstance(given, bool) or not isinstance(given, (str, Real)):
-        raise refused("effort", "a name or a number of seconds", given)
+        raise refused(keyword, "a name or a number of seconds", given)
     return effort_of(given if isinstance(given, str) else float(given))
 
 
-def trt(given: Any, **more: Any) -> TrtOptions:
-    """TensorRT's options, with some of them replaced.
+def trt(given: Any) -> TrtOptions:
+    """TensorRT's options.
 
     Raises:
         UsageError: they are something else.
@@ -319,7 +349,7 @@ def trt(given: Any, **more: Any) -> TrtOptions:
         given = TrtOptions()
     if not isinstance(given, TrtOptions):
         raise refused("trt", "onnxfix.TrtOptions(...)", given)
-    return replace(given, **more) if more else given
+    return given
 
 
 def _items(keyword: str, wanted: str, given: Any) -> Sequence[Any]:
@@ -344,3 +374,22 @@ def _whole(given: Any) -> int | None:
         return operator.index(given)
     except TypeError:  # an array of several
         return None
+
+
+def _tolerance(keyword: str, given: Any) -> float | None:
+    return None if given is None else number(keyword, given)
+
+
+_READERS: dict[Kind, Callable[[str, Any], Any]] = {
+    Kind.FLAG: flag,
+    Kind.NAMES: names,
+    Kind.WHOLE: whole,
+    Kind.NUMBER: _tolerance,
+    Kind.SECONDS: limit,
+    Kind.MEGABYTES: megabytes,
+    Kind.EFFORT: effort,
+    Kind.FILES: paths,
+    Kind.INPUTS: inputs,
+    Kind.SHAPES: shapes,
+}
+"""What reads a keyword, by the kind of its option."""

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfix import packs as rule_packs
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.api.signatures import readable
+from onnxfix.config.table import MAX_BATCH
 from onnxfix.errors import UsageError
-from onnxfix.names import PYTORCH, RUNGS
-from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
 
 if TYPE_CHECKING:
     from onnxfix.pipeline.opening import Source
     from onnxfix.report.report import Report
     from onnxfix.trt.records import TrtOptions
-
-MAX_BATCH = 2**31 - 1
-"""The largest batch of a sweep: TensorRT's dimensions are no larger."""
 
 
 @readable
@@ -68,20 +64,11 @@ def check(
         ModelError: the model cannot be read, or is not a valid graph.
         UsageError: a selector, a pack or the target does not exist, or ``trt`` is given and TensorRT is not available.
     """
+    options = run_options({**locals(), "trt": trt or False})
+    if options.trt is None and (options.verification.inputs is not None or options.verification.input_shapes):
+        raise UsageError("inputs and input_shapes have no effect without trt")
     from onnxfix.pipeline import checking  # lazy: start-up
 
-    given, shapes = keywords.inputs(inputs), keywords.shapes(input_shapes)
-    if trt is False and (given is not None or shapes):
-        raise UsageError("inputs and input_shapes have no effect without trt")
-    options = RunOptions(
-        rules=rules_of(select, ignore, target),
-        verification=Verification(inputs=given, input_shapes=shapes, seed=keywords.whole("seed", seed)),
-        trt=None if trt is False or trt is None else keywords.trt(trt),
-        memory_mb=keywords.megabytes("memory_mb", memory_mb),
-        timeout=keywords.limit("timeout", timeout),
-        structure_mb=keywords.megabytes("structure_mb", structure_mb),
-        inputs_help=keywords.flag("inputs_help", inputs_help),
-    )
     with rule_packs.chosen(keywords.names("packs", packs)):
         return checking.check(keywords.source("source", source), options, keywords.progress(progress))
 
@@ -173,46 +160,11 @@ def apply(
         OnnxfixError: the output cannot be written, or ``timeout`` was over before anything was checked. Nothing
             half-written is left behind.
     """
-    from onnxfix.pipeline import applying  # lazy: start-up
-
-    options = RunOptions(
-        rules=rules_of(select, ignore, target),
-        fixes=Fixes(
-            keywords.flag("numeric_fixes", numeric_fixes),
-            keywords.flag("unsafe_fixes", unsafe_fixes),
-            keywords.flag("simplify", simplify),
-            keywords.paths("graphsurgeon", graphsurgeon),
-        ),
-        specialization=Specialization(
-            keywords.mapping("fix_dims", fix_dims, "{'batch': 1}"),
-            keywords.mapping("fix_inputs", fix_inputs, "{'training': False}"),
-            keywords.flag("static", static),
-            keywords.flag("keep_inputs", keep_inputs),
-        ),
-        verification=replace(
-            verification_of(
-                inputs,
-                input_shapes,
-                seed,
-                require,
-                rungs,
-                rtol,
-                atol,
-                effort,
-                exported=keywords.is_program(source),
-            ),
-            enabled=keywords.flag("verify", verify),
-            rung_timeout=keywords.limit("rung_timeout", rung_timeout),
-        ),
-        trt=trt_of(trt, benchmark),
-        output=Output(
-            keywords.path("output", output),
-            keywords.flag("in_place", in_place),
-            share_data=keywords.flag("share_data", share_data),
-        ),
-        memory_mb=keywords.megabytes("memory_mb", memory_mb),
-        timeout=keywords.limit("timeout", timeout),
-        structure_mb=keywords.megabytes("structure_mb", structure_mb),
+    options = run_options(locals(), exported=keywords.is_program(source))
+    options = replace(
+        options,
+        output=replace(options.output, path=keywords.path("output", output)),
+        verification=replace(options.verification, enabled=keywords.flag("verify", verify)),
     )
     say = keywords.progress(progress)
     with rule_packs.chosen(keywords.names("packs", packs)):
@@ -220,6 +172,8 @@ def apply(
             from onnxfix.exporting import verb  # lazy: needs torch
 
             return verb.apply(source, options, say)
+        from onnxfix.pipeline import applying  # lazy: start-up
+
         return applying.apply(keywords.source("source", source), options, say)
 
 
@@ -260,63 +214,12 @@ def verify(
     Raises:
         ModelError, UsageError: as for ``apply``.
     """
-    from onnxfix.pipeline import verifying  # lazy: start-up
-
+    options = run_options(locals())
     if keywords.whole("batch_sweep", batch_sweep) and not 2 <= batch_sweep <= MAX_BATCH:
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
-    verification = verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, effort)
-    options = RunOptions(
-        verification=replace(
-            verification,
-            exact=keywords.flag("exact", exact),
-            rung_timeout=keywords.limit("rung_timeout", rung_timeout),
-        ),
-        trt=replace(trt_of(trt, benchmark), batch_sweep=batch_sweep),
-        memory_mb=keywords.megabytes("memory_mb", memory_mb),
-        timeout=keywords.limit("timeout", timeout),
-        structure_mb=keywords.megabytes("structure_mb", structure_mb),
-    )
+    from onnxfix.pipeline import verifying  # lazy: start-up
+
+    options = options.with_fields({"trt.batch_sweep": batch_sweep})
     first = keywords.source("original", original)
     second = keywords.source("fixed", fixed) if fixed is not None else None
     return verifying.verify(first, second, options, keywords.progress(progress))
-
-
-def rules_of(select: Names | None, ignore: Names | None, target: str | None) -> Rules:
-    """The keywords about rules as a record."""
-    return Rules(
-        keywords.names("select", select),
-        keywords.names("ignore", ignore),
-        keywords.text("target", target, "trt11"),
-    )
-
-
-def verification_of(
-    inputs: Inputs | None,
-    input_shapes: Shapes,
-    seed: int,
-    require: Names,
-    rungs: Names | None,
-    rtol: float | None,
-    atol: float | None,
-    effort: str | float,
-    *,
-    exported: bool = False,
-) -> Verification:
-    """The keywords about the proof as a record. ``exported``: the model comes from PyTorch in the same run."""
-    known = (*RUNGS, PYTORCH) if exported else RUNGS
-    return Verification(
-        require=keywords.checks("require", require, known) or (),
-        inputs=keywords.inputs(inputs),
-        input_shapes=keywords.shapes(input_shapes),
-        seed=keywords.whole("seed", seed),
-        rungs=keywords.checks("rungs", rungs),
-        rtol=None if rtol is None else keywords.number("rtol", rtol, "a number"),
-        atol=None if atol is None else keywords.number("atol", atol, "a number"),
-        effort=keywords.effort(effort),
-    )
-
-
-def trt_of(trt: TrtOptions | bool | None, benchmark: bool) -> TrtOptions:
-    """The keywords about TensorRT as a record."""
-    options = keywords.trt(trt)
-    return replace(options, benchmark=True) if keywords.flag("benchmark", benchmark) else options

@@ -1,4 +1,5 @@
-"""The command line: parses, calls, prints, picks the exit code. No logic of its own; one module for each command.
+"""The command line: typer parses by the table of commands, a module for each command calls, prints and picks the exit
+code.
 
 Exit codes: 0 nothing left at or above ``--fail-on``; 1 findings remain (or a fix was withdrawn); 2 usage error,
 unreadable model, internal error; 3 verification failed; 130 interrupted (143 by SIGTERM, 129 by
@@ -11,16 +12,21 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
-from typing import Annotated
+from inspect import Parameter, Signature
+from typing import Annotated, Any
 
 import typer
 
 from onnxfix._version import __version__
-from onnxfix.cli.arguments import lighten
-from onnxfix.cli.help import Command, Group
+from onnxfix.cli import completion
+from onnxfix.cli.commands import COMMANDS, Argument, Command
+from onnxfix.cli.given import Given, parser_of
+from onnxfix.cli.guard import guarded
+from onnxfix.cli.help import HelpCommand, HelpGroup
+from onnxfix.config.table import Kind, Option
 from onnxfix.interrupts import leave
+from onnxfix.packs import NONE, restored
 from onnxfix.packs import VARIABLE as PACKS
 
 
@@ -28,13 +34,6 @@ def _version(value: bool) -> None:
     if value:
         typer.echo(f"onnxfix {__version__}")
         raise typer.Exit
-
-
-def _restore(packs: str | None) -> None:
-    if packs is None:
-        os.environ.pop(PACKS, None)
-    else:
-        os.environ[PACKS] = packs
 
 
 def root(
@@ -53,18 +52,8 @@ def root(
 ) -> None:
     """Repair ONNX models for TensorRT, and prove that they still compute the same."""
     if packs is not None:
-        before = os.environ.get(PACKS)
-        os.environ[PACKS] = packs.strip() or "none"  # the worker processes of this run have it too
-        context.call_on_close(lambda: _restore(before))
-
-
-_COMMANDS = {
-    "Find and repair": ("check", "apply", "verify"),
-    "Find out why": ("diagnose", "diff", "view", "reduce", "layers", "lift"),
-    "Convert": ("precision",),
-    "Look up": ("explain", "rules", "doctor"),
-}
-"""The commands, each a function in a module of its name, which is loaded when the command is run or listed."""
+        context.with_resource(restored())
+        os.environ[PACKS] = packs.strip() or NONE  # the worker processes of this run have it too
 
 
 _ALIASES = {
@@ -74,81 +63,94 @@ _ALIASES = {
 """Options as trtexec and Polygraphy spell them, and as we do. Neither help nor completions show them."""
 
 
-def _loaded(name: str) -> Callable[..., None]:
-    function: Callable[..., None] = getattr(import_module(f"onnxfix.cli.{name}"), name)
-    return function
-
-
-def program(only: str = "", *, listed: bool = False) -> typer.Typer:
-    """The program, or with the name of a command, the program with that command alone; ``listed``: with commands that
-    can be listed, and have no parameters.
-
-    typer inspects every parameter of every command that it is given: for one of the commands instead of all, `check`
-    takes 5 % less processor time, and `--help`, for none, a fifth.
-    """
-    found = typer.Typer(
+def program(only: str = "") -> typer.Typer:
+    """The program, or with the name of a command, the program with that command alone: typer inspects every parameter
+    of every command that it is given."""
+    made = typer.Typer(
         name="onnxfix",
-        cls=Group,
+        cls=HelpGroup,
         help="Repair ONNX models for TensorRT, and prove that they still compute the same.",
         no_args_is_help=True,
-        rich_markup_mode=None,  # cli.help writes the help: rich alone would double the start-up
+        rich_markup_mode=None,  # cli.help writes the help
         pretty_exceptions_enable=False,
         context_settings={
             "help_option_names": ["-h", "--help"],
             "token_normalize_func": lambda name: _ALIASES.get(name, name),
         },
     )
-    found.callback()(root)
-    for panel, names in _COMMANDS.items():
-        for name in names:
-            if only in ("", name):
-                command = _listed(_loaded(name)) if listed else _loaded(name)
-                found.command(cls=Command, rich_help_panel=panel)(command)
-    return found
+    made.callback()(root)
+    for command in COMMANDS.values():
+        if only in ("", command.name):
+            made.command(command.name, cls=HelpCommand, rich_help_panel=command.panel)(_callback(command))
+    return made
 
 
-def _listed(command: Callable[..., None]) -> Callable[[], None]:
-    """What has a command's name and description. No command line of ``_LISTING`` runs it."""
+def _callback(command: Command) -> Callable[..., None]:
+    """What typer takes for a command: a function with a parameter for each argument and option."""
 
-    def nothing() -> None:
-        raise NotImplementedError
+    def call(**values: Any) -> None:
+        with guarded(values.get("format", "text"), values.get("structure_limit")):
+            module = import_module(f"onnxfix.cli.{command.module}")
+            getattr(module, command.name)(Given(command, values))
 
-    nothing.__name__, nothing.__doc__ = command.__name__, command.__doc__
-    return nothing
+    parameters = [*map(_argument, command.arguments), *map(_option, command.options)]
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    call.__name__, call.__doc__, call.__annotations__ = command.name, command.help, {}
+    return call
 
 
-_LISTING = (["-h"], ["--help"], ["--version"])
-"""Command lines that run no command, and show the parameters of none. A shell asks for completions without words."""
+def _argument(argument: Argument) -> Parameter:
+    info = typer.Argument(
+        metavar=argument.value, help=argument.help, autocompletion=completion.of(argument.complete)
+    )
+    return _parameter(argument.name, list[str] if argument.many else str, info, argument.required)
 
 
-@cache
+def _option(option: Option) -> Parameter:
+    text = f"{option.help} [{'; '.join(option.notes)}]" if option.notes else option.help
+    complete = completion.choices_of(option.choices) if option.choices else completion.of(option.complete)
+    info = typer.Option(
+        option.flag,
+        *filter(None, [option.short]),
+        metavar=option.value or None,
+        help=text,
+        show_default=False,
+        hidden=option.hidden,
+        rich_help_panel=option.group or None,
+        autocompletion=complete,
+        parser=parser_of(option),
+    )
+    kind = bool if option.kind is Kind.FLAG else list[str] if option.kind.repeatable else str
+    default = False if option.kind is Kind.FLAG else option.default
+    return _parameter(option.name, kind, info, option.required, default)
+
+
+def _parameter(name: str, kind: Any, info: Any, required: bool, default: Any = None) -> Parameter:
+    """A parameter of a function that typer reads."""
+    return Parameter(
+        name,
+        Parameter.KEYWORD_ONLY,
+        default=Parameter.empty if required else default,
+        annotation=Annotated[kind if required or default is not None else kind | None, info],
+    )
+
+
 def __getattr__(name: str) -> typer.Typer:
     """``app``: the program with all of its commands, which only tests and docs use."""
     if name != "app":
         raise AttributeError(name)
+    globals()["app"] = program()
     return program()
 
 
-def _asked() -> str:
-    """The command that the first word of the command line names; "" where it names none."""
-    first = next(iter(sys.argv[1:]), "")
-    return first if any(first in names for names in _COMMANDS.values()) else ""
-
-
 def command() -> Callable[[], None]:
-    """What the command line names, loaded and ready to be called.
-
-    Garbage is not collected before a command calls ``guard.collect_garbage``, which those about several models do:
-    the objects of start-up and of one model stay anyway. For ``check`` of 100 nodes that saves 0.07 s of 0.31 s of
-    processor time.
-    """
+    """What the command line names, ready to be called."""
     # numpy's BLAS would start a thread for every core when it is loaded; onnxfix multiplies no matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    gc.disable()
-    made = program(listed=True) if sys.argv[1:] in _LISTING else program(_asked())
-    found = typer.main.get_command(made)
-    lighten(found)
-    return found
+    gc.set_threshold(100_000, 20, 100)  # a run makes many objects, and few that are garbage
+    first = next(iter(sys.argv[1:]), "")
+    called: Callable[[], None] = typer.main.get_command(program(first if first in COMMANDS else ""))
+    return called
 
 
 def main(run: Callable[[], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a shell completes besides commands and choices: targets, checks and rules. It imports no model library.
+"""What a shell completes besides commands: choices, targets, checks and rules. It imports no model library.
 
 Rules are read from their catalog; importing them would take half a second. Rules of other packs are not listed.
 """
@@ -7,11 +7,26 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from onnxfix.names import RUNGS, TARGETS
+from onnxfix.packs import BUILT_IN
 
-BUILT_IN = "onnxfix_rules"
+
+def of(name: str) -> Callable[[str], Any] | None:
+    """The function of that name in this module, which completes a value; None for no name."""
+    return {"targets": targets, "checks": checks, "failures": failures, "rules": rules}.get(name)
+
+
+def choices_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """A function that completes one of these values."""
+
+    def choices(incomplete: str) -> list[str]:
+        return [name for name in known if name.startswith(incomplete)]
+
+    return choices
 
 
 def targets(incomplete: str) -> list[tuple[str, str]]:
@@ -19,7 +34,7 @@ def targets(incomplete: str) -> list[tuple[str, str]]:
     return [(name, line.title) for name, line in TARGETS.items() if name.startswith(incomplete.lower())]
 
 
-def rungs(incomplete: str) -> list[str]:
+def checks(incomplete: str) -> list[str]:
     """Checks, also behind a comma."""
     before, last = _last(incomplete)
     return [before + name for name in RUNGS if name.startswith(last) and name not in before.split(",")]
@@ -33,11 +48,11 @@ def failures(incomplete: str) -> list[str]:
 def rules(incomplete: str) -> list[tuple[str, str]]:
     """Families and codes of rules with their names, also behind a comma; names where no code begins like that."""
     before, last = _last(incomplete)
-    known = known_rules()
+    known, code_start = known_rules(), last.upper()
     families = dict.fromkeys(code[:3] for code in known)
-    found = [(family, "all of the family") for family in families if _begins(family, last)]
+    found = [(family, "all of the family") for family in families if family.startswith(code_start)]
     if len(found) < 2:  # more would be too many to choose from
-        found += [(code, name) for code, name in known.items() if _begins(code, last)]
+        found += [(code, name) for code, name in known.items() if code.startswith(code_start)]
     found = found or [(name, code) for code, name in known.items() if name.startswith(last.lower())]
     return [(before + value, text) for value, text in found]
 
@@ -55,7 +70,3 @@ def _last(incomplete: str) -> tuple[str, str]:
     """What stands before the last comma, with it, and what stands behind."""
     before, comma, last = incomplete.rpartition(",")
     return before + comma, last
-
-
-def _begins(code: str, text: str) -> bool:
-    return code.startswith(text.upper())

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfix.allowance import structure_limit
+from onnxfix.cli.reports import Destination
 from onnxfix.errors import UsageError
 from onnxfix.files.apart import File, data_named, files_named, inputs_of, replaceable, separate
 from onnxfix.fleet.paths import is_remote
 
 if TYPE_CHECKING:
-    from onnxfix.cli.reports import Destination
     from onnxfix.fleet.work import Task
     from onnxfix.options import RunOptions
 
@@ -28,25 +28,14 @@ def refuse_conflicts(
     reports: Sequence[Destination],
     journal: Path | None = None,
     more: Sequence[File] = (),
+    read: Sequence[File] = (),
 ) -> None:
     """Refuse files to write that would replace another file of this run, or that cannot be written anyway. ``more`` are
-    files that are written like reports.
+    files that are written like reports, ``read`` files that are only read.
 
     Raises:
         UsageError: there is one.
     """
-    limits = [one.structure_mb for one in (options, *(task.options for task in tasks))]
-    with structure_limit(max((one for one in limits if one is not None), default=None)):
-        _refuse_conflicts(tasks, options, reports, journal, more)
-
-
-def _refuse_conflicts(
-    tasks: Sequence[Task],
-    options: RunOptions,
-    reports: Sequence[Destination],
-    journal: Path | None,
-    more: Sequence[File],
-) -> None:
     of_trt = []
     if options.trt is not None:
         from onnxfix.trt import files  # lazy: start-up, seldom used
@@ -54,25 +43,36 @@ def _refuse_conflicts(
         files.check_files(options.trt)
         of_trt = files.files(options.trt)
     results = [*(File("--report", one.path) for one in reports), *more]
-    models = [task.source for task in tasks if not is_remote(task.source)]
-    known = [File("a model of this run", Path(model)) for model in models]
     for one in results:
         _refuse_unwritable(one)
-    # With one model, the pipeline looks at the files of TensorRT.
-    unseen = [*results, *of_trt] if len(tasks) > 1 else results
-    if any(one.path.is_file() for one in unseen):
-        known = [one for model in models for one in files_named(Path(model))]
     # An existing file that is not a journal is refused when it is opened.
     journals = [File("--journal", journal)] if journal is not None else []
-    known += [File("a value of --fix-input", Path(value)) for value in options.specialization.files]
-    known += [File("a script of this run", Path(script)) for script in options.fixes.graphsurgeon]
-    plugins = options.trt.plugins if options.trt is not None else ()
-    known += [File("a library of --plugins", Path(library)) for library in plugins]
+    limits = [one.structure_mb for one in (options, *(task.options for task in tasks))]
+    with structure_limit(max((one for one in limits if one is not None), default=None)):
+        # With one model, the pipeline looks at the files of TensorRT.
+        known = _models(tasks, [*results, *of_trt] if len(tasks) > 1 else results)
+        known += [*_files_read(options), *read, *_outputs(tasks)]
+        separate([*journals, *results, *of_trt], known)
+        if len(tasks) > 1:
+            _keep_data(tasks)
+
+
+def _models(tasks: Sequence[Task], written: Sequence[File]) -> list[File]:
+    """The local models, with their external data if one of the files to write exists."""
+    models = [Path(task.source) for task in tasks if not is_remote(task.source)]
+    if any(one.path.is_file() for one in written):
+        return [file for model in models for file in files_named(model)]
+    return [File("a model of this run", model) for model in models]
+
+
+def _files_read(options: RunOptions) -> list[File]:
+    """What the run reads besides models."""
+    found = [File("a value of --fix-input", Path(value)) for value in options.specialization.files]
+    found += [File("a script of this run", Path(script)) for script in options.fixes.graphsurgeon]
+    if options.trt is not None:
+        found += [File("a library of --plugins", Path(library)) for library in options.trt.plugins]
     inputs = options.verification.inputs
-    given = inputs if isinstance(inputs, (str, os.PathLike)) else None
-    separate([*journals, *results, *of_trt], [*known, *_outputs(tasks), *inputs_of(given)])
-    if len(tasks) > 1:
-        _keep_data(tasks)
+    return [*found, *inputs_of(inputs if isinstance(inputs, (str, os.PathLike)) else None)]
 
 
 def _outputs(tasks: Sequence[Task]) -> list[File]:

@@ -1,10 +1,9 @@
-"""What surrounds every command: errors become one line and an exit code, and garbage is collected late."""
+"""What surrounds every command: errors become one line and an exit code."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import typer
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def guarded(format: str = "text", structure_mb: int | None = None) -> Iterator[None]:
+def guarded(format: str, structure_mb: int | None) -> Iterator[None]:
     """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does. In a format
     that programs read, the line is also the error of a document. ``structure_mb`` is as for ``structure_limit``."""
     code = 2
@@ -49,25 +48,6 @@ def warn(warnings: Iterable[str]) -> None:
     """Print warnings to standard error."""
     for warning in warnings:
         complain(f"warning: {warning}")
-
-
-def refuse_unknown(select: Sequence[str] | None, ignore: Sequence[str] | None, target: str | None) -> None:
-    """Refuse selectors and targets that do not exist, once and before any work.
-
-    Raises:
-        UsageError: one does not.
-    """
-    from onnxfix.registry import registry  # lazy: start-up
-    from onnxfix.targets import target_named  # lazy: start-up
-
-    registry().choose(select, ignore)
-    target_named(target)
-
-
-def collect_garbage() -> None:
-    """Collect garbage from here on, but do not look at the objects that start-up made; see ``app.main``."""
-    gc.freeze()
-    gc.enable()
 
 
 def refuse_missing(trt: TrtOptions) -> None:

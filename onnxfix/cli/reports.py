@@ -30,11 +30,6 @@ def destinations(texts: Sequence[str] | None) -> tuple[Destination, ...]:
     )
 
 
-def draws(reports: Sequence[Destination]) -> bool:
-    """Whether a report shows pictures, which are gathered for such reports only."""
-    return any(one.kind is Kind.html for one in reports)
-
-
 def refuse_unknown_kinds(reports: Sequence[Destination], known: Sequence[Kind] = tuple(Kind)) -> None:
     """Refuse files whose names do not say what to write, and kinds that the command does not write.
 
@@ -81,17 +76,6 @@ def _write(report: Destination, text: str) -> None:
         )
     else:
         atomic.put(path, data)
-
-
-def publish(
-    format: str, reports: Sequence[Destination], render: Callable[[Kind], str], show: Callable[[], None]
-) -> bool:
-    """Print a command's own result, as text by ``show``, and write its files; whether those were written."""
-    if format == "text":
-        show()
-    else:
-        output().write(render(Kind(format)) + "\n")
-    return write_reports(reports, render)
 
 
 def print_error(format: str, message: str) -> None:

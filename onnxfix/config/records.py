@@ -5,74 +5,55 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from onnxfix import system
+from onnxfix.config.table import SETTINGS
+from onnxfix.effort import effort_of
 from onnxfix.place import Place
 
 DEFAULT = "default"
 """The origin of a setting that nobody set."""
 COMMAND_LINE = "command line"
 """The origin of a setting that was given as an option."""
-FAIL_ON = ("info", "warning", "error", "never")
-"""The values of ``fail-on``."""
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(SETTINGS), "ignore": (), "fail_on": "warning", "require": (), "effort": "default",
+}  # fmt: skip
+"""The settings where nothing is said."""
 
 
 @dataclass(frozen=True)
-class Values:
-    """What one source says; None: nothing. ``models`` are globs of the models that it is about, () for all.
-
-    ``rtol`` has no unit, ``atol`` that of the outputs; ``effort`` is a name or a number of seconds,
-    ``structure_limit`` is in MiB, time limits are in seconds.
-    """
+class Layer:
+    """What one source says: ``values`` of settings by the names of their options. ``models`` are globs of the models
+    that it is about, () for all."""
 
     origin: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
     models: tuple[str, ...] = ()
-    target: str | None = None
-    select: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] | None = None
-    fail_on: str | None = None
-    require: tuple[str, ...] | None = None
-    rtol: float | None = None
-    atol: float | None = None
-    effort: str | float | None = None
-    structure_limit: int | None = None
-    timeout: float | None = None
-    rung_timeout: float | None = None
-
-    @property
-    def given(self) -> dict[str, object]:
-        """The settings that it has."""
-        named = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in named.items() if name in SETTINGS and value is not None}
-
-
-SETTINGS = tuple(one.name for one in fields(Values) if one.name not in ("origin", "models"))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for one model. ``origins`` says where each setting comes from: its name -> text."""
+    """What holds for one model: the value of each setting, and where it comes from (name -> text)."""
 
-    target: str | None = None
-    select: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    fail_on: str = "warning"
-    require: tuple[str, ...] = ()
-    rtol: float | None = None
-    atol: float | None = None
-    effort: str | float = "default"
-    structure_limit: int | None = None
-    timeout: float | None = None
-    rung_timeout: float | None = None
-    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
 
     def origin(self, name: str) -> str:
         """Where a setting comes from, for people."""
         return self.origins.get(name, DEFAULT)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of ``RunOptions`` that the settings are."""
+        found = {option.field: self.values[name] for name, option in SETTINGS.items() if option.field}
+        return found | {
+            "rules.ignore": self.values["ignore"] or None,
+            "verification.effort": effort_of(self.values["effort"]),
+        }
 
 
 @dataclass(frozen=True)
@@ -92,7 +73,7 @@ class Suppression:
     origin: str = ""
 
     def expired(self, today: date) -> bool:
-        """Whether it holds no more."""
+        """Whether it expired before today."""
         return self.until is not None and today > self.until
 
     def covers(self, code: str, place: Place) -> bool:
@@ -112,8 +93,8 @@ class Config:
 
     path: Path | None = None
     root: Path = Path()
-    values: Values = Values()
-    overrides: tuple[Values, ...] = ()
+    layer: Layer = Layer()
+    overrides: tuple[Layer, ...] = ()
     suppressions: tuple[Suppression, ...] = ()
     baseline: Path | None = None
     packs: tuple[str, ...] | None = None
@@ -126,10 +107,9 @@ class Config:
         found = system.relative(self.path, os.curdir)
         return str(self.path) if found.startswith(os.pardir) else found
 
-    def about(self, source: str) -> tuple[Values, ...]:
+    def about(self, source: str) -> tuple[Layer, ...]:
         """What the file says of one model, the general first."""
-        found = (one for one in self.overrides if self.matches(one.models, source))
-        return (self.values, *found)
+        return (self.layer, *(one for one in self.overrides if self.matches(one.models, source)))
 
     def suppressions_of(self, source: str) -> tuple[Suppression, ...]:
         """The suppressions that are about one model, expired or not."""
@@ -140,29 +120,23 @@ class Config:
         return not patterns or any(model_matches(one, source, self.root) for one in patterns)
 
 
-def resolved(layers: tuple[Values, ...]) -> Settings:
+def resolve(layers: Iterable[Layer]) -> Settings:
     """The settings of layers of which the later ones win.
 
     A ``select`` starts over: what earlier layers select and ignore is gone. An ``ignore`` without one is added.
     """
-    found: dict[str, object] = {}
-    origins: dict[str, str] = {}
+    values, origins = dict(DEFAULTS), dict[str, str]()
     for layer in layers:
-        given = layer.given
-        if "select" in given:
-            found.pop("ignore", None)
+        if "select" in layer.values:
+            values["ignore"] = ()
             origins.pop("ignore", None)
-        for name, value in given.items():
-            if name == "ignore" and layer.ignore is not None and "ignore" in found:
+        for name, value in layer.values.items():
+            if name == "ignore" and "ignore" in origins:
                 origins[name] = f"{origins[name]}, {layer.origin}"
-                found[name] = tuple(dict.fromkeys((*_texts(found[name]), *layer.ignore)))
-                continue
-            found[name], origins[name] = value, layer.origin
-    return Settings(**found, origins=origins)  # type: ignore[arg-type]
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else ()
+                values[name] = tuple(dict.fromkeys((*values[name], *value)))
+            else:
+                values[name], origins[name] = value, layer.origin
+    return Settings(values, origins)
 
 
 def model_matches(pattern: str, source: str, root: Path) -> bool:

@@ -90,20 +90,20 @@ def test_a_model_is_a_path_bytes_or_a_proto(model: Path) -> None:
 
 
 def test_shapes_are_texts_or_by_name() -> None:
-    assert keywords.shapes("x:1x3") == ("x:1x3",)
-    assert keywords.shapes(["x:1x3", "y:2"]) == ("x:1x3", "y:2")
-    assert keywords.shapes({"x": (np.int64(1), 3), "y": 2, "z": [], "w": np.array([4, 5])}) == {  # type: ignore[dict-item]
+    assert keywords.shapes("input_shapes", "x:1x3") == ("x:1x3",)
+    assert keywords.shapes("input_shapes", ["x:1x3", "y:2"]) == ("x:1x3", "y:2")
+    assert keywords.shapes("input_shapes", {"x": (np.int64(1), 3), "y": 2, "z": [], "w": np.array([4, 5])}) == {  # type: ignore[dict-item]
         "x": (1, 3), "y": (2,), "z": (), "w": (4, 5),
     }  # fmt: skip
-    assert keywords.shapes(None) == ()
+    assert keywords.shapes("input_shapes", None) == ()
     for wrong in ({"x": (1, "N")}, {"x": (1, -1)}, {"x": (1.0, 3)}, {"x": (True,)}):
-        assert refusal(lambda wrong=wrong: keywords.shapes(wrong)).startswith(  # type: ignore[misc]
+        assert refusal(lambda wrong=wrong: keywords.shapes("input_shapes", wrong)).startswith(  # type: ignore[misc]
             "input_shapes['x'] is a shape such as (1, 3, 224, 224), not ("
         )
-    assert refusal(lambda: keywords.shapes({"x": "1x3"})).endswith("not '1x3'")  # type: ignore[dict-item]
-    assert refusal(lambda: keywords.shapes({1: (1, 3)})).startswith("a key of input_shapes")  # type: ignore[dict-item]
-    assert refusal(lambda: keywords.shapes([(1, 3)])).endswith("not a list")  # type: ignore[list-item]
-    assert refusal(lambda: keywords.shapes(3)).endswith("not 3")  # type: ignore[arg-type]
+    assert refusal(lambda: keywords.shapes("input_shapes", {"x": "1x3"})).endswith("not '1x3'")  # type: ignore[dict-item]
+    assert refusal(lambda: keywords.shapes("input_shapes", {1: (1, 3)})).startswith("a key of input_shapes")  # type: ignore[dict-item]
+    assert refusal(lambda: keywords.shapes("input_shapes", [(1, 3)])).endswith("not a list")  # type: ignore[list-item]
+    assert refusal(lambda: keywords.shapes("input_shapes", 3)).endswith("not 3")  # type: ignore[arg-type]
 
 
 class Tensor:
@@ -120,20 +120,26 @@ class Tensor:
 
 def test_inputs_are_arrays_by_name_or_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=ONES)
-    assert keywords.inputs(tmp_path) == tmp_path
-    found = keywords.inputs([{"x": ONES}, tmp_path / "a.npz", str(tmp_path / "a.npz")])
+    assert keywords.inputs("inputs", tmp_path) == tmp_path
+    found = keywords.inputs("inputs", [{"x": ONES}, tmp_path / "a.npz", str(tmp_path / "a.npz")])
     assert isinstance(found, list)
     assert [one["x"].tolist() for one in found] == [ONES.tolist()] * 3
-    (one,) = keywords.inputs({"x": Tensor(ONES), "n": 3})  # type: ignore[misc]
+    (one,) = keywords.inputs("inputs", {"x": Tensor(ONES), "n": 3})  # type: ignore[misc]
     assert one["x"] is ONES  # type: ignore[call-overload]
     assert one["n"] == 3  # type: ignore[call-overload]
-    assert refusal(lambda: keywords.inputs({"x": Tensor(None)})) == (
+    assert refusal(lambda: keywords.inputs("inputs", {"x": Tensor(None)})) == (
         "inputs['x'] cannot be read as an array: it is on a GPU"
     )
-    assert refusal(lambda: keywords.inputs(ONES)).endswith("several of those, or a path, not an ndarray")  # type: ignore[arg-type]
-    assert refusal(lambda: keywords.inputs([ONES])).startswith("an item of inputs is a dict of arrays")  # type: ignore[list-item]
-    assert refusal(lambda: keywords.inputs({0: ONES})).startswith("a key of inputs is the name of an input")  # type: ignore[dict-item]
-    assert "missing.npz" in refusal(lambda: keywords.inputs([str(tmp_path / "missing.npz")]))
+    assert refusal(lambda: keywords.inputs("inputs", ONES)).endswith(
+        "several of those, or a path, not an ndarray"
+    )  # type: ignore[arg-type]
+    assert refusal(lambda: keywords.inputs("inputs", [ONES])).startswith(
+        "an item of inputs is a dict of arrays"
+    )  # type: ignore[list-item]
+    assert refusal(lambda: keywords.inputs("inputs", {0: ONES})).startswith(
+        "a key of inputs is the name of an input"
+    )  # type: ignore[dict-item]
+    assert "missing.npz" in refusal(lambda: keywords.inputs("inputs", [str(tmp_path / "missing.npz")]))
 
 
 def test_arrays_are_what_models_are_run_on(model: Path, tmp_path: Path) -> None:

@@ -401,7 +401,7 @@ import sys
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == "onnxfix.cli.check":
+        if name == "onnxfix.cli.commands":
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupting())

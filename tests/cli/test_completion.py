@@ -13,7 +13,6 @@ from onnxfix.registry import BUILT_IN, registry
 def test_the_rules_of_the_catalog_are_completed() -> None:
     built_in = [rule for rule in registry().rules if rule.module.startswith(f"{BUILT_IN}.")]
     assert completion.known_rules() == {rule.code: rule.name for rule in built_in}
-    assert completion.BUILT_IN == BUILT_IN
 
 
 def test_rules() -> None:
@@ -28,9 +27,9 @@ def test_rules() -> None:
 
 
 def test_checks() -> None:
-    assert completion.rungs("ort") == ["ort-cpu", "ort-cuda"]
-    assert completion.rungs("ort-cpu,ort") == ["ort-cpu,ort-cuda"]
-    assert len(completion.rungs("")) == len(RUNGS)
+    assert completion.checks("ort") == ["ort-cpu", "ort-cuda"]
+    assert completion.checks("ort-cpu,ort") == ["ort-cpu,ort-cuda"]
+    assert len(completion.checks("")) == len(RUNGS)
     assert set(completion.failures("")) == set(CHECKS)
 
 

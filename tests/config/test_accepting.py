@@ -11,7 +11,7 @@ import pytest
 
 from onnxfix.config.baseline import Baseline, known_of, load, load_or_new
 from onnxfix.config.holding import Holding
-from onnxfix.config.records import Config, Suppression, Values
+from onnxfix.config.records import Config, Layer, Suppression
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.place import Place
@@ -43,19 +43,19 @@ def holding(*suppressions: Suppression, **more: object) -> Holding:
 
 
 def test_a_suppressed_finding_is_apart_with_its_reason() -> None:
-    found = holding(suppression(until=TODAY)).judged("m.onnx", REPORT, RunOptions())
+    found = holding(suppression(until=TODAY)).judge("m.onnx", REPORT, RunOptions())
     assert found.findings == (B, C)
     (one,) = found.suppressed
     assert (one.finding, one.by, one.reason, one.until) == (A, "configuration", "it is fine", "2026-11-23")
     assert found.to_json()["suppressed"][0]["reason"] == "it is fine"
     assert found.exit_code == 1
-    all_of_it = holding(suppression(node="*"), suppression("GRA", "*")).judged("m.onnx", REPORT, RunOptions())
+    all_of_it = holding(suppression(node="*"), suppression("GRA", "*")).judge("m.onnx", REPORT, RunOptions())
     assert [one.code for one in all_of_it.findings] == ["GRA010"]  # the codes count, not the text
 
 
 def test_an_expired_one_counts_as_not_there_and_is_said() -> None:
     held = holding(suppression(until=date(2026, 11, 22)))
-    assert held.judged("m.onnx", REPORT, RunOptions()).findings == REPORT.findings
+    assert held.judge("m.onnx", REPORT, RunOptions()).findings == REPORT.findings
     assert held.expired(["m.onnx"]) == [
         "onnxfix.toml: the suppression of CST002 at /a/* expired on 2026-11-22: it is fine"
     ]
@@ -83,38 +83,38 @@ def test_one_that_matches_nothing_is_a_warning(tmp_path: Path, monkeypatch: pyte
 def test_nothing_hides_a_failure() -> None:
     all_of_it = holding(suppression(node="*"))
     only = replace(REPORT, findings=(A, B))
-    assert all_of_it.judged("m.onnx", only, RunOptions()).exit_code == 0
+    assert all_of_it.judge("m.onnx", only, RunOptions()).exit_code == 0
     failed = replace(only, verdict=Verdict((RungResult("ort-cpu", "failed", "differs"),)))
     withdrawn = replace(only, withdrawn=(Withdrawn("CST002", A.place, "remove it", "differs"),))
-    assert all_of_it.judged("m.onnx", failed, RunOptions()).exit_code == 3
-    assert all_of_it.judged("m.onnx", withdrawn, RunOptions()).exit_code == 1
+    assert all_of_it.judge("m.onnx", failed, RunOptions()).exit_code == 3
+    assert all_of_it.judge("m.onnx", withdrawn, RunOptions()).exit_code == 1
 
 
 def test_known_findings_do_not_fail_and_those_that_are_gone_are_named(tmp_path: Path) -> None:
     known = Baseline(tmp_path / "b.json", {"m.onnx": known_of([A, C])})
     held = holding(baseline=known)
     model = str(tmp_path / "m.onnx")
-    same = held.judged(model, replace(REPORT, findings=(A, C)), RunOptions())
+    same = held.judge(model, replace(REPORT, findings=(A, C)), RunOptions())
     assert (same.exit_code, same.vanished, len(same.suppressed)) == (0, (), 2)
-    other = held.judged(model, replace(REPORT, findings=(A, B)), RunOptions())
+    other = held.judge(model, replace(REPORT, findings=(A, B)), RunOptions())
     assert (other.exit_code, other.findings) == (1, (B,))
     assert [(one.code, one.place) for one in other.vanished] == [("GRA010", "/a/Add_out (/a/Add)")]
     # What was fixed, suppressed, or not looked for is not gone.
     fixed = AppliedFix("GRA010", "a-rule", "error", C.place, "is odd", "remove it", "exact", 1)
-    assert held.judged(model, replace(REPORT, findings=(A,), applied=(fixed,)), RunOptions()).vanished == ()
+    assert held.judge(model, replace(REPORT, findings=(A,), applied=(fixed,)), RunOptions()).vanished == ()
     unasked = RunOptions(rules=replace(RunOptions().rules, select=("CST",)))
-    assert held.judged(model, replace(REPORT, findings=(A,)), unasked).vanished == ()
-    both = holding(suppression(), baseline=known).judged(model, REPORT, RunOptions())
+    assert held.judge(model, replace(REPORT, findings=(A,)), unasked).vanished == ()
+    both = holding(suppression(), baseline=known).judge(model, REPORT, RunOptions())
     assert ([one.by for one in both.suppressed], both.vanished) == (["configuration", "baseline"], ())
     # TensorRT's findings are gone only where TensorRT ran.
     with_trt = Baseline(tmp_path / "b.json", {"m.onnx": known_of([finding("TRT001", "/a/Cast")])})
-    assert holding(baseline=with_trt).judged(model, REPORT, RunOptions()).vanished == ()
+    assert holding(baseline=with_trt).judge(model, REPORT, RunOptions()).vanished == ()
     built = replace(REPORT, build=TrtBuild("accepted", package="tensorrt-rtx", version="1.7"))
     everything = RunOptions(rules=replace(RunOptions().rules, select=("TRT001",)))
-    (gone,) = holding(baseline=with_trt).judged(model, built, everything).vanished
+    (gone,) = holding(baseline=with_trt).judge(model, built, everything).vanished
     assert gone.code == "TRT001"
     # Another model has findings of its own.
-    assert held.judged(str(tmp_path / "n.onnx"), REPORT, RunOptions()).findings == REPORT.findings
+    assert held.judge(str(tmp_path / "n.onnx"), REPORT, RunOptions()).findings == REPORT.findings
 
 
 def test_a_baseline_is_written_and_read(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_no_other_file_is_taken_for_a_baseline_or_replaced(tmp_path: Path, text:
 
 def test_text_counts_what_is_accepted_by_reason() -> None:
     known = Baseline(Path("b.json"), {"m.onnx": known_of([B, C, finding("INT001", "/x\x1b[2J")])})
-    found = holding(suppression(until=TODAY), baseline=known).judged("m.onnx", REPORT, RunOptions())
+    found = holding(suppression(until=TODAY), baseline=known).judge("m.onnx", REPORT, RunOptions())
     lines = [line.plain for line in accepted_lines(found.suppressed, found.vanished)]
     assert lines == [
         "  accepted  CST002 ×1: it is fine (until 2026-11-23)  onnxfix.toml",
@@ -249,9 +249,10 @@ def test_show_settings_names_values_and_origins(tmp_path: Path, monkeypatch: pyt
 
 def test_options_of_each_model() -> None:
     config = Config(
-        values=Values("f", require=("ort-cpu",), rtol=0.1), overrides=(Values("f", ("v*",), target="rtx"),)
+        layer=Layer("f", {"require": ("ort-cpu",), "rtol": 0.1}),
+        overrides=(Layer("f", {"target": "rtx"}, ("v*",)),),
     )
-    held = Holding(config, Values("command line", select=("CST",)))
+    held = Holding(config, Layer("command line", {"select": ("CST",)}))
     plain = RunOptions()
     own = held.options("v.onnx", plain)
     assert (own.rules.target, own.rules.select, own.verification.rtol) == ("rtx", ("CST",), 0.1)

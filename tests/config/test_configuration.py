@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from onnxfix.config.holding import Holding
-from onnxfix.config.reading import configuration
-from onnxfix.config.records import COMMAND_LINE, Config, Values, model_matches, name_matches, resolved
+from onnxfix.config.reading import read_configuration
+from onnxfix.config.records import COMMAND_LINE, Config, Layer, model_matches, name_matches, resolve
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.place import Place
@@ -17,29 +17,29 @@ from onnxfix.place import Place
 
 def config(folder: Path, text: str, name: str = "onnxfix.toml") -> Config:
     (folder / name).write_text(text, encoding="utf-8")
-    return configuration(folder)
+    return read_configuration(folder)
 
 
 def test_the_nearest_file_upward_counts(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    assert configuration(inner).values.target is None
+    assert read_configuration(inner).layer.values.get("target") is None
     (tmp_path / "pyproject.toml").write_text('[tool.onnxfix]\ntarget = "trt10"\n')
-    assert configuration(inner).values.target == "trt10"
+    assert read_configuration(inner).layer.values.get("target") == "trt10"
     (tmp_path / "a" / "pyproject.toml").write_text(
         "[tool.other]\nthis is = no TOML, and onnxfix is not in it\n"
     )
     with pytest.raises(UsageError, match=r"is not valid TOML: .*line 2"):
-        configuration(inner)
+        read_configuration(inner)
     (tmp_path / "a" / "pyproject.toml").write_text("[tool.other]\nthis is = no TOML\n")
-    assert configuration(inner).values.target == "trt10"
+    assert read_configuration(inner).layer.values.get("target") == "trt10"
     (tmp_path / "a" / "pyproject.toml").write_text('[project]\nname = "onnxfix-user"\n')
-    assert configuration(inner).values.target == "trt10"
+    assert read_configuration(inner).layer.values.get("target") == "trt10"
     (tmp_path / "a" / "onnxfix.toml").write_text('target = "trt8.6"')
-    assert configuration(inner).values.target == "trt8.6"
+    assert read_configuration(inner).layer.values.get("target") == "trt8.6"
     (inner / ".onnxfix.toml").write_text("")
-    assert configuration(inner).path == inner / ".onnxfix.toml"
-    assert configuration(inner, tmp_path / "pyproject.toml").values.target == "trt10"
+    assert read_configuration(inner).path == inner / ".onnxfix.toml"
+    assert read_configuration(inner, tmp_path / "pyproject.toml").layer.values.get("target") == "trt10"
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_a_pyproject_names_the_whole_key(tmp_path: Path) -> None:
         config(tmp_path, '[tool]\nonnxfix = "a"', "pyproject.toml")
     (tmp_path / "pyproject.toml").write_text("[tool.other]")
     with pytest.raises(UsageError, match=r"has no table \[tool.onnxfix\]"):
-        configuration(tmp_path, tmp_path / "pyproject.toml")
+        read_configuration(tmp_path, tmp_path / "pyproject.toml")
     with pytest.raises(UsageError, match="no such file"):
-        configuration(tmp_path, tmp_path / "other.toml")
+        read_configuration(tmp_path, tmp_path / "other.toml")
 
 
 FILE = """
@@ -130,7 +130,7 @@ def test_time_limits_reach_the_run(tmp_path: Path) -> None:
     found = config(tmp_path, file)
 
     def of(name: str, **given: float) -> tuple[float | None, float | None]:
-        made = Holding(found, Values(COMMAND_LINE, **given)).options(str(tmp_path / name), RunOptions())  # type: ignore[arg-type]
+        made = Holding(found, Layer(COMMAND_LINE, given)).options(str(tmp_path / name), RunOptions())
         return made.timeout, made.verification.rung_timeout
 
     assert of("b.onnx") == (60.0, 20.0)
@@ -142,8 +142,8 @@ def test_later_layers_win_and_say_where_they_are_from(tmp_path: Path) -> None:
     found = config(tmp_path, FILE)
 
     def of(name: str, **given: object) -> dict[str, object]:
-        own = resolved((*found.about(str(tmp_path / name)), Values(COMMAND_LINE, **given)))  # type: ignore[arg-type]
-        return {key: getattr(own, key) for key in ("target", "select", "ignore", "rtol", "atol", "effort")}
+        own = resolve((*found.about(str(tmp_path / name)), Layer(COMMAND_LINE, given)))
+        return {key: own.values[key] for key in ("target", "select", "ignore", "rtol", "atol", "effort")}
 
     base = {"target": "trt10", "select": ("CST", "GRA"), "ignore": ("CST002",), "rtol": 1e-3, "atol": None}
     base["effort"] = "quick"
@@ -156,7 +156,7 @@ def test_later_layers_win_and_say_where_they_are_from(tmp_path: Path) -> None:
     assert of("vit.onnx", ignore=("CST003",))["ignore"] == ("CST002", "GRA010", "CST003")
     assert of("vit.onnx", select=("ALL",), target="rtx", rtol=0.0)["ignore"] == ()
     assert of("bert.onnx", effort="12")["effort"] == "12"
-    own = resolved((*found.about(str(tmp_path / "vit.onnx")), Values(COMMAND_LINE, target="rtx")))
+    own = resolve((*found.about(str(tmp_path / "vit.onnx")), Layer(COMMAND_LINE, {"target": "rtx"})))
     assert own.origin("target") == "command line"
     assert own.origin("require") == "default"
     assert own.origin("ignore").endswith("onnxfix.toml, overrides for vit*.onnx, big/**/*.onnx")
@@ -201,6 +201,6 @@ def test_suppressions_cover_by_rule_and_node_until_their_day(tmp_path: Path) -> 
     assert not one.covers("GRA010", Place(node="/a/Cast", op_type="Cast", output="c"))
     assert not one.expired(date(2026, 11, 23))
     assert one.expired(date(2026, 11, 24))
-    found = configuration(tmp_path)
+    found = read_configuration(tmp_path)
     assert found.suppressions_of(str(tmp_path / "m.onnx")) == (one,)
     assert found.suppressions_of(str(tmp_path / "n.onnx")) == ()

@@ -9,8 +9,8 @@ import pytest
 
 from onnxfix.api import keywords
 from onnxfix.config.holding import Holding
-from onnxfix.config.reading import configuration
-from onnxfix.config.records import COMMAND_LINE, Values
+from onnxfix.config.reading import read_configuration
+from onnxfix.config.records import COMMAND_LINE, Layer
 from onnxfix.effort import DEFAULT, QUICK, THOROUGH, effort_of
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
@@ -37,24 +37,24 @@ def test_what_is_no_effort_is_refused(wrong: str | float) -> None:
 
 
 def test_the_keyword_takes_a_name_or_seconds() -> None:
-    assert keywords.effort("thorough") is THOROUGH
-    assert keywords.effort(3).budget(0.0) == 3.0
+    assert keywords.effort("effort", "thorough") is THOROUGH
+    assert keywords.effort("effort", 3).budget(0.0) == 3.0
     for wrong in (None, True, [1]):
         with pytest.raises(UsageError, match="effort is a name or a number of seconds"):
-            keywords.effort(wrong)
+            keywords.effort("effort", wrong)
 
 
 def test_a_setting_is_that_of_the_run_and_an_option_wins(tmp_path: Path) -> None:
     (tmp_path / "onnxfix.toml").write_text(
         'effort = 2\n[[overrides]]\nmodels = "a.onnx"\neffort = "thorough"\n'
     )
-    found = configuration(tmp_path)
+    found = read_configuration(tmp_path)
 
-    def of(name: str, given: str | None = None) -> object:
-        holding = Holding(found, Values(COMMAND_LINE, effort=given))
+    def of(name: str, **given: str) -> object:
+        holding = Holding(found, Layer(COMMAND_LINE, given))
         return holding.options(str(tmp_path / name), RunOptions()).verification.effort
 
     assert of("a.onnx") is THOROUGH
     assert of("b.onnx") == effort_of(2)
-    assert of("b.onnx", "quick") is QUICK
+    assert of("b.onnx", effort="quick") is QUICK
     assert Holding().options("b.onnx", RunOptions()).verification.effort is DEFAULT

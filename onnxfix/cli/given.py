@@ -1,0 +1,142 @@
+"""What the command line gives: texts read by the kinds of their options, and the record of a run made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from types import SimpleNamespace
+from typing import Any
+
+import typer
+
+from onnxfix.cli.commands import Command
+from onnxfix.config.table import SETTINGS, Kind, Option
+from onnxfix.effort import effort_of
+from onnxfix.errors import UsageError
+
+
+class Given(SimpleNamespace):
+    """The values of a command's arguments and options, by their names; None for what was not given and has no default.
+
+    Raises:
+        UsageError: a value is not what its option takes.
+    """
+
+    def __init__(self, command: Command, values: Mapping[str, Any]) -> None:
+        super().__init__(**values)
+        self.command = command
+        for option in command.options:
+            if option.kind in _READERS or option.kind.repeatable:
+                value = values[option.name]
+                read = _READERS.get(option.kind, _texts)
+                setattr(self, option.name, read(option, value) if value else None)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a run's record that options set. Settings are not among them: files may set them, too."""
+        return {
+            option.field: getattr(self, option.name)
+            for option in self.command.options
+            if option.field and not option.setting and getattr(self, option.name) is not None
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that options set."""
+        return {name: value for name in SETTINGS if (value := getattr(self, name, None)) is not None}
+
+    def flags_given(self, options: Iterable[Option]) -> list[str]:
+        """The flags of those of the options that were given."""
+        given = ((option, getattr(self, option.name)) for option in options)
+        return [option.flag for option, value in given if value is not False and value != option.default]
+
+
+def parser_of(option: Option) -> Callable[[Any], Any] | None:
+    """What reads one value of an option; typer says which option a complaint is about. None for a plain text."""
+    if option.kind is Kind.CHOICE:
+        return lambda value: _choice(option, value)
+    if option.kind in (Kind.WHOLE, Kind.MEGABYTES):
+        return lambda value: _number(option, int, value)
+    if option.kind in (Kind.NUMBER, Kind.SECONDS):
+        return lambda value: _number(option, float, value)
+    return (lambda value: _file(value)) if option.writes else None
+
+
+def _choice(option: Option, value: str) -> str:
+    if value not in option.choices:
+        choices = ", ".join(option.choices)
+        raise typer.BadParameter(f"{value!r} is not one of {choices}{meant(value, option.choices)}")
+    return value
+
+
+def _number(option: Option, kind: type[int] | type[float], value: Any) -> float:
+    try:
+        number = kind(value)
+    except ValueError:
+        whole = "whole " if kind is int else ""
+        raise typer.BadParameter(f"{value!r} is not a {whole}number") from None
+    if option.least is not None and number < option.least:
+        raise typer.BadParameter(f"{value} is less than {option.least}")
+    if option.most is not None and number > option.most:
+        raise typer.BadParameter(f"{value} is more than {option.most}")
+    return number
+
+
+def _file(value: str) -> str:
+    """A file to write. Other programs mean standard output by ``-``, and nobody wants a file of that name."""
+    if value.rpartition(":")[2] == "-":
+        raise typer.BadParameter(f"{value}: files are not written to standard output; name a file")
+    return value
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean --seed?)``: the known names that are nearest, "" if none is near. Dashes do not count."""
+    bare = {one.lstrip("-").lower(): one for one in known}
+    near = get_close_matches(name.lstrip("-").lower(), bare, n=2)
+    return f" (did you mean {' or '.join(bare[one] for one in near)}?)" if near else ""
+
+
+def _texts(option: Option, texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(texts)
+
+
+def _names(option: Option, texts: Sequence[str]) -> tuple[str, ...]:
+    """``--select A,B --select C`` as three names."""
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def _values(option: Option, texts: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` texts, each split at its first equals sign."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise UsageError(f"{option.flag} {text}: write {option.flag} {option.value}")
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{option.flag}: {name} is given two values: {found[name]} and {value}")
+    return found
+
+
+def _sizes(option: Option, texts: Sequence[str]) -> dict[str, Any]:
+    """``NAME=SIZE`` texts."""
+    found = _values(option, texts)
+    for name, text in found.items():
+        try:
+            found[name] = int(text)
+        except ValueError:
+            raise UsageError(f"{option.flag} {name}={text}: {text!r} is not a whole number") from None
+    return found
+
+
+def _effort(option: Option, text: str) -> str:
+    """The name of an effort, or seconds; the text itself, which ``--show-settings`` shows."""
+    effort_of(text)
+    return text
+
+
+_READERS: dict[Kind, Callable[[Option, Any], Any]] = {
+    Kind.NAMES: _names,
+    Kind.CHECKS: _names,
+    Kind.VALUES: _values,
+    Kind.SIZES: _sizes,
+    Kind.EFFORT: _effort,
+}
+"""What reads all values of an option together."""

@@ -1,0 +1,152 @@
+"""``onnxfix diagnose``, ``reduce``, ``layers`` and ``precision``: one model, and a result of the command's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import typer
+
+from onnxfix.cli.conflicts import refuse_conflicts
+from onnxfix.cli.given import Given
+from onnxfix.cli.guard import refuse_missing
+from onnxfix.cli.reports import OWN, Destination, destinations, refuse_unknown_kinds, write_reports
+from onnxfix.files.apart import File
+from onnxfix.fleet.work import Task
+from onnxfix.interrupts import exit_code, finish
+from onnxfix.options import RunOptions
+from onnxfix.report.render.documents import Kind, render_result
+from onnxfix.report.render.lines import Line, print_lines
+from onnxfix.report.render.progress import Steps
+from onnxfix.report.render.stream import complain, output
+from onnxfix.shown import Shown
+from onnxfix.trt.records import TrtOptions
+
+
+def diagnose(given: Given) -> None:
+    """Compare two models, or a model with another way to compute it."""
+    from onnxfix.lowering.records import keep_text  # lazy: start-up
+    from onnxfix.files import atomic  # lazy: start-up
+    from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
+    from onnxfix.report.render.diagnosis import diagnosis_lines  # lazy: start-up
+
+    options = _options(given)
+    if given.against in ("trt-gpu", "trt-network"):
+        refuse_missing(options.trt or TrtOptions())
+    models = [given.model, given.other] if given.other is not None else [given.model]
+    kept = [File("--keep-fp32", Path(given.keep_fp32))] if given.keep_fp32 is not None else []
+    reports = _destinations(given, models, options, (*OWN, Kind.html), kept)
+    with Steps(1) as steps:
+        result = diagnose(
+            given.model,
+            given.other,
+            given.against,
+            options,
+            timeout=given.timeout,
+            progress=steps.of(given.model),
+        )
+    if result.interrupted:
+        finish()
+        complain("interrupted; this is what was found until then")
+    if given.keep_fp32 is not None:
+        atomic.put(Path(given.keep_fp32), keep_text(result.keep_fp32).encode())
+    lines = diagnosis_lines(result, quiet=given.quiet, verbose=given.verbose)
+    _publish(given, result, lines, reports, exit_code() if result.interrupted else result.exit_code)
+
+
+def reduce(given: Given) -> None:
+    """Reduce a model."""
+    from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
+    from onnxfix.report.render.reduction import reduction_lines  # lazy: start-up
+
+    run = _options(given)
+    options = ReduceOptions(
+        check=given.check,
+        against=given.against,
+        match=given.match or "",
+        inputs=run.verification.inputs,
+        input_shapes=run.verification.input_shapes,
+        seed=run.verification.seed,
+        timeout=given.timeout,
+        time_limit=given.time_limit,
+        resume=given.resume,
+        trt=run.trt,
+        memory_mb=run.memory_mb,
+    )
+    with Steps(1) as steps:
+        result = reduce(given.model, given.output, options, steps.of(given.model))
+    if result.interrupted:
+        finish()
+    code = exit_code() if result.interrupted else result.exit_code
+    _publish(given, result, reduction_lines(result), (), code)
+
+
+def layers(given: Given) -> None:
+    """Show what TensorRT made of a model."""
+    from onnxfix.pipeline.layering import layers  # lazy: start-up
+    from onnxfix.report.render.layers import layers_lines  # lazy: start-up
+
+    options = _options(given)
+    reports = _destinations(given, [given.model], options, OWN)
+    refuse_missing(options.trt or TrtOptions())
+    with Steps(1) as steps:
+        result = layers(given.model, options, steps.of(given.model))
+    lines = layers_lines(result, quiet=given.quiet, verbose=given.verbose)
+    _publish(given, result, lines, reports, result.exit_code)
+
+
+def precision(given: Given) -> None:
+    """Convert a model to mixed precision."""
+    from onnxfix.api.inquiry import patterns_of  # lazy: start-up
+    from onnxfix.lowering.lower import Wish  # lazy: start-up
+    from onnxfix.pipeline.lowering import lower  # lazy: start-up
+    from onnxfix.report.render.precision import precision_lines  # lazy: start-up
+
+    options = _options(given)
+    written = [File("--output", Path(given.output))] if given.output is not None else []
+    read = [File("--keep", Path(given.keep))] if given.keep is not None else []
+    reports = _destinations(given, [given.model], options, OWN, written, read)
+    wish = Wish(given.to, given.max_error, given.io_types, patterns_of(given.keep), seconds=given.timeout)
+    with Steps(1) as steps:
+        result = lower(given.model, given.output, wish, options, steps.of(given.model))
+    lines = precision_lines(result, quiet=given.quiet, verbose=given.verbose)
+    _publish(given, result, lines, reports, result.exit_code)
+
+
+def _options(given: Given) -> RunOptions:
+    """The options of a run; of the settings, these commands have the target alone."""
+    options = RunOptions(trt=TrtOptions()).with_fields(given.fields())
+    target = getattr(given, "target", None)
+    return options.with_fields({"rules.target": target}) if target is not None else options
+
+
+def _destinations(
+    given: Given,
+    models: Sequence[str],
+    options: RunOptions,
+    kinds: Sequence[Kind],
+    written: Sequence[File] = (),
+    read: Sequence[File] = (),
+) -> tuple[Destination, ...]:
+    """The files of ``--report``, once it is known that nothing that is written replaces anything else.
+
+    Raises:
+        UsageError: it would, or the command writes no report of that kind.
+    """
+    reports = destinations(given.report)
+    tasks = [Task(number, model, options=options) for number, model in enumerate(models)]
+    refuse_conflicts(tasks, options, reports, more=written, read=read)
+    refuse_unknown_kinds(reports, kinds)
+    return reports
+
+
+def _publish(
+    given: Given, result: Shown, lines: Iterable[Line], reports: Sequence[Destination], code: int
+) -> None:
+    """Print a result and write its files, and exit."""
+    if given.format == "text":
+        print_lines(lines)
+    else:
+        output().write(render_result(Kind(given.format), result) + "\n")
+    written = write_reports(reports, lambda kind: render_result(kind, result))
+    raise typer.Exit(code if written else 2)

@@ -1,0 +1,90 @@
+"""``onnxfix explain``, ``rules`` and ``doctor``: what onnxfix knows."""
+
+from __future__ import annotations
+
+import typer
+
+from onnxfix.cli.given import Given
+from onnxfix.cli.guard import warn
+from onnxfix.errors import UsageError
+from onnxfix.packs import installed
+from onnxfix.registry import registry
+from onnxfix.report.lookup import families, search
+from onnxfix.report.render.doctor import examination_lines, pack_lines
+from onnxfix.report.render.lines import line, print_lines
+from onnxfix.report.render.rules import (
+    family_lines,
+    hits_lines,
+    print_rule,
+    rules_json,
+    rules_lines,
+    rules_markdown,
+)
+from onnxfix.report.render.stream import as_json, output
+
+_EXAMPLES = 2
+"""Examples on a page without ``--verbose``."""
+
+
+def explain(given: Given) -> None:
+    """Print the pages of rules and families, or what a search finds; exit code 1 where that is nothing."""
+    if bool(given.codes) == (given.search is not None):
+        raise UsageError("name a rule or a family, or give --search TEXT; see 'onnxfix explain --help'")
+    if given.search is None:
+        _print_pages(given.codes, _EXAMPLES if not given.verbose else None)
+        return
+    known = registry()
+    warn(known.warnings)
+    hits = search(given.search, known.rules)
+    print_lines(hits_lines(given.search, hits))
+    if not hits:
+        raise typer.Exit(1)
+
+
+def _print_pages(codes: list[str], examples: int | None) -> None:
+    """Print the pages of rules and families, in their order. Nothing is printed where one does not exist."""
+    known = registry()
+    by_name = {family.name: family for family in families(known.rules)}
+    names = [name.strip() for code in codes for name in code.split(",") if name.strip()]
+    listed = {*by_name, *(name.upper() for rule in known.rules for name in (rule.code, rule.name))}
+    unknown = next((name for name in names if name.upper() not in listed), None)
+    if unknown is not None and not known.near(unknown):
+        raise UsageError(
+            f"no rule {unknown!r}; 'onnxfix explain --search TEXT' finds rules by words or by a message"
+        )
+    pages = [by_name.get(name.upper()) or known.get(name) for name in names]
+    for number, page in enumerate(pages):
+        if number:
+            print_lines([line("")])
+        if isinstance(page, tuple):
+            print_lines(family_lines(page))
+        else:
+            print_rule(page, examples, f"`onnxfix explain {page.code} -v`")
+
+
+def rules(given: Given) -> None:
+    """List the rules."""
+    known = registry()
+    chosen = known.matching(given.select)
+    warn(known.warnings)
+    if given.format == "json":
+        output().write(rules_json(chosen) + "\n")
+    elif given.format == "markdown":
+        from onnxfix.report.catalogue import facts_of  # lazy: start-up, seldom used
+
+        output().write(rules_markdown(chosen, [facts_of(rule) for rule in chosen]))
+    else:
+        print_lines(rules_lines(chosen))
+        print_lines(pack_lines(installed(origins=True)))
+
+
+def doctor(given: Given) -> None:
+    """Show which checks this machine can run."""
+    from onnxfix.examination import examine  # lazy: start-up
+
+    result = examine()
+    if given.format == "json":
+        output().write(as_json(result.to_json()) + "\n")
+    else:
+        print_lines(examination_lines(result))
+    raise typer.Exit(result.exit_code)

@@ -1,0 +1,64 @@
+"""``onnxfix diff``, ``view`` and ``lift``: a look at models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+
+from onnxfix.cli.given import Given
+from onnxfix.cli.guard import refuse_missing
+from onnxfix.report.render.lines import Line, print_lines
+from onnxfix.report.render.stream import as_json, output
+
+
+def diff(given: Given) -> None:
+    """Compare two models node by node."""
+    from onnxfix.difference.compare import diff  # lazy: start-up
+    from onnxfix.report.render.difference import difference_json, difference_lines  # lazy: start-up
+
+    result = diff(Path(given.first), Path(given.second))
+    lines = difference_lines(result, quiet=given.quiet, verbose=given.verbose)
+    _publish(given, difference_json(result), lines, result.exit_code)
+
+
+def view(given: Given) -> None:
+    """Write the nodes around a place."""
+    from onnxfix.pipeline.viewing import view  # lazy: start-up
+    from onnxfix.report.render.view import view_json, view_lines  # lazy: start-up
+
+    result = view(
+        Path(given.model),
+        Path(given.output),
+        rule=given.rule or "",
+        node=given.node or "",
+        place=given.place or "",
+        distance=given.around,
+        target=given.target,
+    )
+    _publish(given, view_json(result), view_lines(result), 0)
+
+
+def lift(given: Given) -> None:
+    """Write TensorRT's network as a model."""
+    from onnxfix.pipeline.lifting import lift  # lazy: start-up
+    from onnxfix.report.render.lift import lifted_data, lifted_lines  # lazy: start-up
+    from onnxfix.report.render.progress import Steps  # lazy: start-up
+    from onnxfix.trt.records import TrtOptions  # lazy: start-up
+
+    model, trt = Path(given.model), TrtOptions(package=given.trt_package)
+    refuse_missing(trt)
+    with Steps(1) as steps:
+        target = given.output or model.with_name(f"{model.stem}.lifted.onnx")
+        result = lift(given.model, target, trt=trt, progress=steps.of(given.model))
+    _publish(given, as_json(lifted_data(result)), lifted_lines(result), result.exit_code)
+
+
+def _publish(given: Given, document: str, lines: Iterable[Line], code: int) -> None:
+    """Print a result and exit."""
+    if given.format == "json":
+        output().write(document + "\n")
+    else:
+        print_lines(lines)
+    raise typer.Exit(code)

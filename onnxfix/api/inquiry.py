@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from onnxfix.allowance import structure_limit
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
-from onnxfix.options import RunOptions
 
 if TYPE_CHECKING:
     from onnxfix.diagnosis.records import Against, Diagnosis
@@ -69,9 +68,9 @@ def reduce(
         UsageError: the check does not exist or TensorRT is not available, or the folder holds something else.
         OnnxfixError: the folder cannot be written.
     """
+    run = run_options({**locals(), "timeout": None})
     from onnxfix.pipeline import reducing  # lazy: start-up
 
-    run = _run(inputs, input_shapes, seed, trt, memory_mb)
     options = reducing.ReduceOptions(
         keywords.text("check", check, "trt-build"),
         keywords.source("against", against) if against is not None else None,
@@ -86,7 +85,7 @@ def reduce(
         run.memory_mb,
     )
     folder = keywords.path("output", output)
-    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
+    with structure_limit(run.structure_mb):
         return reducing.reduce(
             keywords.source("source", source), folder, options, keywords.progress(progress)
         )
@@ -128,13 +127,13 @@ def diagnose(
         ModelError: a model cannot be read, or is not a valid graph.
         UsageError: neither or both of ``other`` and ``against`` are given, or TensorRT is needed and not available.
     """
+    options = run_options({**locals(), "timeout": None})
     from onnxfix.diagnosis.records import Against  # lazy: start-up
     from onnxfix.pipeline import diagnosing  # lazy: start-up
 
     if against is not None:
         keywords.one_of("against", against, get_args(Against))
-    options = _run(inputs, input_shapes, seed, trt, memory_mb)
-    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
+    with structure_limit(options.structure_mb):
         return diagnosing.diagnose(
             keywords.source("model", model),
             keywords.source("other", other) if other is not None else None,
@@ -189,6 +188,7 @@ def precision(
         UsageError: an argument does not fit.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
+    options = run_options({**locals(), "timeout": None})
     from onnxfix.lowering.lower import Wish  # lazy: start-up
     from onnxfix.lowering.lowered import Low  # lazy: start-up
     from onnxfix.lowering.records import IoTypes  # lazy: start-up
@@ -196,7 +196,6 @@ def precision(
 
     keywords.one_of("to", to, get_args(Low))
     max_error = keywords.number("max_error", max_error, "a number such as 0.01")
-    options = _run(inputs, input_shapes, seed, trt, memory_mb, target=target, rungs=rungs)
     wish = Wish(
         to,
         max_error,
@@ -205,7 +204,7 @@ def precision(
         seconds=keywords.seconds("timeout", timeout),
     )
     destination = keywords.path("output", output)
-    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
+    with structure_limit(options.structure_mb):
         return lowering.lower(
             keywords.source("source", source), destination, wish, options, keywords.progress(progress)
         )
@@ -261,11 +260,11 @@ def layers(
         UsageError: TensorRT is not available or keeps no tactics, or the options do not fit the model or each other.
         OnnxfixError: a file cannot be written.
     """
+    options = run_options(locals())
     from onnxfix.pipeline import layering  # lazy: start-up
 
-    options = _run(inputs, input_shapes, seed, trt, memory_mb)
     options = options.with_fields({"trt.builds": keywords.whole("builds", builds, 1)})
-    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
+    with structure_limit(options.structure_mb):
         return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
 
 
@@ -294,24 +293,12 @@ def lift(
         UsageError: TensorRT is not available, or the output cannot be written.
         OnnxfixError: writing failed.
     """
+    options = run_options(locals())
     from onnxfix.pipeline import lifting  # lazy: start-up
 
     destination = keywords.path("output", output)
     if destination is None:
         raise keywords.refused("output", "a path", output)
     model, say = keywords.source("source", source), keywords.progress(progress)
-    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
-        return lifting.lift(model, destination, trt=keywords.trt(trt), progress=say)
-
-
-def _run(
-    inputs: Inputs | None,
-    input_shapes: Shapes,
-    seed: int,
-    trt: TrtOptions | None,
-    memory_mb: int | None,
-    **more: Any,
-) -> RunOptions:
-    """The keywords that these functions share, as a record."""
-    given = {"inputs": inputs, "input_shapes": input_shapes, "seed": seed, "trt": trt, "memory_mb": memory_mb}
-    return run_options(given | more)
+    with structure_limit(options.structure_mb):
+        return lifting.lift(model, destination, trt=options.trt, progress=say)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +33,8 @@ Progress = Callable[[str], None]
 _T = TypeVar("_T")
 _OPTIONS = {option.keyword or name: option for name, option in OPTIONS.items() if option.field}
 """The options of the table that are keywords."""
+_NEVER_NONE = (Kind.FLAG, Kind.WHOLE, Kind.EFFORT)
+"""Kinds of keywords that are not None where they are not given."""
 
 
 def run_options(given: Mapping[str, Any], *, exported: bool = False) -> RunOptions:
@@ -41,20 +44,17 @@ def run_options(given: Mapping[str, Any], *, exported: bool = False) -> RunOptio
     Raises:
         UsageError: a value is of another type, or names something that does not exist.
     """
-    fields: dict[str, Any] = {}
+    fields = {}
     for keyword, value in given.items():
         option = _OPTIONS.get(keyword)
-        if option is None:
+        if option is None or (value is None and option.kind not in _NEVER_NONE):
             continue
-        if option.kind is Kind.CHECKS:
-            known = (*RUNGS, PYTORCH) if exported and keyword == "require" else RUNGS
-            checked: Any = checks(keyword, value, known)
-        elif option.kind in (Kind.TEXT, Kind.SIZES, Kind.VALUES):
-            checked = (text if option.kind is Kind.TEXT else mapping)(keyword, value, option.example)
+        if exported and keyword == "require":
+            value = checks(keyword, value, (*RUNGS, PYTORCH))
         else:
-            checked = _READERS[option.kind](keyword, value)
-        if checked is not None and checked is not False:  # False and None: as without the keyword
-            fields[option.field] = checked
+            value = _READERS[option.kind](keyword, value, *filter(None, [option.example]))
+        if value is not False:  # TrtOptions may say True of what a keyword leaves alone
+            fields[option.field] = value
     options = RunOptions() if given["trt"] is False else RunOptions(trt=trt(given["trt"]))
     return options.with_fields(fields)
 
@@ -146,13 +146,13 @@ def checks(keyword: str, given: Names | None, known: Sequence[str] = RUNGS) -> t
     return found
 
 
-def text(keyword: str, given: Any, example: str) -> Any:
-    """A text, or none. A number is its own text: 10.3 is a version.
+def text(keyword: str, given: Any, example: str) -> str:
+    """A text. A number is its own text: 10.3 is a version.
 
     Raises:
         UsageError: it is something else.
     """
-    if given is None or isinstance(given, str):
+    if isinstance(given, str):
         return given
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return str(given)
@@ -182,37 +182,24 @@ def whole(keyword: str, given: Any, least: int | None = None) -> int:
     return number
 
 
-def megabytes(keyword: str, given: Any) -> int | None:
-    """A limit in MiB, or none.
+def megabytes(keyword: str, given: Any) -> int:
+    """A limit in MiB.
 
     Raises:
         UsageError: it is something else.
     """
-    return None if given is None else whole(keyword, given, 1)
+    return whole(keyword, given, 1)
 
 
-def seconds(keyword: str, given: Any) -> float:
-    """A time.
+def seconds(keyword: str, given: Any, *, positive: bool = False) -> float:
+    """A time, or a time limit, which is ``positive``.
 
     Raises:
         UsageError: it is none.
     """
-    found = number(keyword, given, "a number of seconds")
-    if not found >= 0:
-        raise refused(keyword, "a number of seconds", given)
-    return found
-
-
-def limit(keyword: str, given: Any) -> float | None:
-    """A time limit in seconds, or none.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    if given is None:
-        return None
-    found = number(keyword, given, wanted := "a number of seconds above 0")
-    if not found > 0:
+    wanted = f"a number of seconds{' above 0' if positive else ''}"
+    found = number(keyword, given, wanted)
+    if not found >= 0 or (positive and not found):
         raise refused(keyword, wanted, given)
     return found
 
@@ -234,8 +221,6 @@ def mapping(keyword: str, given: Any, example: str) -> dict[str, Any]:
     Raises:
         UsageError: it is not.
     """
-    if given is None:
-        return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise refused(keyword, f"a dict such as {example}", given)
     return dict(given)
@@ -264,7 +249,7 @@ def progress(given: Any) -> Progress | None:
     raise refused("progress", "a function of a text", given)
 
 
-def shapes(keyword: str, given: Shapes | None) -> tuple[str, ...] | dict[str, tuple[int, ...]]:
+def shapes(keyword: str, given: Shapes) -> tuple[str, ...] | dict[str, tuple[int, ...]]:
     """Shapes of inputs, by their names or as texts.
 
     Raises:
@@ -275,7 +260,7 @@ def shapes(keyword: str, given: Shapes | None) -> tuple[str, ...] | dict[str, tu
         return (given,)
     if isinstance(given, Mapping):
         return {_name(keyword, name): _shape(f"{keyword}[{name!r}]", shape) for name, shape in given.items()}
-    some = () if given is None else _items(keyword, wanted, given)
+    some = _items(keyword, wanted, given)
     if not all(isinstance(one, str) for one in some):
         raise refused(keyword, wanted, given)
     return tuple(some)
@@ -290,13 +275,13 @@ def _shape(keyword: str, given: Any) -> tuple[int, ...]:
     return tuple(one for one in sizes if one is not None)
 
 
-def inputs(keyword: str, given: Inputs | None) -> PathLike | list[dict[str, Any]] | None:
+def inputs(keyword: str, given: Inputs) -> PathLike | list[dict[str, Any]]:
     """A path, or what is fed, one dict after the other. Files among several are read.
 
     Raises:
         UsageError: it is something else, or a file cannot be read.
     """
-    if given is None or isinstance(given, (str, os.PathLike)):
+    if isinstance(given, (str, os.PathLike)):
         return given
     wanted = "a dict of arrays such as {'image': array}, several of those, or a path"
     found = []
@@ -376,20 +361,20 @@ def _whole(given: Any) -> int | None:
         return None
 
 
-def _tolerance(keyword: str, given: Any) -> float | None:
-    return None if given is None else number(keyword, given)
-
-
-_READERS: dict[Kind, Callable[[str, Any], Any]] = {
+_READERS: dict[Kind, Callable[..., Any]] = {
     Kind.FLAG: flag,
+    Kind.TEXT: text,
     Kind.NAMES: names,
+    Kind.CHECKS: checks,
     Kind.WHOLE: whole,
-    Kind.NUMBER: _tolerance,
-    Kind.SECONDS: limit,
+    Kind.NUMBER: number,
+    Kind.SECONDS: partial(seconds, positive=True),
     Kind.MEGABYTES: megabytes,
     Kind.EFFORT: effort,
     Kind.FILES: paths,
     Kind.INPUTS: inputs,
     Kind.SHAPES: shapes,
+    Kind.SIZES: mapping,
+    Kind.VALUES: mapping,
 }
 """What reads a keyword, by the kind of its option."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from onnxfix.cli.given import Given
 from onnxfix.cli.runs import configure, run_models
-from onnxfix.config.table import OPTIONS
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 
@@ -25,7 +24,7 @@ def check(given: Given) -> None:
         options = RunOptions(trt=TrtOptions())
     else:
         needless = [name for name in _OF_TRT if name != "memory_limit" or not given.inputs_help]
-        unused = given.flags_given(OPTIONS[name] for name in needless)
+        unused = given.flags(needless)
         if unused:
             raise UsageError(f"{', '.join(unused)}: has no effect without --trt")
         del fields["trt.package"]

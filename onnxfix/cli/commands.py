@@ -85,7 +85,7 @@ _ALL = (
         },
     ),
     Command(
-        "apply", "apply", "Find and repair",
+        "apply", "repair", "Find and repair",
         "Repair models, prove that they still compute the same, and write them (default: to MODEL.fixed.onnx).",
         (MODELS,),
         _options(
@@ -109,7 +109,7 @@ _ALL = (
         },
     ),
     Command(
-        "verify", "verify", "Find and repair",
+        "verify", "repair", "Find and repair",
         "Show that two models have the same interface and compute the same outputs, or that one model runs.",
         (
             Argument("original", "ORIGINAL", "The model to compare with."),

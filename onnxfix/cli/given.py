@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Any
@@ -43,10 +43,12 @@ class Given(SimpleNamespace):
         """The settings that options set."""
         return {name: value for name in SETTINGS if (value := getattr(self, name, None)) is not None}
 
-    def flags_given(self, options: Iterable[Option]) -> list[str]:
-        """The flags of those of the options that were given."""
-        given = ((option, getattr(self, option.name)) for option in options)
-        return [option.flag for option, value in given if value is not False and value != option.default]
+    def flags(self, names: Container[str]) -> list[str]:
+        """The flags of those of these options that were given."""
+        given = [
+            (one.flag, getattr(self, one.name), one) for one in self.command.options if one.name in names
+        ]
+        return [flag for flag, value, option in given if value is not False and value != option.default]
 
 
 def parser_of(option: Option) -> Callable[[Any], Any] | None:

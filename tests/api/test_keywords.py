@@ -95,7 +95,6 @@ def test_shapes_are_texts_or_by_name() -> None:
     assert keywords.shapes("input_shapes", {"x": (np.int64(1), 3), "y": 2, "z": [], "w": np.array([4, 5])}) == {  # type: ignore[dict-item]
         "x": (1, 3), "y": (2,), "z": (), "w": (4, 5),
     }  # fmt: skip
-    assert keywords.shapes("input_shapes", None) == ()
     for wrong in ({"x": (1, "N")}, {"x": (1, -1)}, {"x": (1.0, 3)}, {"x": (True,)}):
         assert refusal(lambda wrong=wrong: keywords.shapes("input_shapes", wrong)).startswith(  # type: ignore[misc]
             "input_shapes['x'] is a shape such as (1, 3, 224, 224), not ("

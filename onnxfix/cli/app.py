@@ -101,7 +101,10 @@ def _callback(command: Command) -> Callable[..., None]:
 
 def _argument(argument: Argument) -> Parameter:
     info = typer.Argument(
-        metavar=argument.value, help=argument.help, autocompletion=completion.of(argument.complete)
+        metavar=argument.value,
+        help=argument.help,
+        autocompletion=completion.of(argument.complete),
+        parser=str,  # as for options
     )
     return _parameter(argument.name, list[str] if argument.many else str, info, argument.required)
 
@@ -118,7 +121,7 @@ def _option(option: Option) -> Parameter:
         hidden=option.hidden,
         rich_help_panel=option.group or None,
         autocompletion=complete,
-        parser=parser_of(option),
+        parser=None if option.kind is Kind.FLAG else parser_of(option),
     )
     kind = bool if option.kind is Kind.FLAG else list[str] if option.kind.repeatable else str
     default = False if option.kind is Kind.FLAG else option.default

@@ -29,7 +29,7 @@ class Given(SimpleNamespace):
             if option.kind in _READERS or option.kind.repeatable:
                 value = values[option.name]
                 read = _READERS.get(option.kind, _texts)
-                setattr(self, option.name, read(option, value) if value else None)
+                setattr(self, option.name, read(option, value) if value not in (None, [], ()) else None)
 
     def fields(self) -> dict[str, Any]:
         """The fields of a run's record that options set. Settings are not among them: files may set them, too."""
@@ -45,21 +45,25 @@ class Given(SimpleNamespace):
 
     def flags(self, names: Container[str]) -> list[str]:
         """The flags of those of these options that were given."""
-        given = [
-            (one.flag, getattr(self, one.name), one) for one in self.command.options if one.name in names
-        ]
-        return [flag for flag, value, option in given if value is not False and value != option.default]
+        given = []
+        for option in self.command.options:
+            value = getattr(self, option.name)
+            if option.name in names and value is not False and value != option.default:
+                given.append(option.flag)
+        return given
 
 
-def parser_of(option: Option) -> Callable[[Any], Any] | None:
-    """What reads one value of an option; typer says which option a complaint is about. None for a plain text."""
+def parser_of(option: Option) -> Callable[[Any], Any]:
+    """What reads one value of an option; typer says which option a complaint is about."""
     if option.kind is Kind.CHOICE:
         return lambda value: _choice(option, value)
     if option.kind in (Kind.WHOLE, Kind.MEGABYTES):
         return lambda value: _number(option, int, value)
     if option.kind in (Kind.NUMBER, Kind.SECONDS):
         return lambda value: _number(option, float, value)
-    return (lambda value: _file(value)) if option.writes else None
+    if option.writes or option.kind in (Kind.FILE, Kind.FILES, Kind.INPUTS):
+        return lambda value: _file(option, value)
+    return str  # typer's own conversion refuses names that are not UTF-8
 
 
 def _choice(option: Option, value: str) -> str:
@@ -82,9 +86,11 @@ def _number(option: Option, kind: type[int] | type[float], value: Any) -> float:
     return number
 
 
-def _file(value: str) -> str:
-    """A file to write. Other programs mean standard output by ``-``, and nobody wants a file of that name."""
-    if value.rpartition(":")[2] == "-":
+def _file(option: Option, value: str) -> str:
+    """The name of a file. Other programs mean standard output by ``-``, and nobody wants a file of that name."""
+    if not value:
+        raise typer.BadParameter("'' names no file")
+    if option.writes and value.rpartition(":")[2] == "-":
         raise typer.BadParameter(f"{value}: files are not written to standard output; name a file")
     return value
 

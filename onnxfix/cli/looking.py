@@ -50,7 +50,7 @@ def lift(given: Given) -> None:
     model, trt = Path(given.model), TrtOptions(package=given.trt_package)
     refuse_missing(trt)
     with Steps(1) as steps:
-        target = given.output or model.with_name(f"{model.stem}.lifted.onnx")
+        target = given.output if given.output is not None else model.with_name(f"{model.stem}.lifted.onnx")
         result = lift(given.model, target, trt=trt, progress=steps.of(given.model))
     _publish(given, as_json(lifted_data(result)), lifted_lines(result), result.exit_code)
 

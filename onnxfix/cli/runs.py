@@ -120,8 +120,10 @@ def run_models(given: Given, holding: Holding, command: Command, options: RunOpt
     tasks = [replace(task, options=holding.options(task.source, task.options)) for task in tasks]
     if options.trt is not None and options.trt.save_engine and len(tasks) > 1:
         raise UsageError("--save-engine works with one model only")
-    written = [File("--write-baseline", Path(given.write_baseline))] if given.write_baseline else []
-    refuse_conflicts(tasks, options, reports, journal, written)
+    baseline = (
+        [File("--write-baseline", Path(given.write_baseline))] if given.write_baseline is not None else []
+    )
+    refuse_conflicts(tasks, options, reports, journal, baseline)
     refuse_unknown_kinds(reports)
     if given.statistics and given.format not in ("text", "json"):
         raise UsageError(f"--statistics is printed as text or json, not as {given.format}")

@@ -131,6 +131,13 @@ def test_in_place_through_a_link_keeps_the_link(tmp_path: Path) -> None:
     assert path.read_bytes() != before
 
 
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    path = write(tmp_path / os.fsdecode(b"caf\xe9.onnx"), FIXABLE)
+    report = tmp_path / os.fsdecode(b"\xe9.json")
+    assert run("check", path, "--report", report)[0] == 0
+    assert len(json.loads(report.read_bytes())["reports"]) == 1
+
+
 def test_several_models_and_summary(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.onnx", FIXABLE), write(tmp_path / "b.onnx", CLEAN)
     code, out, _ = run("apply", a, b, "--output-dir", tmp_path / "out")
@@ -154,6 +161,9 @@ def test_several_models_and_summary(tmp_path: Path) -> None:
         ["--input-shapes", "nope:[1]"],
         ["--inputs", "missing.npz"],
         ["--fail-on", "maybe"],
+        ["--output", ""],
+        ["--save-engine", ""],
+        ["--effort", ""],
     ],
     ids=" ".join,
 )

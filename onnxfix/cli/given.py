@@ -36,7 +36,7 @@ class Given(SimpleNamespace):
         return {
             option.field: getattr(self, option.name)
             for option in self.command.options
-            if option.field and not option.setting and getattr(self, option.name) is not None
+            if option.field and option.name not in SETTINGS and getattr(self, option.name) is not None
         }
 
     def settings(self) -> dict[str, Any]:

@@ -55,8 +55,7 @@ class Option:
 
     ``field`` is the field of ``RunOptions`` that it sets, such as ``verification.seed``; ``keyword`` is Python's name
     where that is another one, and ``example`` a value of it. ``least`` and ``most`` bound a number on the command line,
-    ``writes`` says that the value names a file to write, ``setting`` that a settings file may have it, and ``complete``
-    names a function of ``cli.completion``.
+    ``writes`` says that the value names a file to write, and ``complete`` names a function of ``cli.completion``.
     """
 
     name: str
@@ -73,7 +72,6 @@ class Option:
     most: float | None = None
     required: bool = False
     writes: bool = False
-    setting: bool = False
     hidden: bool = False
     complete: str = ""
     group: str = ""
@@ -132,16 +130,16 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "select", Kind.NAMES, "RULES",
             "Rules to run: codes, beginnings of codes, names or ALL; several with commas.",
-            "rules.select", setting=True, complete="rules",
+            "rules.select", complete="rules",
         ),
         Option(
-            "ignore", Kind.NAMES, "RULES", "Rules to skip.", "rules.ignore", setting=True, complete="rules",
+            "ignore", Kind.NAMES, "RULES", "Rules to skip.", "rules.ignore", complete="rules",
         ),
         Option(
             "target", Kind.TEXT, "TARGET",
             f"TensorRT to deploy to: {', '.join(TARGETS)}, or a version such as 10.3 (default: that of the installed "
             f"TensorRT, else {DEFAULT_TARGET}).",
-            "rules.target", setting=True, example="trt11", complete="targets",
+            "rules.target", example="trt11", complete="targets",
         ),
     ),
     "Fixes": (
@@ -201,23 +199,23 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "require", Kind.CHECKS, "CHECKS",
             "Checks that must pass, such as ort-cpu; several with commas.",
-            "verification.require", setting=True, complete="checks",
+            "verification.require", complete="checks",
         ),
         Option(
             "rtol", Kind.NUMBER, "NUMBER",
             "Relative tolerance of outputs that need not be bit-identical (default: by element type).",
-            "verification.rtol", setting=True,
+            "verification.rtol",
         ),
         Option(
             "atol", Kind.NUMBER, "NUMBER",
             "Absolute tolerance of such outputs, in their unit (default: by element type and magnitude).",
-            "verification.atol", setting=True,
+            "verification.atol",
         ),
         Option(
             "effort", Kind.EFFORT, "EFFORT",
             "What checks that run models may cost: quick, default, thorough (all inputs, all checks), or seconds for "
             "each check.",
-            "verification.effort", setting=True,
+            "verification.effort",
         ),
         Option(
             "inputs", Kind.INPUTS, "FILE",
@@ -244,7 +242,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "rung_timeout", Kind.SECONDS, "SECONDS",
             "Time limit of each check in seconds (default: by the model).",
-            "verification.rung_timeout", least=0.1, setting=True,
+            "verification.rung_timeout", least=0.1,
         ),
     ),
     "TensorRT": (
@@ -301,7 +299,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "timeout", Kind.SECONDS, "SECONDS",
             "Time limit for each model in seconds: what was checked until then is reported, and the result is written "
             "only if that proves it (default: none).",
-            "timeout", least=0.1, setting=True,
+            "timeout", least=0.1,
         ),
         Option(
             "jobs", Kind.TEXT, "N",
@@ -329,7 +327,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "structure_limit", Kind.MEGABYTES, "MB",
             "Memory limit in MiB for a model's nodes, names and attributes, judged before it is parsed (default: 512 "
             "and 96 times the size without weights, 8192 at most).",
-            "structure_mb", keyword="structure_mb", least=1, setting=True,
+            "structure_mb", keyword="structure_mb", least=1,
         ),
         Option("baseline", Kind.FILE, "FILE", "Known findings: they do not fail the run, new ones do."),
         Option(
@@ -354,7 +352,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "fail_on", Kind.CHOICE, "SEVERITY",
             "Lowest severity of a remaining finding that makes the exit code 1 (default: warning).",
-            choices=FAIL_ON, setting=True,
+            choices=FAIL_ON,
         ),
         Option(
             "statistics", Kind.FLAG, "", "Print counts by rule instead of findings, as text or JSON."

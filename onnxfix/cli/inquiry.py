@@ -25,8 +25,8 @@ from onnxfix.trt.records import TrtOptions
 
 def diagnose(given: Given) -> None:
     """Compare two models, or a model with another way to compute it."""
-    from onnxfix.lowering.records import keep_text  # lazy: start-up
     from onnxfix.files import atomic  # lazy: start-up
+    from onnxfix.lowering.records import keep_text  # lazy: start-up
     from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
     from onnxfix.report.render.diagnosis import diagnosis_lines  # lazy: start-up
 

@@ -24,8 +24,8 @@ from onnxfix.errors import UsageError
 from onnxfix.files import atomic
 from onnxfix.files.apart import File
 from onnxfix.fleet.drive import drive, executor_of, tasks_of
-from onnxfix.fleet.paths import as_reported
 from onnxfix.fleet.names import expand
+from onnxfix.fleet.paths import as_reported
 from onnxfix.fleet.work import Command, Outcome, Task
 from onnxfix.options import RunOptions
 from onnxfix.registry import registry

@@ -17,8 +17,8 @@ from onnxfix.allowance import memory_limit_mb
 from onnxfix.causes import ENDED
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, loading, regular
-from onnxfix.files.folders import Folder, writing
 from onnxfix.files.atomic import PLAIN, Temporary
+from onnxfix.files.folders import Folder, writing
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt

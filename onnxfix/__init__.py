@@ -45,7 +45,7 @@ __all__ = [
     "precision", "reduce", "reproduce", "rules", "verify",
 ]  # fmt: skip
 
-Shown.renderer = "onnxfix.report.render.objects"
+Shown.renderer = "onnxfix.report.render.documents"
 
 _HOME = {
     **dict.fromkeys(("apply", "check", "verify"), "onnxfix.api.repair"),

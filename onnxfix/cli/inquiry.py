@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -15,8 +15,8 @@ from onnxfix.files.apart import File
 from onnxfix.fleet.work import Task
 from onnxfix.interrupts import exit_code, finish
 from onnxfix.options import RunOptions
-from onnxfix.report.render.documents import Kind, render_result
-from onnxfix.report.render.lines import Line, print_lines
+from onnxfix.report.render.documents import Kind, render_result, result_lines
+from onnxfix.report.render.lines import print_lines
 from onnxfix.report.render.progress import Steps
 from onnxfix.report.render.stream import complain, output
 from onnxfix.shown import Shown
@@ -28,7 +28,6 @@ def diagnose(given: Given) -> None:
     from onnxfix.files import atomic  # lazy: start-up
     from onnxfix.lowering.records import keep_text  # lazy: start-up
     from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
-    from onnxfix.report.render.diagnosis import diagnosis_lines  # lazy: start-up
 
     options = _options(given)
     if given.against in ("trt-gpu", "trt-network"):
@@ -50,14 +49,12 @@ def diagnose(given: Given) -> None:
         complain("interrupted; this is what was found until then")
     if given.keep_fp32 is not None:
         atomic.put(Path(given.keep_fp32), keep_text(result.keep_fp32).encode())
-    lines = diagnosis_lines(result, quiet=given.quiet, verbose=given.verbose)
-    _publish(given, result, lines, reports, exit_code() if result.interrupted else result.exit_code)
+    _publish(given, result, reports, exit_code() if result.interrupted else result.exit_code)
 
 
 def reduce(given: Given) -> None:
     """Reduce a model."""
     from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
-    from onnxfix.report.render.reduction import reduction_lines  # lazy: start-up
 
     run = _options(given)
     options = ReduceOptions(
@@ -78,21 +75,19 @@ def reduce(given: Given) -> None:
     if result.interrupted:
         finish()
     code = exit_code() if result.interrupted else result.exit_code
-    _publish(given, result, reduction_lines(result), (), code)
+    _publish(given, result, (), code)
 
 
 def layers(given: Given) -> None:
     """Show what TensorRT made of a model."""
     from onnxfix.pipeline.layering import layers  # lazy: start-up
-    from onnxfix.report.render.layers import layers_lines  # lazy: start-up
 
     options = _options(given)
     reports = _destinations(given, [given.model], options, OWN)
     refuse_missing(options.trt or TrtOptions())
     with Steps(1) as steps:
         result = layers(given.model, options, steps.of(given.model))
-    lines = layers_lines(result, quiet=given.quiet, verbose=given.verbose)
-    _publish(given, result, lines, reports, result.exit_code)
+    _publish(given, result, reports, result.exit_code)
 
 
 def precision(given: Given) -> None:
@@ -100,7 +95,6 @@ def precision(given: Given) -> None:
     from onnxfix.api.inquiry import patterns_of  # lazy: start-up
     from onnxfix.lowering.lower import Wish  # lazy: start-up
     from onnxfix.pipeline.lowering import lower  # lazy: start-up
-    from onnxfix.report.render.precision import precision_lines  # lazy: start-up
 
     options = _options(given)
     written = [File("--output", Path(given.output))] if given.output is not None else []
@@ -109,8 +103,7 @@ def precision(given: Given) -> None:
     wish = Wish(given.to, given.max_error, given.io_types, patterns_of(given.keep), seconds=given.timeout)
     with Steps(1) as steps:
         result = lower(given.model, given.output, wish, options, steps.of(given.model))
-    lines = precision_lines(result, quiet=given.quiet, verbose=given.verbose)
-    _publish(given, result, lines, reports, result.exit_code)
+    _publish(given, result, reports, result.exit_code)
 
 
 def _options(given: Given) -> RunOptions:
@@ -140,12 +133,11 @@ def _destinations(
     return reports
 
 
-def _publish(
-    given: Given, result: Shown, lines: Iterable[Line], reports: Sequence[Destination], code: int
-) -> None:
+def _publish(given: Given, result: Shown, reports: Sequence[Destination], code: int) -> None:
     """Print a result and write its files, and exit."""
     if given.format == "text":
-        print_lines(lines)
+        quiet, verbose = (getattr(given, name, False) for name in ("quiet", "verbose"))
+        print_lines(result_lines(result, quiet=quiet, verbose=verbose))
     else:
         output().write(render_result(Kind(given.format), result) + "\n")
     written = write_reports(reports, lambda kind: render_result(kind, result))

@@ -10,7 +10,7 @@ from onnxfix.errors import UsageError
 from onnxfix.packs import installed
 from onnxfix.registry import registry
 from onnxfix.report.lookup import families, search
-from onnxfix.report.render.doctor import examination_lines, pack_lines
+from onnxfix.report.render.doctor import examination_lines, pack_sections
 from onnxfix.report.render.lines import line, print_lines
 from onnxfix.report.render.rules import (
     family_lines,
@@ -21,6 +21,7 @@ from onnxfix.report.render.rules import (
     rules_markdown,
 )
 from onnxfix.report.render.stream import as_json, output
+from onnxfix.report.render.terminal import section_lines
 
 _EXAMPLES = 2
 """Examples on a page without ``--verbose``."""
@@ -75,7 +76,7 @@ def rules(given: Given) -> None:
         output().write(rules_markdown(chosen, [facts_of(rule) for rule in chosen]))
     else:
         print_lines(rules_lines(chosen))
-        print_lines(pack_lines(installed(origins=True)))
+        print_lines(section_lines(pack_sections(installed(origins=True)), verbose=True))
 
 
 def doctor(given: Given) -> None:

@@ -26,7 +26,7 @@ def diff(given: Given) -> None:
 def view(given: Given) -> None:
     """Write the nodes around a place."""
     from onnxfix.pipeline.viewing import view  # lazy: start-up
-    from onnxfix.report.render.view import view_json, view_lines  # lazy: start-up
+    from onnxfix.report.render.difference import view_json, view_lines  # lazy: start-up
 
     result = view(
         Path(given.model),
@@ -43,7 +43,7 @@ def view(given: Given) -> None:
 def lift(given: Given) -> None:
     """Write TensorRT's network as a model."""
     from onnxfix.pipeline.lifting import lift  # lazy: start-up
-    from onnxfix.report.render.lift import lifted_data, lifted_lines  # lazy: start-up
+    from onnxfix.report.render.documents import result_lines  # lazy: start-up
     from onnxfix.report.render.progress import Steps  # lazy: start-up
     from onnxfix.trt.records import TrtOptions  # lazy: start-up
 
@@ -52,7 +52,7 @@ def lift(given: Given) -> None:
     with Steps(1) as steps:
         target = given.output if given.output is not None else model.with_name(f"{model.stem}.lifted.onnx")
         result = lift(given.model, target, trt=trt, progress=steps.of(given.model))
-    _publish(given, as_json(lifted_data(result)), lifted_lines(result), result.exit_code)
+    _publish(given, as_json(result.to_dict()), result_lines(result), result.exit_code)
 
 
 def _publish(given: Given, document: str, lines: Iterable[Line], code: int) -> None:

@@ -29,15 +29,13 @@ from onnxfix.fleet.paths import as_reported
 from onnxfix.fleet.work import Command, Outcome, Task
 from onnxfix.options import RunOptions
 from onnxfix.registry import registry
-from onnxfix.report.render.documents import Kind, render_document
-from onnxfix.report.render.json import note_lines, report_line
+from onnxfix.report.render.documents import Kind, note_lines, render_document, report_line
 from onnxfix.report.render.lines import print_lines
-from onnxfix.report.render.overall import render_summary
 from onnxfix.report.render.progress import Steps
+from onnxfix.report.render.rules import statistics_json, statistics_lines
 from onnxfix.report.render.settings import render_settings, settings_lines
-from onnxfix.report.render.statistics import statistics_json, statistics_lines
 from onnxfix.report.render.stream import complain, output
-from onnxfix.report.render.text import render_report
+from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report
 from onnxfix.targets import target_named
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from onnxfix import system
 from onnxfix.errors import UsageError
-from onnxfix.report.fingerprint import fingerprints
+from onnxfix.report.findings import fingerprints
 from onnxfix.report.report import Finding, Report
 
 FORMAT = "onnxfix-baseline"

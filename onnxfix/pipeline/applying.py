@@ -23,7 +23,7 @@ from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.prove import Proven, prove
 from onnxfix.pipeline.summing import add_other_target, bytes_of, bytes_read, node_counts
 from onnxfix.report import confirm
-from onnxfix.report.from_engine import applied_of, finding_of
+from onnxfix.report.findings import applied_of, finding_of
 from onnxfix.report.report import DataFile, Report
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.verdict import Verdict

@@ -19,8 +19,8 @@ from onnxfix.pipeline.job import Plan, Progress, limited, make_plan
 from onnxfix.pipeline.opening import Source, name_of, on_disk, refuse_conflicts
 from onnxfix.pipeline.summing import add_other_target, bytes_read, node_counts
 from onnxfix.report import confirm
-from onnxfix.report.from_engine import finding_of
-from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
+from onnxfix.report.confirm import build_problems, headline, import_notes, import_problems
+from onnxfix.report.findings import finding_of
 from onnxfix.report.report import Report
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from onnxfix.reduction.checks import Check
 from onnxfix.reduction.commands import npz
 from onnxfix.reduction.records import Failure, Reduction
 from onnxfix.reduction.search import Reducer
-from onnxfix.report.render.reduction import readme, script
+from onnxfix.report.render.results import readme, script
 from onnxfix.verification.feeds.files import check_inputs, load_inputs
 from onnxfix.verification.feeds.signature import signature
 

@@ -14,9 +14,8 @@ from onnxfix import deadline, engine, system, walk
 from onnxfix.files import loading
 from onnxfix.model import Model
 from onnxfix.pipeline.job import Plan
-from onnxfix.report.from_engine import finding_of
+from onnxfix.report.findings import OPTIONS, SAFETIES, finding_of
 from onnxfix.report.report import NodeCounts, Report
-from onnxfix.report.summary import OPTIONS, SAFETIES
 from onnxfix.targets import target_judging
 
 _ONNX = ("", "ai.onnx")

@@ -21,8 +21,7 @@ from onnxfix.pipeline.job import make_plan
 from onnxfix.pipeline.opening import output_file
 from onnxfix.pipeline.picturing import Atlas, neighbors
 from onnxfix.place import Place
-from onnxfix.report.findings import Finding
-from onnxfix.report.from_engine import finding_of
+from onnxfix.report.findings import Finding, finding_of
 from onnxfix.verification.checker import check
 
 _SECONDS = 60.0

@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 from onnxfix import system
 from onnxfix.causes import Cause
+from onnxfix.report.findings import OPTIONS, SAFETIES, SEVERITIES
 from onnxfix.targets import TARGETS, mismatch
 
 if TYPE_CHECKING:
     from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report
     from onnxfix.verification.verdict import RungResult, Status, Verdict
-
-SEVERITIES = ("error", "warning", "info")
-"""The worst first."""
-SAFETIES = ("exact", "numeric", "unsafe")
-"""The safest first."""
-OPTIONS = {"exact": "", "numeric": "--numeric-fixes", "unsafe": "--unsafe-fixes"}
-"""The option of ``apply`` that fixes of a safety require."""
 
 #: "": nothing was to be proven (``check``). "verified": the values of both models were compared and agree; "partly":
 #: those of the result without its UNSAFE fixes or steps. "unchanged": the result is the input. "not compared": all
@@ -187,11 +181,6 @@ def _explained(findings: Sequence[RuleCount], fixed: Sequence[RuleCount]) -> str
     """The rule to read about first: the worst, and what is left before what was fixed."""
     both = (*findings, *fixed)
     return min(both, key=lambda one: SEVERITIES.index(one.severity)).code if both else ""
-
-
-def worst_first(items: Sequence[Finding]) -> list[Finding]:
-    """The findings by severity, the worst first, otherwise in their order."""
-    return sorted(items, key=lambda item: SEVERITIES.index(item.severity))
 
 
 def _by_rule(items: Iterable[Finding | AppliedFix]) -> Iterator[RuleCount]:

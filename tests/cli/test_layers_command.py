@@ -13,7 +13,7 @@ from onnxfix.cli.app import app
 from onnxfix.pipeline import layering
 from onnxfix.place import Place
 from onnxfix.report.layers import LayerReport
-from onnxfix.report.render.layers import layers_data, layers_lines
+from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.stream import as_json
 from onnxfix.trt.layer_records import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
 from onnxfix.trt.records import Issue, TrtBuild, TrtOptions
@@ -56,13 +56,13 @@ REPORT = LayerReport("m.onnx", TABLE, "TensorRT-RTX 1.7.1")
 
 
 def text(report: LayerReport, **options: bool) -> list[str]:
-    return [line.plain for line in layers_lines(report, **options)]
+    return [line.plain for line in result_lines(report, **options)]
 
 
 def test_the_table() -> None:
     assert text(REPORT) == [
         "m.onnx: TensorRT-RTX 1.7.1 builds an engine of 2 layers for compute capability 8.9",
-        "  note: 1 of 2 layers have no tactic yet",
+        "  note      1 of 2 layers have no tactic yet",
         "  3 nodes: 2 in layers of the engine, 1 merged or removed",
         "  node               operator  precision          layers          fused with  reformats  tactics",
         "  conv               Conv      float32            #1 correlation  r           #0         k",
@@ -83,11 +83,10 @@ def test_a_table_wider_than_the_terminal_has_no_columns(monkeypatch: pytest.Monk
     assert text(REPORT) == wide
     monkeypatch.setenv("COLUMNS", "80")
     assert text(REPORT)[3:] == [
-        "  conv  Conv  float32  #1 correlation",
-        "    fused with r; reformats #0; tactics k",
-        "  y.then_branch / r  Relu  float32 → float16  #1 correlation",
-        "    fused with conv; tactics k",
-        "  gone  Identity  bool  merged",
+        "  conv  operator Conv; precision float32; layers #1 correlation; fused with r; reformats #0; tactics k",
+        "  y.then_branch / r  operator Relu; precision float32 → float16; layers #1 correlation; fused with conv; "
+        "tactics k",
+        "  gone  operator Identity; precision bool; layers merged",
     ]
 
 
@@ -129,14 +128,14 @@ def test_engines_that_were_compared() -> None:
     report = LayerReport("m.onnx", TABLE, "TensorRT", engines("right", "wrong"), engine="out.engine")
     assert text(report)[1:7] == [
         "  engine 1 → out.engine",
-        "  note: 1 of 2 layers have no tactic yet",
+        "  note      1 of 2 layers have no tactic yet",
         "  compared with ort-cpu on 6 inputs",
         "  engine 1: 2 layers, error 1e-05, 2.000 ms, kept",
         "  engine 2: 2 layers, other bytes than engine 1, 1 nodes with other layers or tactics, error inf, wrong: "
         "output y",
         "  engine 3: not built: no memory",
     ]
-    document = json.loads(as_json(layers_data(report)))["builds"]
+    document = json.loads(as_json(report.to_dict()))["builds"]
     assert [one["error"] for one in document["engines"]] == [1e-5, None, None]
     assert (document["kept"], document["engines"][1]["differs"]) == (1, ["conv"])
     assert report.exit_code == 0
@@ -152,7 +151,7 @@ def test_tactics_that_were_kept() -> None:
         "  2 tactics → t.json",
         "  1 tactics were not in the file that was loaded, and were timed",
     ]
-    document = json.loads(as_json(layers_data(report)))
+    document = json.loads(as_json(report.to_dict()))
     assert (document["tactics_file"], document["tactics"], document["new_tactics"]) == ("t.json", 2, 1)
 
 

@@ -15,8 +15,9 @@ from onnxfix.config.records import Config, Layer, Suppression
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.place import Place
-from onnxfix.report.render.findings import accepted_lines, accepted_words
+from onnxfix.report.render.findings import accepted_section, accepted_words
 from onnxfix.report.render.html import render_html
+from onnxfix.report.render.terminal import section_lines
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -158,7 +159,9 @@ def test_no_other_file_is_taken_for_a_baseline_or_replaced(tmp_path: Path, text:
 def test_text_counts_what_is_accepted_by_reason() -> None:
     known = Baseline(Path("b.json"), {"m.onnx": known_of([B, C, finding("INT001", "/x\x1b[2J")])})
     found = holding(suppression(until=TODAY), baseline=known).judge("m.onnx", REPORT, RunOptions())
-    lines = [line.plain for line in accepted_lines(found.suppressed, found.vanished)]
+    section = accepted_section(found.suppressed, found.vanished)
+    assert section is not None
+    lines = [line.plain for line in section_lines([section], verbose=False)]
     assert lines == [
         "  accepted  CST002 ×1: it is fine (until 2026-11-23)  onnxfix.toml",
         "  known     CST002 ×1  GRA010 ×1  b.json",

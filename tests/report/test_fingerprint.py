@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxfix.place import Place
-from onnxfix.report.fingerprint import LENGTH, fingerprints
+from onnxfix.report.findings import LENGTH, fingerprints
 from onnxfix.report.report import Finding
 
 ONE = Finding(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import onnxfix
+from onnxfix.report.findings import worst_first
 from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, Withdrawn
-from onnxfix.report.summary import Change, RuleCount, summarize, worst_first
+from onnxfix.report.summary import Change, RuleCount, summarize
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict

@@ -20,7 +20,7 @@ from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.registry import Registry, registry
 from onnxfix.report import confirm
-from onnxfix.report.render.headline import headline, import_notes
+from onnxfix.report.confirm import headline, import_notes
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Finding, Report
 from onnxfix.rule import Fix, Match, Safety, rule

@@ -21,7 +21,7 @@ from onnxfix.files import lazy, loading, saving, scan
 from onnxfix.files.lazy import NONCE, TOKEN_SIZE, Source
 from onnxfix.model import Model
 from onnxfix.registry import registry
-from onnxfix.report.from_engine import finding_of
+from onnxfix.report.findings import finding_of
 from onnxfix.report.report import plain
 from onnxfix.rule import Safety
 from onnxfix.targets import target_named

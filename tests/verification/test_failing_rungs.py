@@ -18,7 +18,7 @@ from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
 from onnxfix.fleet.journal import recall
 from onnxfix.forks import forked
 from onnxfix.nvidia import Missing
-from onnxfix.report.render.headline import import_notes, import_problems
+from onnxfix.report.confirm import import_notes, import_problems
 from onnxfix.report.render.overall import render_summary
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Report, plain

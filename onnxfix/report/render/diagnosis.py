@@ -1,4 +1,4 @@
-"""A diagnosis as text and as JSON: the headline first, then the outputs, where it begins, and the worst nodes."""
+"""A diagnosis: which node, why, what to do; then outputs, where it begins, and errors along the model."""
 
 from __future__ import annotations
 
@@ -10,140 +10,337 @@ from importlib import metadata
 from typing import Any
 
 from onnxfix._version import __version__
-from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking, NodeError, NonFinite, OutputComparison
-from onnxfix.report.render.bars import error_lines, value_lines
-from onnxfix.report.render.lines import GLUE, Line, columns, labeled, line
-from onnxfix.report.render.words import bound, cosine, count, number, percent, places, share
+from onnxfix.diagnosis.records import Culprit, Diagnosis, Histogram, NodeError, NonFinite, OutputComparison
+from onnxfix.report.render import ui
+from onnxfix.report.render.checks import error_bars
+from onnxfix.report.render.report import version_pairs
+from onnxfix.report.render.words import bound, cosine, count, counted, number, percent, places, share
 from onnxfix.report.report import plain
 
 SCHEMA = 1
 """Version of the JSON; it increases when a field changes its meaning or is removed."""
-WIDTH = 100
-"""Columns of histograms where standard output is no terminal."""
 MOST = 5
-"""Outputs, culprits and nodes that are shown without ``--verbose``."""
+"""Outputs and nodes that a terminal shows without ``--verbose``."""
+_OPEN = 3
+"""Nodes to blame that are shown from the start."""
+_OUTPUTS = 40
+"""Outputs that a page shows."""
+_BINS = 12
+"""Bins of a histogram of values; neighbors are joined."""
 _COMMAND = re.compile(r"onnxfix apply [^(;]*[^(; ]")
-_STYLES = {"agree": "green", "rounding": "green", "differ": "bold red", "unexplained": "bold red"}
+_KINDS = {"agree": "good", "rounding": "good", "differ": "bad", "unexplained": "bad"}
+_LOW = ("fp16", "bf16")
 
 
 # ------------------------------------------------------------------------------------------------------------- JSON
 
 
-def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
+def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
     """The fields of ``Diagnosis`` as plain dicts, lists, strings, numbers and None, with ``schema``, ``exit_code`` and
     ``versions`` before them. Nodes (``culprits``, ``begins``, ``table``) have ``node``, ``op_type`` and ``output`` at
     their top. Numbers that are not finite are the strings "inf", "-inf" and "nan"."""
-    versions = {"onnxfix": __version__, "onnx": metadata.version("onnx"), **found.environment}
-    data = {"schema": SCHEMA, "exit_code": found.exit_code, "versions": versions}
-    data.update({one.name: plain(getattr(found, one.name)) for one in fields(found)})
-    data["outputs"] = [{**plain(one), "same": one.same} for one in found.outputs]
-    data["culprits"] = [_culprit_data(one) for one in found.culprits]
-    data["begins"] = [_node_data(one) for one in found.begins]
-    data["table"] = [_node_data(one) for one in found.table]
+    versions = {"onnxfix": __version__, "onnx": metadata.version("onnx"), **diagnosis.environment}
+    data = {"schema": SCHEMA, "exit_code": diagnosis.exit_code, "versions": versions}
+    data.update({one.name: plain(getattr(diagnosis, one.name)) for one in fields(diagnosis)})
+    data["outputs"] = [{**plain(one), "same": one.same} for one in diagnosis.outputs]
+    data["culprits"] = [_culprit_data(one) for one in diagnosis.culprits]
+    data["begins"] = [_node_data(one) for one in diagnosis.begins]
+    data["table"] = [_node_data(one) for one in diagnosis.table]
     del data["environment"]
     return data
 
 
-def _node_data(one: NodeError) -> dict[str, Any]:
-    names = {"node": node_name(one), "op_type": one.place.op_type, "output": one.place.output}
-    return {**names, **plain(one), "amplification": plain(one.amplification)}
+def _node_data(node: NodeError) -> dict[str, Any]:
+    names = {"node": node_name(node), "op_type": node.place.op_type, "output": node.place.output}
+    return {**names, **plain(node), "amplification": plain(node.amplification)}
 
 
-def _culprit_data(one: Culprit) -> dict[str, Any]:
-    error = _node_data(one.error)
-    own = {key: value for key, value in plain(one).items() if key != "error"}
+def _culprit_data(culprit: Culprit) -> dict[str, Any]:
+    error = _node_data(culprit.error)
+    own = {key: value for key, value in plain(culprit).items() if key != "error"}
     first = {key: error.pop(key) for key in ("node", "op_type", "output", "own_error")}
     return {**first, **own, **error}
 
 
-def node_name(one: NodeError) -> str:
-    """A node's name, or that of its output where it has none."""
-    return one.place.node or one.place.output or one.place.text
+# ------------------------------------------------------------------------------------------------------------- page
 
 
-# ------------------------------------------------------------------------------------------------------------- text
-
-
-def diagnosis_lines(found: Diagnosis, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
-    """The lines of a diagnosis. ``quiet`` keeps the first one; ``verbose`` lists all outputs and nodes, with
-    histograms."""
-    lines = _lines(found, verbose)
-    yield from [next(lines)] if quiet else lines
-
-
-def _lines(found: Diagnosis, verbose: bool) -> Iterator[Line]:
-    yield line(
-        (found.path, "bold"),
-        f" against {found.other or found.against}  ",
-        (outcome(found), _STYLES.get(found.status, "yellow")),
+def diagnosis_page(diagnosis: Diagnosis) -> ui.Page:
+    """Everything that a diagnosis found."""
+    sections = (
+        _culprits(diagnosis),
+        _depths(diagnosis),
+        _outputs(diagnosis.outputs),
+        _beginnings(diagnosis.begins),
+        _nodes(diagnosis),
+        _markings(diagnosis),
+        *_lists(diagnosis),
+        _environment(diagnosis),
     )
-    yield from _answer(found, verbose)
-    if found.outputs:
-        yield from _outputs(found.outputs, verbose)
-    if found.begins:
-        yield line("begins at", style="bold")
-        for one in found.begins if verbose else found.begins[:MOST]:
-            yield line("  ", _beginning(one), hang=4)
-        if len(found.begins) > MOST and not verbose:
-            yield _more(len(found.begins) - MOST, "nodes")
-    if found.table:
-        yield line("worst nodes", style="bold")
-        yield from _nodes(found, verbose)
-    if found.markings:
-        yield line("marked builds", style="bold")
-        for mark in found.markings:
-            yield _marking(mark)
-    if found.keep_fp32:
-        yield _labeled("keep", *_kept(found.keep_fp32, verbose))
-    for note in found.notes:
-        yield _labeled("note", note)
-    yield line(f"  {effort_of(found)}", style="dim")
+    return ui.Page(
+        diagnosis.path,
+        diagnosis.other or diagnosis.against,
+        ui.Chip(_KINDS.get(diagnosis.status, "warn"), _outcome(diagnosis)),
+        diagnosis.exit_code,
+        sections=[section for section in sections if section is not None],
+    )
 
 
-def outcome(found: Diagnosis) -> str:
+def _outcome(diagnosis: Diagnosis) -> str:
     """The status in a few words."""
     texts = {
         "agree": "agrees: every output is bit-identical",
         "rounding": "agrees up to rounding",
         "differ": "differs",
-        "unexplained": f"differs: {found.reason}",
+        "unexplained": f"differs: {diagnosis.reason}",
     }
-    text = texts.get(found.status, f"could not be found out: {found.reason}")
-    if found.status == "differ" and found.culprits:
-        first, more = found.culprits[0], len(found.culprits) - 1
+    text = texts.get(diagnosis.status, f"could not be found out: {diagnosis.reason}")
+    if diagnosis.status == "differ" and diagnosis.culprits:
+        first, more = diagnosis.culprits[0], len(diagnosis.culprits) - 1
         text = f"differs: {node_name(first.error)} ({first.cause}){f' and {more} more' if more else ''}"
-    return text if found.complete else f"{text} (interrupted; this was found until then)"
+    return text if diagnosis.complete else f"{text} (interrupted; this was found until then)"
 
 
-def _answer(found: Diagnosis, verbose: bool) -> Iterator[Line]:
-    """Which node, why, and what to do."""
-    for one in found.culprits if verbose else found.culprits[:3]:
-        place = f"{where_of(one.error)}: {own_of(one.error)}"
-        yield _labeled("node", place, style="bold red")
-        yield _labeled("why", one.reason)
-        if one.advice:
-            yield _labeled("do", _COMMAND.sub(_unbroken, one.advice), style="cyan")
-    if len(found.culprits) > 3 and not verbose:
-        yield _more(len(found.culprits) - 3, "nodes")
-    if found.status == "rounding" and found.tolerance is not None:
-        text = f"nothing: a tolerance of {number(found.tolerance)} of each output's scale is right"
-        yield _labeled("do", text, style="cyan")
+def _culprits(diagnosis: Diagnosis) -> ui.Section | None:
+    """The nodes that are to blame, worst first: which, why, and what to do."""
+    blocks: list[ui.Block] = [
+        _culprit(one, _without_casts(one.error, diagnosis)) for one in diagnosis.culprits
+    ]
+    if len(blocks) > _OPEN + 1:
+        blocks[_OPEN:] = [
+            ui.Fold(f"… and {len(blocks) - _OPEN} more nodes", tuple(blocks[_OPEN:]), True, "always")
+        ]
+    if diagnosis.status == "rounding" and diagnosis.tolerance is not None:
+        text = f"nothing: a tolerance of {number(diagnosis.tolerance)} of each output's scale is right"
+        blocks.append(ui.facts([("do", text)]))
+    aside = counted(len(diagnosis.culprits), "node") if diagnosis.culprits else None
+    title = "Where it goes wrong" if diagnosis.culprits else "What to do"
+    return ui.Section("culprits", title, blocks, aside, brief=True, folded=False) if blocks else None
 
 
-def _unbroken(match: re.Match[str]) -> str:
-    """A command that stays on one line, so that it can be copied."""
-    return match[0].replace(" ", GLUE)
+def _culprit(culprit: Culprit, node: NodeError) -> ui.Part:
+    advice: list[ui.Content] = []
+    end = 0
+    for match in _COMMAND.finditer(culprit.advice):
+        advice += [culprit.advice[end : match.start()], ui.command(match[0])]
+        end = match.end()
+    advice += [culprit.advice[end:]] if culprit.advice else []
+    rule = [ui.command(f"onnxfix explain {culprit.rule}"), ui.small(culprit.fix)] if culprit.rule else None
+    pairs: list[tuple[str, ui.Content]] = [
+        ("node", [ui.strong(_where(node)), f": {_own(node)}"]),
+        ("why", culprit.reason),
+        ("do", advice),
+        ("cause", ui.Chip("bad", culprit.cause)),
+        ("rule", rule),
+        ("values", _facts(node)),
+    ]
+    return ui.Part(None, (ui.facts(pairs, brief=3),))
 
 
-def own_of(one: NodeError) -> str:
+def _depths(diagnosis: Diagnosis) -> ui.Section | None:
+    """Errors along the model, and the numbers behind them."""
+    if not diagnosis.depths:
+        return None
+    blamed = {one.error.place.output for one in diagnosis.culprits}
+    words = f"Errors along {counted(diagnosis.nodes, 'node')}, as shares of each tensor's scale"
+    marks = [("dot whole", "error in the whole run"), ("dot own", "the node's own error")]
+    marks += [("dot blame", "to blame")] if blamed & {one.output for one in diagnosis.depths} else []
+    rows = [
+        (one.number, ui.name(one.output), one.op_type, share(one.own_error), share(one.output_error))
+        for one in diagnosis.depths
+    ]
+    table = ui.Table(("Node", "Output", "Operator", "#Own error", "#Error"), rows, words)
+    chart = ui.Depths(diagnosis.depths, diagnosis.nodes, blamed, words)
+    blocks = (ui.Legend(marks), chart, ui.Fold("The numbers", (table,)))
+    return ui.Section("depth", "Error by depth", blocks, "share of each tensor's scale", shown="never")
+
+
+def _beginnings(nodes: Sequence[NodeError]) -> ui.Section | None:
+    entries = []
+    for node in nodes:
+        before = f", {share(node.input_error)} at its inputs" if node.input_error is not None else ""
+        entries.append(f"{_where(node)}: error {_of_scale(node.output_error)}{before}")
+    blocks = (ui.Items(entries, most=MOST, noun="node"),)
+    return ui.Section("begins", "Begins at", blocks, titled=True) if entries else None
+
+
+def _nodes(diagnosis: Diagnosis) -> ui.Section | None:
+    rows: list[Sequence[ui.Content]] = []
+    for node in diagnosis.table:
+        name = [ui.strong(_name(node)), ui.small(f"({node.place.op_type or 'value'})")]
+        errors = (
+            node.own_error,
+            node.noise,
+            node.input_error,
+            node.output_error,
+            node.amplification,
+            node.effect,
+        )
+        rows.append((name, *map(share, errors), ui.small(_facts(_without_casts(node, diagnosis)))))
+    head = ("Node", "#Own", "#Rounding", "#In", "#Out", "#Amplified", "#Effect", "Values")
+    table = ui.Table(head, rows, "Nodes with the largest own error", most=MOST, noun="node")
+    note = ui.Paragraph("Errors are shares of the output's scale, its largest magnitude.", "remark")
+    return ui.Section("nodes", "Worst nodes", (table, note), brief=True, titled=True) if rows else None
+
+
+def _markings(diagnosis: Diagnosis) -> ui.Section | None:
+    entries = []
+    for mark in diagnosis.markings:
+        change = "did not change" if mark.unchanged else "changed, so it is not believed"
+        reason = f": {mark.reason}" if mark.reason else ""
+        entries.append(f"{places(mark.tensors)}: the outputs {change}{reason} ({mark.seconds:.1f} s)")
+    blocks = (ui.Items(entries),)
+    return ui.Section("marked", "Marked builds", blocks, titled=True) if entries else None
+
+
+def _lists(diagnosis: Diagnosis) -> Iterator[ui.Section]:
+    """Nodes that should stay in float32, notes, and the effort."""
+    if names := diagnosis.keep_fp32:
+        more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+        text = f"in float32: {', '.join(names[:MOST])}{more} (--keep-fp32 FILE writes them)"
+        every = [ui.Fold("All names", (ui.Items([*map(ui.name, names)]),))] if more else []
+        yield ui.Section("keep", "Keep in float32", (ui.Items([text], "keep"), *every))
+    yield from ui.listed("notes", "Notes", diagnosis.notes, "note")
+    parts = [f"{diagnosis.compared} of {diagnosis.nodes} nodes compared"] if diagnosis.nodes else []
+    parts += [counted(diagnosis.samples, "sample")] if diagnosis.samples else []
+    parts += [f"{diagnosis.runs:.1f} runs of the model"] if diagnosis.runs else []
+    truth = f". Truth: {diagnosis.truth}" if diagnosis.truth else ""
+    text = f"{', '.join([*parts, f'{diagnosis.seconds:.1f} s'])}{truth}"
+    effort = ui.Paragraph(text, "muted")
+    yield ui.Section("effort", "Effort", (effort,), brief=True, folded=False)
+
+
+def _environment(diagnosis: Diagnosis) -> ui.Section:
+    pairs: list[tuple[str, ui.Content]] = [
+        ("Command", "onnxfix diagnose"),
+        ("Model", ui.name(diagnosis.path)),
+        ("Against", ui.name(diagnosis.other or diagnosis.against)),
+        *version_pairs({"onnxfix": __version__, **diagnosis.environment}),
+    ]
+    return ui.Section("environment", "Environment", (ui.facts(pairs),), shown="never")
+
+
+# ---------------------------------------------------------------------------------------------------------- outputs
+
+
+def _outputs(outputs: Sequence[OutputComparison]) -> ui.Section | None:
+    """The outputs, those that differ most first; a terminal shows few, and those that are identical only at the end."""
+    if not outputs:
+        return None
+    ranked = sorted(outputs, key=_badness, reverse=True)  # stable: in the model's order where alike
+    first = [one for one in ranked if not one.same][:MOST] or ranked[:1]
+    rest = ranked[len(first) :]
+    blocks: list[ui.Block] = [_output(one) for one in first]
+    if rest:
+        same = sum(one.same for one in rest)
+        which = "all identical" if same == len(rest) else f"{same} of them identical"
+        hidden = counted(len(ranked) - _OUTPUTS, "more output") if len(ranked) > _OUTPUTS else ""
+        shown = [_output(one) for one in rest[: _OUTPUTS - len(first)]]
+        tail = [ui.Paragraph(f"and {hidden}", "remark")] if hidden else []
+        title = f"… and {counted(len(rest), 'more output')}, {which}"
+        blocks.append(ui.Fold(title, (*shown, *tail), True, "always"))
+    return ui.Section("outputs", "Outputs", blocks, brief=True, folded=False, titled=True)
+
+
+def _badness(output: OutputComparison) -> float:
+    if output.same:
+        return -1.0
+    if output.differs or output.atol is None:
+        return math.inf
+    return output.max_abs / output.scale if output.scale else output.max_abs
+
+
+def _output(output: OutputComparison) -> ui.Part:
+    shape = "" if output.shape is None else f" [{', '.join(map(str, output.shape))}]"
+    heading: list[ui.Content] = [ui.strong(output.name), f"  {output.dtype}{shape}  "]
+    if output.same:
+        return ui.Part([*heading, ui.Chip("good", "identical")], ())
+    words = f"{count(output.differing)} of {count(output.elements)} elements differ"
+    charts = (
+        ("absolute errors", tuple(error_bars([output.errors], 0, output.name))),
+        ("values: truth and other side", tuple(_value_bars(output.histogram, output.name))),
+    )
+    cards = [ui.Part(ui.strong(title), chart) for title, chart in charts if chart]
+    return ui.Part([*heading, words], (ui.Items(tuple(_figures(output))), ui.Cards(cards)))
+
+
+def _figures(output: OutputComparison) -> Iterator[str]:
+    """What was measured of an output that differs, line by line."""
+    if output.differs:
+        yield output.differs
+    if output.errors is not None:
+        rounding = f", rounding {number(output.noise)}" if output.noise else ""
+        scale = f"  (scale {number(output.scale)}{rounding})"
+        for what, kind, after in (("absolute error", "abs", scale), ("relative error", "rel", "")):
+            figures = (
+                f"{figure} {number(getattr(output, f'{figure}_{kind}'))}" for figure in ("max", "mean", "p99")
+            )
+            yield f"{what}  {'  '.join(figures)}{after}"
+        similar = [f"cosine {cosine(output.cosine)}" if output.cosine is not None else ""]
+        similar += [f"SNR {output.snr:.1f} dB" if output.snr is not None else ""]
+        similar += [f"argmax agrees in {percent(output.argmax)} of rows" if output.argmax is not None else ""]
+        if any(similar):
+            yield ", ".join(filter(None, similar))
+    if output.worst is not None and output.values is not None:
+        sample = f" of sample {output.sample + 1}" if output.sample else ""
+        truth, other = output.values
+        yield f"worst at [{', '.join(map(str, output.worst))}]{sample}: {truth} in the truth, {other} on the other side"
+    if output.truth_nonfinite != output.other_nonfinite or output.truth_nonfinite.first is not None:
+        truth, other = _nonfinite(output.truth_nonfinite), _nonfinite(output.other_nonfinite)
+        yield f"not finite: {truth} in the truth, {other} on the other side"
+    limits = (("atol", output.atol), ("rtol", output.rtol))
+    tolerances = [f"{name}={bound(value)}" for name, value in limits if value]
+    if tolerances:
+        yield f"passes with {' or '.join(tolerances)} alone"
+    elif output.atol is None:
+        yield "passes with no tolerance"
+
+
+def _nonfinite(side: NonFinite) -> str:
+    kinds = [f"{count(value)} {name}" for name, value in (("NaN", side.nan), ("infinite", side.inf)) if value]
+    first = f" from [{', '.join(map(str, side.first))}]" if side.first is not None else ""
+    return f"{' and '.join(kinds) or 'none'}{first}"
+
+
+def _value_bars(histogram: Histogram | None, name: str) -> Iterator[ui.PairBars]:
+    """The values of both sides between the same edges."""
+    if histogram is None:
+        return
+    step = max(-(-len(histogram.truth) // _BINS), 1)
+    truth, other = (
+        [float(sum(side[at : at + step])) for at in range(0, len(side), step)]
+        for side in (histogram.truth, histogram.other)
+    )
+    bars = tuple(zip(map(share, histogram.edges[::step]), truth, other, strict=False))
+    yield ui.PairBars(bars, f"Values of {name} in the truth and on the other side, from {bars[0][0]} on")
+
+
+# ------------------------------------------------------------------------------------------------------------ nodes
+
+
+def node_name(node: NodeError) -> str:
+    """A node's name, or that of its output where it has none."""
+    return node.place.node or node.place.output or node.place.text
+
+
+def _name(node: NodeError) -> str:
+    return " / ".join((*node.place.graph, node_name(node)))
+
+
+def _where(node: NodeError) -> str:
+    """The node with its output, unless that has the node's name, or continues it as PyTorch's exporter does."""
+    output = node.place.output
+    named = f", output {output}" if output and not output.startswith(node_name(node)) else ""
+    return f"{_name(node)} ({node.place.op_type or 'value'}{named})"
+
+
+def _own(node: NodeError) -> str:
     """A node's own error in words."""
-    if math.isfinite(one.own_error) or not one.nonfinite:
-        return f"own error {_of_scale(one.own_error)}"
-    return f"{count(one.nonfinite)} element{'s are' if one.nonfinite > 1 else ' is'} finite on one side only"
-
-
-def _name(one: NodeError, output: str = "") -> str:
-    return f"{' / '.join((*one.place.graph, node_name(one)))} ({one.place.op_type or 'value'}{output})"
+    if math.isfinite(node.own_error) or not node.nonfinite:
+        return f"own error {_of_scale(node.own_error)}"
+    return (
+        f"{count(node.nonfinite)} element{'s are' if node.nonfinite > 1 else ' is'} finite on one side only"
+    )
 
 
 def _of_scale(value: float | None) -> str:
@@ -151,156 +348,17 @@ def _of_scale(value: float | None) -> str:
     return "beyond measure" if value == math.inf else f"{share(value)} of its scale"
 
 
-def where_of(one: NodeError) -> str:
-    """The node with its output, unless that has the node's name, or continues it as PyTorch's exporter does."""
-    output = one.place.output
-    return _name(one, f", output {output}" if output and not output.startswith(node_name(one)) else "")
-
-
-# ---------------------------------------------------------------------------------------------------------- outputs
-
-
-def _outputs(outputs: Sequence[OutputComparison], verbose: bool) -> Iterator[Line]:
-    yield line("outputs", style="bold")
-    ranked = sorted(outputs, key=lambda one: -_badness(one))  # stable: in the model's order where alike
-    shown = ranked if verbose else [one for one in ranked if not one.same][:MOST] or ranked[:1]
-    for one in shown:
-        yield from _output(one)
-        if verbose:
-            width = min(max(columns() or WIDTH, 60), 140) - 4
-            bars = (*value_lines(one.histogram, width), *error_lines(one.errors, width))
-            yield from (line(f"    {each}") for each in bars)
-    rest = [one for one in ranked if one not in shown]
-    if rest:
-        same = sum(one.same for one in rest)
-        which = "all identical" if same == len(rest) else f"{same} of them identical"
-        yield _more(len(rest), f"outputs, {which}")
-
-
-def _badness(one: OutputComparison) -> float:
-    if one.same:
-        return -1.0
-    if one.differs or one.atol is None:
-        return float("inf")
-    return one.max_abs / one.scale if one.scale else one.max_abs
-
-
-def _output(one: OutputComparison) -> Iterator[Line]:
-    shape = "" if one.shape is None else f" [{', '.join(map(str, one.shape))}]"
-    if one.same:
-        yield line("  ", (one.name, "bold"), f"  {one.dtype}{shape}  ", ("identical", "green"))
-        return
-    differing = f"{count(one.differing)} of {count(one.elements)} elements differ"
-    yield line("  ", (one.name, "bold"), f"  {one.dtype}{shape}  {differing}")
-    yield from (line(f"    {text}", hang=6) for text in figures_of(one))
-
-
-def figures_of(one: OutputComparison) -> Iterator[str]:
-    """What was measured of an output that differs, line by line."""
-    if one.differs:
-        yield one.differs
-    if one.errors is not None:
-        for what, kind in (("absolute error", "abs"), ("relative error", "rel")):
-            figures = [
-                f"{figure} {number(getattr(one, f'{figure}_{kind}'))}" for figure in ("max", "mean", "p99")
-            ]
-            yield f"{what}  {'  '.join(figures)}{_scale(one) if kind == 'abs' else ''}"
-        similar = [f"cosine {cosine(one.cosine)}" if one.cosine is not None else ""]
-        similar += [f"SNR {one.snr:.1f} dB" if one.snr is not None else ""]
-        similar += [f"argmax agrees in {percent(one.argmax)} of rows" if one.argmax is not None else ""]
-        if any(similar):
-            yield ", ".join(text for text in similar if text)
-    if one.worst is not None and one.values is not None:
-        sample = f" of sample {one.sample + 1}" if one.sample else ""
-        truth, other = one.values
-        yield f"worst at [{', '.join(map(str, one.worst))}]{sample}: {truth} in the truth, {other} on the other side"
-    if one.truth_nonfinite != one.other_nonfinite or one.truth_nonfinite.first is not None:
-        truth, other = _nonfinite(one.truth_nonfinite), _nonfinite(one.other_nonfinite)
-        yield f"not finite: {truth} in the truth, {other} on the other side"
-    tolerances = [
-        f"{name}={bound(value)}" for name, value in (("atol", one.atol), ("rtol", one.rtol)) if value
-    ]
-    if tolerances:
-        yield f"passes with {' or '.join(tolerances)} alone"
-    elif one.atol is None:
-        yield "passes with no tolerance"
-
-
-def _scale(one: OutputComparison) -> str:
-    rounding = f", rounding {number(one.noise)}" if one.noise else ""
-    return f"  (scale {number(one.scale)}{rounding})"
-
-
-def _nonfinite(one: NonFinite) -> str:
-    found = [f"{count(value)} {name}" for name, value in (("NaN", one.nan), ("infinite", one.inf)) if value]
-    first = f" from [{', '.join(map(str, one.first))}]" if one.first is not None else ""
-    return f"{' and '.join(found) or 'none'}{first}"
-
-
-# ------------------------------------------------------------------------------------------------------------ nodes
-
-_COLUMNS = ("own", "rounding", "in", "out", "x", "effect")
-
-
-def _nodes(found: Diagnosis, verbose: bool) -> Iterator[Line]:
-    """One line of figures for each node, and one of facts below. With half precision the other side's nodes are the
-    same ones between Casts, which say nothing."""
-    nodes, same = found.table, found.against in ("fp16", "bf16")
-    yield line(f"  {''.join(f'{name:>10}' for name in _COLUMNS)}  node", style="dim")
-    for one in nodes if verbose else nodes[:MOST]:
-        figures = (one.own_error, one.noise, one.input_error, one.output_error, one.amplification, one.effect)
-        yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_name(one), "bold"))
-        facts = facts_of(one if not same else replace(one, nodes=()))
-        yield line(f"        {facts}", style="dim", hang=10)
-    if len(nodes) > MOST and not verbose:
-        yield _more(len(nodes) - MOST, "nodes")
-
-
-def _beginning(one: NodeError) -> str:
-    before = f", {share(one.input_error)} at its inputs" if one.input_error is not None else ""
-    return f"{where_of(one)}: error {_of_scale(one.output_error)}{before}"
-
-
-def facts_of(one: NodeError) -> str:
+def _facts(node: NodeError) -> str:
     """Type, shape, range of the true values, and what computes it on the other side."""
-    facts = [f"{one.dtype} [{', '.join(map(str, one.shape))}]"] if one.dtype else []
-    facts.append(f"{number(one.low)} to {number(one.high)}")
-    if one.nonfinite:
-        facts.append(f"{count(one.nonfinite)} finite on one side only")
-    if one.nodes not in ((), (node_name(one),)):
-        facts.append(f"other side: {places(one.nodes)}")
+    facts = [f"{node.dtype} [{', '.join(map(str, node.shape))}]"] if node.dtype else []
+    facts.append(f"{number(node.low)} to {number(node.high)}")
+    if node.nonfinite:
+        facts.append(f"{count(node.nonfinite)} finite on one side only")
+    if node.nodes not in ((), (node_name(node),)):
+        facts.append(f"other side: {places(node.nodes)}")
     return ", ".join(facts)
 
 
-def _marking(one: Marking) -> Line:
-    outcome = "the outputs did not change" if one.unchanged else "the outputs changed, so it is not believed"
-    reason = f": {one.reason}" if one.reason else ""
-    return line(f"  {places(one.tensors)}: {outcome}{reason} ({one.seconds:.1f} s)", hang=4)
-
-
-def _kept(names: Sequence[str], verbose: bool) -> Iterator[str]:
-    """The names in pieces: there may be many."""
-    shown = names if verbose else names[:MOST]
-    yield "in float32: "
-    yield from (f"{', ' * bool(number)}{name}" for number, name in enumerate(shown))
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    yield f"{more} (--keep-fp32 FILE writes them)"
-
-
-def effort_of(found: Diagnosis) -> str:
-    """How much was compared, and how long that took."""
-    parts = [f"{found.compared} of {found.nodes} nodes compared"] if found.nodes else []
-    parts += [f"{found.samples} sample{'s' * (found.samples != 1)}"] if found.samples else []
-    parts += [f"{found.runs:.1f} runs of the model"] if found.runs else []
-    return ", ".join([*parts, f"{found.seconds:.1f} s"])
-
-
-# ------------------------------------------------------------------------------------------------------------ lines
-
-
-def _labeled(label: str, *texts: str, style: str = "") -> Line:
-    return labeled(label, *((text, style) for text in texts), style="", columns=6)
-
-
-def _more(number_of: int, what: str) -> Line:
-    return line(f"  … and {number_of} more {what} (--verbose lists them)", style="dim")
+def _without_casts(node: NodeError, diagnosis: Diagnosis) -> NodeError:
+    """In half precision the other side's nodes are the same ones between Casts, which say nothing."""
+    return replace(node, nodes=()) if diagnosis.against in _LOW else node

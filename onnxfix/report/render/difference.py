@@ -1,15 +1,19 @@
-"""What differs between two models, as text and as JSON."""
+"""What differs between two models, and the part of a model that ``view`` wrote; as text and as JSON."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from onnxfix.difference.records import Detail, ModelChange, ModelDifference
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import plain
+
+if TYPE_CHECKING:
+    from onnxfix.pipeline.viewing import View
 
 _SIGNS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow")}
 _CONSTANTS = ("constant", "initializer")
@@ -27,7 +31,7 @@ def difference_lines(found: ModelDifference, *, quiet: bool = False, verbose: bo
     """The two models and how much differs, then all changes. ``quiet``: the first line only."""
     yield line((f"{found.path} → {found.other}", "bold"), f"  {outcome(found)}", hang=2)
     if not quiet:
-        yield from change_list(found, verbose)
+        yield from change_lines(found, verbose)
 
 
 def outcome(found: ModelDifference) -> str:
@@ -46,7 +50,7 @@ def outcome(found: ModelDifference) -> str:
     return "; ".join(filter(None, parts)) or "beside the graph"
 
 
-def change_list(found: ModelDifference, verbose: bool) -> Iterator[Line]:
+def change_lines(found: ModelDifference, verbose: bool) -> Iterator[Line]:
     """A line for each change. Constants are counted only, without ``verbose``: the nodes that read them show them."""
     shown = [
         one for one in found.changes if verbose or one.subject not in _CONSTANTS or one.sign == "changed"
@@ -86,3 +90,34 @@ def _detail(detail: Detail, one: ModelChange) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+# ------------------------------------------------------------------------------------------------------------- view
+
+PLACES = 5
+"""Places of other findings that are listed as text."""
+
+
+def view_json(found: View) -> str:
+    """One document: the record. In ASCII."""
+    return as_json(plain(found))
+
+
+def view_lines(found: View) -> Iterator[Line]:
+    """What was written, the finding if it is about one, and where the rule finds more."""
+    yield line(
+        (found.path, "bold"),
+        f"  {counted(found.nodes, 'node')} → {found.output}",
+        hang=2,
+    )
+    finding = found.finding
+    if finding is not None:
+        yield labeled("finding", (finding.code, "bold"), f" {finding.name}", style="")
+        place, message = finding.place.short, finding.message
+        yield line("    ", (f"{place}:", "cyan"), f" {message}", hang=6)
+    for other in found.others[:PLACES]:
+        yield labeled("--place", other.short, style="")
+    if len(found.others) > PLACES:
+        yield labeled("", f"and {len(found.others) - PLACES:,} more (onnxfix check lists them)")
+    if found.complaint:
+        yield labeled("checker", found.complaint, style="yellow")

@@ -5,14 +5,15 @@ Imports neither report/report.py nor text.py: they import onnx and numpy, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from onnxfix.confinement import InForce
 from onnxfix.examination import Examination
 from onnxfix.examination.records import Library, Machine
 from onnxfix.packs import Pack
-from onnxfix.report.render.lines import Line, line
-from onnxfix.report.render.stream import printable
+from onnxfix.report.render import ui
+from onnxfix.report.render.lines import Line
+from onnxfix.report.render.terminal import section_lines
 from onnxfix.system import Lack
 
 _LACKS = {
@@ -28,68 +29,63 @@ _LACKS = {
 """What it means for a run, for each thing that a system may lack."""
 
 
-def examination_lines(found: Examination) -> Iterator[Line]:
-    """Machine, packages, checks, problems."""
-    yield line("machine", style="bold")
-    for label, text in _machine(found.machine):
-        yield _row(label, 14, text)
-    if found.machine.lacks:
-        yield line("what this system lacks", style="bold")
-    for lack in found.machine.lacks:
-        yield _indented(_LACKS[Lack(lack)], 2)
-    yield line("packages", style="bold")
-    width = max((len(package.name) for package in found.packages), default=0) + 2
-    for package in found.packages:
-        yield _row(package.name, width, package.note, package.version)
-        if package.fault:
-            yield _indented(package.fault, width + 2, "bold red")
-    yield from pack_lines(found.packs)
-    yield line("checks", style="bold")
-    for rung in found.rungs:
-        mark, style = ("yes", "green") if rung.available else ("no", "yellow")
-        yield _row(rung.name, 13, rung.reason, f"{mark:<5}", style)
-        if rung.mend:
-            yield _fix(rung.mend, 20)
-    if not found.problems:
-        yield line("no problems", style="bold green")
-        return
-    yield line("problems", style="bold red")
-    for problem in found.problems:
-        yield _indented(problem.text, 2)
-        if problem.mend:
-            yield _fix(problem.mend, 4)
+def examination_lines(machine: Examination, **_: bool) -> Iterator[Line]:
+    """Machine, packages, checks, problems; nothing is left out without ``verbose``."""
+    yield from section_lines(examination_page(machine).sections, verbose=True)
 
 
-def pack_lines(packs: Sequence[Pack]) -> Iterator[Line]:
+def examination_page(examined: Examination) -> ui.Page:
+    """What this machine can run, and what keeps it from running more."""
+    lacks = [_LACKS[Lack(lack)] for lack in examined.machine.lacks]
+    sections = [_rows("machine", "Machine", _machine(examined.machine))]
+    if lacks:
+        blocks = [ui.Paragraph(lack) for lack in lacks]
+        sections.append(ui.Section("lacks", "What this system lacks", blocks, titled=True))
+    packages: list[tuple[ui.Content, ...]] = []
+    for package in examined.packages:
+        packages.append((package.name, package.version, package.note))
+        packages += [("", "", ui.Chip("bad", package.fault))] if package.fault else []
+    sections += [_table("packages", "Packages", packages), *pack_sections(examined.packs)]
+    checks: list[tuple[ui.Content, ...]] = []
+    for check in examined.rungs:
+        mark = ui.Chip("good", "yes") if check.available else ui.Chip("warn", "no")
+        checks.append((check.name, mark, check.reason))
+        checks += [("", "", _mend(check.mend))] if check.mend else []
+    problems = [
+        ui.Part(problem.text, (ui.Items([_mend(problem.mend)] if problem.mend else []),))
+        for problem in examined.problems
+    ]
+    title = "Problems" if problems else "No problems"
+    sections += [_table("checks", "Checks", checks), ui.Section("problems", title, problems, titled=True)]
+    chip = ui.Chip("bad", "problems") if problems else ui.Chip("good", "no problems")
+    return ui.Page("onnxfix doctor", "", chip, examined.exit_code, sections=sections)
+
+
+def pack_sections(packs: Sequence[Pack]) -> list[ui.Section]:
     """The rule packs, where there are others than the built-in one: their modules, where these come from."""
     if len(packs) < 2:
-        return
-    yield line("rule packs", style="bold")
-    width = max(len(pack.name) for pack in packs) + 2
+        return []
+    rows: list[tuple[str, ui.Content]] = []
     for pack in packs:
         origin = " ".join(filter(None, (pack.distribution, pack.version)))
-        parts = [
-            pack.module,
-            *([f"from {origin}"] if origin else []),
-            *([f"in {pack.folder}"] if pack.folder else []),
-            *([] if pack.loaded else ["(not loaded)"]),
-        ]
-        yield _row(pack.name, width, " ".join(parts))
+        folder = f"in {pack.folder}" if pack.folder else ""
+        loaded = "" if pack.loaded else "(not loaded)"
+        words = (pack.module, f"from {origin}" if origin else "", folder, loaded)
+        rows.append((pack.name, " ".join(filter(None, words))))
+    return [_rows("packs", "Rule packs", rows)]
 
 
-def _row(label: str, width: int, text: str, mark: str = "", style: str = "") -> Line:
-    """``  label  mark  text``, with the text wrapped below itself."""
-    start = f"  {printable(label):<{width}}"
-    gap = "" if not mark or mark.endswith(" ") or not text else "  "
-    return line(start, (mark, style), f"{gap}{text}", hang=len(start) + len(mark) + len(gap))
+def _rows(ident: str, title: str, pairs: Iterable[tuple[str, ui.Content]]) -> ui.Section:
+    return ui.Section(ident, title, [ui.Facts([*pairs])], brief=True, folded=False, titled=True)
 
 
-def _indented(text: str, indent: int, style: str = "") -> Line:
-    return line(" " * indent + text, style=style, hang=indent)
+def _table(ident: str, title: str, rows: Sequence[Sequence[ui.Content]]) -> ui.Section:
+    table = ui.Table(("", "", ""), rows, title)
+    return ui.Section(ident, title, [table], brief=True, folded=False, titled=True)
 
 
-def _fix(command: str, indent: int) -> Line:
-    return line(" " * indent, ("fix: ", "dim"), (command, "cyan"))
+def _mend(command: str) -> ui.Content:
+    return ["fix: ", ui.command(command)]
 
 
 def _machine(machine: Machine) -> Iterator[tuple[str, str]]:

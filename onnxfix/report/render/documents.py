@@ -1,20 +1,25 @@
-"""Documents for programs, CI systems and readers: their kinds, which suffix names which, and what renders each."""
+"""Results in all forms: documents for programs, CI systems and readers, and what ``onnxfix.shown`` shows in Python.
+
+Only what renders the form that is wanted is loaded.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxfix.errors import UsageError
-from onnxfix.report.render import objects
-from onnxfix.report.render.stream import as_json, stream_at
+from onnxfix.report.render.lines import Line
+from onnxfix.report.render.stream import as_json, escaped, stream_at
 from onnxfix.shown import Shown
 
 if TYPE_CHECKING:
-    from onnxfix.report.report import FailOn, Report
+    from onnxfix.report.report import Report
 
 
 class Kind(enum.StrEnum):
@@ -56,17 +61,26 @@ NAMED = {
     Kind.html: ".html",
 }
 
-#: What renders each kind of document; only the one that is wanted is loaded.
 _RENDERERS = {
-    Kind.json: "json:render_json",
-    Kind.jsonl: "json:render_jsonl",
     Kind.sarif: "sarif:render_sarif",
-    Kind.github: "github:render_github",
-    Kind.gitlab: "gitlab:render_gitlab",
+    Kind.github: "issues:render_github",
+    Kind.gitlab: "issues:render_gitlab",
     Kind.junit: "junit:render_junit",
     Kind.markdown: "markdown:render_markdown",
     Kind.html: "html.render:render_html",
 }
+#: The module beside this one and the name of each result there: ``name_page`` for readers, ``name_data`` for JSON.
+_RESULTS = {
+    "Report": ("report", "report"),
+    "Diagnosis": ("diagnosis", "diagnosis"),
+    "Lowering": ("results", "precision"),
+    "Reduction": ("results", "reduction"),
+    "LayerReport": ("layers", "layers"),
+    "Lifted": ("results", "lift"),
+    "Examination": ("doctor", "examination"),
+}
+#: What shows a result on a terminal, where that is not its page.
+_LINES = {"report": "text:render_report", "examination": "doctor:examination_lines"}
 
 
 def target_of(text: str) -> tuple[Kind | None, Path]:
@@ -78,10 +92,8 @@ def target_of(text: str) -> tuple[Kind | None, Path]:
     if colon and rest and head in Kind.__members__:
         return Kind(head), Path(rest)
     path = Path(text)
-    name = path.name.lower()
-    kind = next(
-        (SUFFIXES[end] for end in sorted(SUFFIXES, key=len, reverse=True) if name.endswith(end)), None
-    )
+    ends = [end for end in SUFFIXES if path.name.lower().endswith(end)]
+    kind = SUFFIXES[max(ends, key=len)] if ends else None
     return (Kind.json if kind is None and _stream(path) else kind), path
 
 
@@ -107,12 +119,14 @@ def _stream(path: Path) -> bool:
         return False
 
 
+# -------------------------------------------------------------------------------------------- reports on models
+
+
 def render_document(
     kind: Kind,
     reports: Sequence[Report] = (),
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: FailOn = "",
 ) -> str:
     """The document about the models of one call.
 
@@ -121,15 +135,105 @@ def render_document(
         reports: in the order of the command line.
         errors: path and message of each model that could not be processed; an empty path is about the whole call.
         warnings: about the installation, such as a broken rule pack.
-        fail_on: from which severity on a finding is a failure; None: from none; "": as each report says.
     """
-    module, _, name = _RENDERERS[kind].partition(":")
-    render = getattr(import_module(f"onnxfix.report.render.{module}"), name)
-    return str(render(reports, errors, warnings, fail_on))
+    if kind is Kind.json:
+        return as_json(
+            {
+                "reports": [report.to_dict() for report in reports],
+                "errors": [{"path": path, "message": message} for path, message in errors],
+                "warnings": list(warnings),
+            }
+        )
+    if kind is Kind.jsonl:
+        return "\n".join([*map(report_line, reports), *note_lines(errors, warnings)])
+    return str(_load(_RENDERERS[kind])(reports, errors, warnings))
+
+
+def report_line(report: Report) -> str:
+    """A report as JSON on one line, with the keys of ``Report.to_dict``. In ASCII: names may be no valid Unicode."""
+    return json.dumps(report.to_dict(), allow_nan=False)
+
+
+def note_lines(errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()) -> Iterator[str]:
+    """``{"path": ..., "error": message}`` for each error, and ``{"warning": text}`` for each warning, on one line."""
+    for path, message in errors:
+        yield json.dumps({"path": path, "error": message})
+    for warning in warnings:
+        yield json.dumps({"warning": warning})
+
+
+# ------------------------------------------------------------------------------------------------- any result
 
 
 def render_result(kind: Kind, result: Shown) -> str:
     """The result of a command that makes no report on models, as JSON, Markdown or HTML."""
     if kind is Kind.html:
-        return result.to_html()
-    return objects.markdown(result) if kind is Kind.markdown else as_json(result.to_dict())
+        return page(result)
+    if kind is Kind.markdown:
+        return str(_load("markdown:render_page")(_describe(result, "page")))
+    return as_json(result.to_dict())
+
+
+def result_lines(result: Shown, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
+    """What the command line prints. ``quiet``: the outcome only; ``verbose`` adds details."""
+    _, name = _names(result)
+    if name in _LINES:
+        yield from _load(_LINES[name])(result, quiet=quiet, verbose=verbose)
+    else:
+        yield from _load("terminal:page_lines")(_describe(result, "page"), quiet=quiet, verbose=verbose)
+
+
+def data(result: Shown) -> dict[str, Any]:
+    """What ``--format json`` writes of this result."""
+    found: dict[str, Any] = _describe(result, "data")
+    return found
+
+
+def text(result: Shown) -> str:
+    """What the command line prints, without styles."""
+    return "\n".join(line.plain for line in result_lines(result))
+
+
+def page(result: Shown) -> str:
+    """A whole HTML page."""
+    if _names(result)[1] == "report":
+        return str(_load("html.render:render_html")([result]))
+    return str(_load("html.render:render_page")(_describe(result, "page")))
+
+
+def cell(result: Shown) -> str:
+    """HTML for a notebook's cell: small, without a script, and legible on light and on dark pages."""
+    if _names(result)[1] == "report":
+        return str(_load("html.render:render_cell")(_describe(result, "page"), result))
+    body = "\n".join("".join(_piece(*part) for part in line.parts) for line in result_lines(result))
+    return f'<pre style="{_PRE}">{body}</pre>'
+
+
+#: Colors that have a contrast of 3.9 and more on white and on #111.
+_COLORS = {"red": "#d64545", "yellow": "#a8761a", "green": "#2f8f4e", "cyan": "#2586a8"}
+_PRE = "margin:0; white-space:pre-wrap; overflow-wrap:anywhere; line-height:1.4"
+
+
+def _piece(text: str, style: str) -> str:
+    """Text in a style as rich names it."""
+    shown = escape(escaped(text))
+    rules = ["font-weight:600"] if "bold" in style else []
+    rules += ["opacity:.7"] if "dim" in style else []
+    rules += [f"color:{color}" for name, color in _COLORS.items() if name in style]
+    return f'<span style="{"; ".join(rules)}">{shown}</span>' if rules else shown
+
+
+def _names(result: Shown) -> tuple[str, str]:
+    return next(_RESULTS[one.__name__] for one in type(result).__mro__ if one.__name__ in _RESULTS)
+
+
+def _describe(result: Shown, form: str) -> Any:
+    """The page or the data of a result."""
+    module, name = _names(result)
+    return _load(f"{module}:{name}_{form}")(result)
+
+
+def _load(name: str) -> Any:
+    """A function of a module beside this one: ``module:function``."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(f"onnxfix.report.render.{module}"), function)

@@ -1,23 +1,22 @@
-"""What tools that track issues show of a report: its findings, and whatever else makes it fail, in one form."""
+"""What tools that track issues show of a report: its findings, and whatever else makes it fail, in one form. As
+annotations of GitHub Actions, and as GitLab's code quality JSON; SARIF and JUnit have files of their own.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal
 
 from onnxfix.place import NOWHERE, Place
-from onnxfix.report.fingerprint import fingerprints
+from onnxfix.report.findings import SEVERITIES, Finding, fingerprints, required_option
 from onnxfix.report.render.proof import NOT_COMPARED
-from onnxfix.report.render.words import required_option
-from onnxfix.report.report import Finding, Report
-from onnxfix.report.summary import SEVERITIES
-
-if TYPE_CHECKING:
-    from onnxfix.rule import Severity
-    from onnxfix.verification.verdict import Verdict
+from onnxfix.report.render.stream import printable
+from onnxfix.report.report import Report
 
 #: "finding": of a rule. "check": a rung of the verification did not pass. "unproven": all that ran passed, and nothing
 #: compared values. "fix": one was withdrawn. "step": a whole-model step was dropped. "problem": the run is incomplete.
@@ -64,12 +63,12 @@ class Issue:
         """The code, and the name where there is one."""
         return f"{self.code} {self.name}".strip()
 
-    def fails(self, fail_on: Severity | None) -> bool:
-        """Whether it makes the run fail, for a finding by its severity."""
-        if self.sort != "finding":
-            return self.severity == "error"
-        order = list(reversed(SEVERITIES))
-        return fail_on is not None and order.index(self.severity) >= fail_on
+    @property
+    def for_fingerprint(self) -> Issue:
+        """What identifies the issue: a finding as it is, and of others, which no rule has, code and place."""
+        if self.sort == "finding":
+            return self
+        return replace(self, code=f"{self.sort} {self.code}", message="")
 
 
 def issues_of(report: Report) -> tuple[Issue, ...]:
@@ -89,26 +88,11 @@ def errors_of(errors: Sequence[tuple[str, str]]) -> tuple[Issue, ...]:
 
 def marks_of(issues: Sequence[Issue], path: str = "") -> tuple[str, ...]:
     """The fingerprint of each issue of one model; those of findings are the same as in a baseline if ``path`` is ""."""
-    return fingerprints(map(_Mark.of, issues), path)
-
-
-class _Mark(NamedTuple):
-    """What identifies an issue. A finding without a place is identified by its message."""
-
-    code: str
-    place: Place
-    message: str
-
-    @classmethod
-    def of(cls, issue: Issue) -> _Mark:
-        if issue.sort == "finding":
-            return cls(issue.code, issue.place, issue.message)
-        return cls(f"{issue.sort} {issue.code}", issue.place, "")
+    return fingerprints([issue.for_fingerprint for issue in issues], path)
 
 
 def _marked(issues: Sequence[Issue]) -> tuple[Issue, ...]:
-    marks = marks_of(issues)
-    return tuple(replace(one, fingerprint=mark) for one, mark in zip(issues, marks, strict=True))
+    return tuple(replace(one, fingerprint=mark) for one, mark in zip(issues, marks_of(issues), strict=True))
 
 
 def repository_path(path: str) -> str:
@@ -128,6 +112,7 @@ def repository_path(path: str) -> str:
 
 def _finding(report: Report, one: Finding) -> Issue:
     confirmed = "by TensorRT" if one.confirmed and one.confirmed not in one.message else ""
+    fix = f"fix: {one.fix} ({one.safety}{required_option(one.safety)})" if one.fix else ""
     return Issue(
         "finding",
         report.path,
@@ -136,22 +121,34 @@ def _finding(report: Report, one: Finding) -> Issue:
         one.message,
         one.place,
         one.name,
-        remedy=one.pointer
-        or (f"fix: {one.fix} ({one.safety}{required_option(one.safety)})" if one.fix else ""),
+        remedy=one.pointer or fix,
         confirmed="on the engine" if one.on_engine else confirmed,
     )
 
 
 def _others(report: Report) -> Iterator[Issue]:
-    path = report.path
-    if report.verdict is not None:
-        yield from _checks(path, report.verdict)
+    """What is not a finding: the checks that did not pass and should have, and whatever makes the result incomplete."""
+    path, verdict = report.path, report.verdict
+    for check in report.checks:
+        required = verdict is not None and check.name in verdict.required and check.status != "passed"
+        if check.status in ("failed", "broke") or required:
+            severity = "error" if check.refutes or required else "warning"
+            origin = ", as for the original" if check.inherited else ""
+            need = " and is required" if required and check.status != "failed" else ""
+            message = f"{check.name} {check.status}{origin}{need}: {check.reason}"
+            yield Issue("check", path, check.name, severity, message)
+    if verdict is not None:
+        for name in verdict.required:
+            if verdict.rung(name) is None:
+                yield Issue("check", path, name, "error", f"{name} is required and did not run")
+        if not verdict.passed and not verdict.failed:
+            message = "not verified: no check could run the model"
+            yield Issue("check", path, "verification", "error", message)
     if report.summary.proof == "not compared":
         yield Issue("unproven", path, "verification", "warning", NOT_COMPARED)
-    for one in report.withdrawn:
-        yield Issue(
-            "fix", path, one.code, "error", f"the fix was withdrawn ({one.fix}): {one.reason}", one.place
-        )
+    for fix in report.withdrawn:
+        message = f"the fix was withdrawn ({fix.fix}): {fix.reason}"
+        yield Issue("fix", path, fix.code, "error", message, fix.place)
     for step in report.steps:
         if step.status == "dropped":
             message = f"the result of {step.name} was dropped: {step.reason}"
@@ -160,19 +157,95 @@ def _others(report: Report) -> Iterator[Issue]:
         yield Issue("problem", path, problem.rule or "problem", "error", str(problem))
 
 
-def _checks(path: str, verdict: Verdict) -> Iterator[Issue]:
-    """The rungs that did not pass and should have, and a verdict that rests on nothing."""
-    for rung in verdict.rungs:
-        required = rung.name in verdict.required and rung.status != "passed"
-        if rung.status in ("failed", "broke") or required:
-            severity = "error" if rung.refutes or required else "warning"
-            origin = ", as for the original" if rung.inherited else ""
-            need = " and is required" if required and rung.status != "failed" else ""
-            yield Issue(
-                "check", path, rung.name, severity, f"{rung.name} {rung.status}{origin}{need}: {rung.reason}"
+# ----------------------------------------------------------------------------------------------- GitHub and GitLab
+
+SHOWN = 5
+"""Places that one annotation names."""
+_CODE_QUALITY = {"error": "critical", "warning": "major", "info": "info"}
+
+
+def render_github(
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
+) -> str:
+    """Workflow commands, which become annotations of a run and of a pull request: one command a line, errors first,
+    then a line for the log that counts them all.
+
+    GitHub shows at most 10 errors, 10 warnings and 10 notices of a step. So there is one annotation for each model and
+    rule, not for each node, the worst come first, and infos share one notice for each model.
+    """
+    issues = [*errors_of(errors), *(issue for report in reports for issue in issues_of(report))]
+    groups: dict[tuple[str, str, str], list[Issue]] = {}
+    notices: dict[str, Counter[str]] = {}
+    for issue in issues:
+        if issue.severity == "info":
+            notices.setdefault(issue.path, Counter())[issue.title] += 1
+        else:
+            groups.setdefault((issue.severity, issue.path, issue.title), []).append(issue)
+    lines = [
+        _command(severity, path, f"onnxfix {title}", _annotation(group))
+        for level in ("error", "warning")
+        for (severity, path, title), group in groups.items()
+        if severity == level
+    ]
+    lines += [_command("warning", "", "onnxfix", text) for text in warnings]
+    for path, rules in notices.items():
+        words = ", ".join(f"{printable(title)} ×{count}" for title, count in rules.most_common())
+        lines.append(_command("notice", path, "onnxfix notes", words))
+    counts = Counter(issue.severity for issue in issues)
+    total = ", ".join(f"{counts[name]} {name}{'s' * (counts[name] != 1)}" for name in SEVERITIES)
+    number = len(reports) + len(errors)
+    return "\n".join([*lines, f"onnxfix: {number} model{'s' * (number != 1)}: {total}"])
+
+
+def _annotation(group: Sequence[Issue]) -> str:
+    """What was found, then the places; where each place has words of its own, they stand with it."""
+    if len(group) == 1:
+        return printable(group[0].text)
+    alike = len({one.what for one in group}) == 1
+    head = f"{len(group)} places: {printable(group[0].what) if alike else ''}".rstrip()
+    places = [printable(one.place.short if alike else one.text) for one in group[:SHOWN]]
+    more = [f"… and {len(group) - SHOWN} more"] if len(group) > SHOWN else []
+    return "\n".join([head, *places, *more])
+
+
+def _command(level: str, path: str, title: str, message: str) -> str:
+    """``::error file=...,title=...::message``. Without escapes a name could end the command or begin another one."""
+
+    def escape(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    named = {"file": repository_path(path), "title": printable(title)}
+    properties = ",".join(
+        f"{key}={escape(value).replace(':', '%3A').replace(',', '%2C')}"
+        for key, value in named.items()
+        if value
+    )
+    return f"::{level} {properties}::{escape(message)}"
+
+
+def render_gitlab(
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
+) -> str:
+    """GitLab's code quality JSON: a list of issues, which a merge request compares with that of its target branch.
+
+    GitLab tells issues apart by fingerprint alone, so that these depend on the model's path in the repository. It knows
+    no warnings of the installation.
+    """
+    models = [(one.path, [each for each in issues_of(one) if each.sort != "unproven"]) for one in reports]
+    models += [(one.path, [one]) for one in errors_of(errors)]
+    entries: list[dict[str, Any]] = []
+    for path, issues in models:
+        place = repository_path(path) or "."
+        for issue, mark in zip(issues, marks_of(issues, place), strict=True):
+            # What fails the run whatever the rules say is worse than any finding.
+            fails = issue.sort != "finding" and issue.severity == "error"
+            entries.append(
+                {
+                    "description": issue.text,
+                    "check_name": issue.title,
+                    "fingerprint": mark,
+                    "severity": "blocker" if fails else _CODE_QUALITY[issue.severity],
+                    "location": {"path": place, "lines": {"begin": 1}},
+                }
             )
-    for name in verdict.required:
-        if verdict.rung(name) is None:
-            yield Issue("check", path, name, "error", f"{name} is required and did not run")
-    if not verdict.passed and not verdict.failed:
-        yield Issue("check", path, "verification", "error", "not verified: no check could run the model")
+    return json.dumps(entries, indent=2)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from onnxfix.report.findings import SEVERITIES
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import FailOn, Report
+from onnxfix.report.report import Report
 
 #: The element below a case that says what came of it; "" where it passed.
 Result = Literal["", "failure", "error", "skipped"]
+_COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(NamedTuple):
     """A test case: ``message`` is its result in one line, ``details`` what belongs to it."""
 
     name: str
@@ -28,24 +28,23 @@ class _Case:
 
 
 def render_junit(
-    reports: Sequence[Report],
-    errors: Sequence[tuple[str, str]] = (),
-    warnings: Sequence[str] = (),
-    fail_on: FailOn = "",
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
 ) -> str:
     """One document. A suite has a failure or an error wherever the exit code of its model is not 0.
 
     A skipped check stays skipped, with its reason, unless it is required. Warnings about the installation are the
     output of a suite of their own.
     """
-    suites = [_suite(report.path, list(_cases(report, fail_on)), report) for report in reports]
-    suites += [
-        _suite(one.path or "onnxfix", [_Case("read" if one.path else "options", "error", one.message)])
-        for one in errors_of(errors)
-    ]
+    suites = [_suite(report.path, list(_cases(report)), report) for report in reports]
+    for one in errors_of(errors):
+        suites.append(
+            _suite(one.path or "onnxfix", [_Case("read" if one.path else "options", "error", one.message)])
+        )
     if warnings:
         suites.append(_suite("onnxfix", [_Case("installation", output="\n".join(warnings))]))
-    root = ET.Element("testsuites", {"name": "onnxfix", **_totals(suites)})
+    totals = {name: str(sum(int(suite.get(name, "0")) for suite in suites)) for name in ("tests", *_COUNTS)}
+    seconds = sum(float(suite.get("time", "0")) for suite in suites)
+    root = ET.Element("testsuites", {"name": "onnxfix", **totals, "time": f"{seconds:.3f}"})
     root.extend(suites)
     ET.indent(root)
     # ASCII with character references: right in whatever encoding standard output has.
@@ -53,12 +52,13 @@ def render_junit(
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'
 
 
-def _cases(report: Report, fail_on: FailOn) -> Iterator[_Case]:
-    issues, least = issues_of(report), report.least(fail_on)
-    yield from _checks(report, [one for one in issues if one.sort == "check"])
+def _cases(report: Report) -> Iterator[_Case]:
+    issues, least = issues_of(report), report.least()
+    yield from _checks(report, {one.code: one for one in issues if one.sort == "check"})
     failing: dict[str, list[Issue]] = {}
+    grave = SEVERITIES[: len(SEVERITIES) - least] if least is not None else ()
     for one in issues:
-        if one.sort == "finding" and one.fails(least):
+        if one.sort == "finding" and one.severity in grave:
             failing.setdefault(one.title, []).append(one)
     for title, group in failing.items():
         worst = group[0].severity
@@ -80,50 +80,38 @@ def _cases(report: Report, fail_on: FailOn) -> Iterator[_Case]:
 
 def _accepted(report: Report) -> Iterator[_Case]:
     """A skipped case for each rule and reason to accept its findings."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    counts: dict[tuple[str, str, str], int] = {}
     for one in report.suppressed:
         key = (f"{one.finding.code} {one.finding.name}", one.by, one.reason)
-        groups.setdefault(key, []).append(one.finding.place.short)
-    for (title, by, reason), places in groups.items():
+        counts[key] = counts.get(key, 0) + 1
+    for (title, by, reason), count in counts.items():
         words = "known to the baseline" if by == "baseline" else f"accepted: {reason}"
-        yield _Case(f"{title} ({by})", "skipped", f"{len(places)} {words}")
+        yield _Case(f"{title} ({by})", "skipped", f"{count} {words}")
 
 
-def _checks(report: Report, issues: Sequence[Issue]) -> Iterator[_Case]:
-    """The rungs, and what the verdict says of none of them."""
-    reasons = {one.code: one for one in issues}
-    for rung in report.checks:
-        issue = reasons.pop(rung.name, None)
-        result: Result = "skipped" if rung.status == "skipped" else ""
-        if rung.status == "broke":
+def _checks(report: Report, issues: dict[str, Issue]) -> Iterator[_Case]:
+    """The checks, and what the verdict says of none of them."""
+    for check in report.checks:
+        issue = issues.pop(check.name, None)
+        result: Result = "skipped" if check.status == "skipped" else ""
+        if check.status == "broke":
             result = "error"
         elif issue is not None:
             result = "failure"
-        message = rung.reason if issue is None or result == "error" else issue.message
-        feeds = tuple(
-            f"{one.label}: {one.status}{f': {one.reason}' if one.reason else ''}" for one in rung.feeds
-        )
-        yield _Case(
-            rung.name,
-            result,
-            message if result else "",
-            feeds if result in ("failure", "error") else (),
-            rung.seconds,
-            "" if result else rung.reason,
-        )
-    for one in reasons.values():
-        yield _Case(one.code, "failure", one.message)
+        if not result:
+            yield _Case(check.name, seconds=check.seconds, output=check.reason)
+            continue
+        message = check.reason if issue is None or result == "error" else issue.message
+        feeds = (f"{one.label}: {one.status}{f': {one.reason}' if one.reason else ''}" for one in check.feeds)
+        yield _Case(check.name, result, message, tuple(feeds) if result != "skipped" else (), check.seconds)
+    for issue in issues.values():
+        yield _Case(issue.code, "failure", issue.message)
 
 
 def _suite(name: str, cases: Sequence[_Case], report: Report | None = None) -> ET.Element:
-    counts = {
-        "tests": len(cases),
-        "failures": sum(case.result == "failure" for case in cases),
-        "errors": sum(case.result == "error" for case in cases),
-        "skipped": sum(case.result == "skipped" for case in cases),
-    }
+    counts = {key: sum(case.result == result for case in cases) for key, result in _COUNTS.items()}
+    numbers = {key: str(value) for key, value in {"tests": len(cases), **counts}.items()}
     seconds = report.seconds if report is not None else sum(case.seconds for case in cases)
-    numbers = {key: str(value) for key, value in counts.items()}
     suite = ET.Element("testsuite", {"name": escaped(name), "time": f"{seconds:.3f}", **numbers})
     if report is not None:
         properties = ET.SubElement(suite, "properties")
@@ -137,25 +125,14 @@ def _suite(name: str, cases: Sequence[_Case], report: Report | None = None) -> E
         for key, value in facts.items():
             if value:
                 ET.SubElement(properties, "property", name=escaped(key), value=escaped(value))
-    suite.extend(_element(name, case) for case in cases)
+    for case in cases:
+        about = {"name": escaped(case.name), "classname": escaped(name), "time": f"{case.seconds:.3f}"}
+        element = ET.SubElement(suite, "testcase", about)
+        if case.result:
+            result = ET.SubElement(element, case.result, message=escaped(case.message))
+            if case.result != "skipped":
+                result.set("type", case.name if case.name.isascii() else "check")
+                result.text = "\n".join(map(escaped, case.details or (case.message,)))
+        if case.output:
+            ET.SubElement(element, "system-out").text = "\n".join(map(escaped, case.output.splitlines()))
     return suite
-
-
-def _element(model: str, case: _Case) -> ET.Element:
-    element = ET.Element(
-        "testcase", name=escaped(case.name), classname=escaped(model), time=f"{case.seconds:.3f}"
-    )
-    if case.result:
-        result = ET.SubElement(element, case.result, message=escaped(case.message))
-        if case.result != "skipped":
-            result.set("type", case.name if case.name.isascii() else "check")
-            result.text = "\n".join(map(escaped, case.details or (case.message,)))
-    if case.output:
-        ET.SubElement(element, "system-out").text = "\n".join(map(escaped, case.output.splitlines()))
-    return element
-
-
-def _totals(suites: Sequence[ET.Element]) -> dict[str, str]:
-    names = ("tests", "failures", "errors", "skipped")
-    totals = {name: str(sum(int(suite.get(name, "0")) for suite in suites)) for name in names}
-    return {**totals, "time": f"{sum(float(suite.get('time', '0')) for suite in suites):.3f}"}

@@ -1,4 +1,4 @@
-"""The result of ``layers`` as text and as JSON."""
+"""The result of ``layers``: what TensorRT made of each node."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.report.render.lines import Line, columns, line
-from onnxfix.report.render.stream import printable
+from onnxfix.report.render import ui
 
 if TYPE_CHECKING:
     from onnxfix.report.layers import LayerReport
-    from onnxfix.trt.layer_records import Fate, NodeLayers
+    from onnxfix.trt.layer_records import Fate, LayerTable, NodeLayers
     from onnxfix.verification.rungs.builds import Builds, BuiltEngine
 
 _WIDEST = 44
@@ -41,10 +40,10 @@ def layers_data(report: LayerReport) -> dict[str, Any]:
         "exit_code": report.exit_code,
         "source": table.source,
         "unknown": table.unknown,
-        "nodes": [_node(row) for row in table.nodes],
+        "nodes": [_node_data(row) for row in table.nodes],
         "layers": [dataclasses.asdict(layer) for layer in table.layers],
         "autotuning": [dataclasses.asdict(one) for one in table.autotuning],
-        "builds": _builds(report.builds) if report.builds is not None else None,
+        "builds": _builds_data(report.builds) if report.builds is not None else None,
         "engine": report.engine,
         "tactics_file": report.tactics_file,
         "tactics": len(report.tactics.entries) if report.tactics is not None else 0,
@@ -54,7 +53,7 @@ def layers_data(report: LayerReport) -> dict[str, Any]:
     }
 
 
-def _node(row: NodeLayers) -> dict[str, Any]:
+def _node_data(row: NodeLayers) -> dict[str, Any]:
     place = row.place
     return {
         "node": place.node or place.output,
@@ -72,79 +71,61 @@ def _node(row: NodeLayers) -> dict[str, Any]:
     }
 
 
-def _builds(found: Builds) -> dict[str, Any]:
+def _builds_data(builds: Builds) -> dict[str, Any]:
     return {
-        "kept": found.kept,
-        "unexecuted": found.unexecuted,
-        "oracle": found.oracle,
-        "trials": found.trials,
-        "engines": [_engine(one) for one in found.engines],
+        "kept": builds.kept,
+        "unexecuted": builds.unexecuted,
+        "oracle": builds.oracle,
+        "trials": builds.trials,
+        "engines": [_engine_data(engine) for engine in builds.engines],
     }
 
 
-def _engine(one: BuiltEngine) -> dict[str, Any]:
+def _engine_data(engine: BuiltEngine) -> dict[str, Any]:
     return {
-        "number": one.number,
-        "status": one.table.build.status,
-        "digest": one.digest,
-        "engine_bytes": one.table.build.engine_bytes,
-        "layers": len(one.table.layers),
-        "differs": [place.node or place.output for place in one.differs],
-        "outcome": one.outcome,
-        "error": one.error if one.error is not None and math.isfinite(one.error) else None,
-        "reason": one.reason,
-        "median_ms": one.timing.median_ms if one.timing is not None else None,
-        "noise": one.timing.noise if one.timing is not None else None,
+        "number": engine.number,
+        "status": engine.table.build.status,
+        "digest": engine.digest,
+        "engine_bytes": engine.table.build.engine_bytes,
+        "layers": len(engine.table.layers),
+        "differs": [place.node or place.output for place in engine.differs],
+        "outcome": engine.outcome,
+        "error": engine.error if engine.error is not None and math.isfinite(engine.error) else None,
+        "reason": engine.reason,
+        "median_ms": engine.timing.median_ms if engine.timing is not None else None,
+        "noise": engine.timing.noise if engine.timing is not None else None,
     }
 
 
-def layers_lines(report: LayerReport, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
-    """The outcome; unless ``quiet``, the engines that were compared and the table of nodes; where ``verbose``, the
-    engine's layers too."""
-    build = report.table.build
-    yield line(f"{report.path}: {outcome(report)}", style="bold", hang=2)
-    for text in _files(report):
-        yield line(f"  {text}", hang=4)
-    if quiet:
-        return
-    for note in notes(report):
-        yield line(f"  note: {note}", hang=8)
-    for text in _engines(report):
-        yield line(f"  {text}", hang=4)
-    if not build.accepted:
-        return
-    yield from _table(report)
-    if verbose:
-        yield from _layers(report)
+# ------------------------------------------------------------------------------------------------------------- page
 
 
-def notes(report: LayerReport) -> tuple[str, ...]:
-    """Notes for a reader."""
-    return (*report.notes, *report.table.unknown)
-
-
-def facts(report: LayerReport) -> Iterator[str]:
-    """What was written, the engines that were compared, and the nodes by what became of them."""
-    yield from _files(report)
-    yield from _engines(report)
-
-
-def _engines(report: LayerReport) -> Iterator[str]:
-    if report.builds is not None:
-        yield from _compared(report.builds)
-    if report.table.build.accepted:
-        counts = Counter(row.fate for row in report.table.nodes)
+def layers_page(report: LayerReport) -> ui.Page:
+    """The outcome, the engines that were compared, the table of nodes, and the engine's layers."""
+    table, build = report.table, report.table.build
+    sections = [*ui.listed("notes", "Notes", (*report.notes, *table.unknown), "note")]
+    entries = [*_engines(report)]
+    if build.accepted:
+        counts = Counter(row.fate for row in table.nodes)
         fates = (f"{counts[fate]} {words}" for fate, words in _FATES.items() if counts[fate])
-        yield f"{len(report.table.nodes)} nodes: {', '.join(fates)}"
+        entries.append(f"{len(table.nodes)} nodes: {', '.join(fates)}")
+    sections += ui.listed("engine", "Engine", entries)
+    if build.accepted:
+        head = ("Node", "Operator", "Precision", "Layers", "Fused with", "Reformats", "Tactics")
+        nodes = ui.Table(head, [*_rows(table)], "The nodes of the model in the engine")
+        sections.append(ui.Section("nodes", "Nodes", (nodes,), brief=True, folded=False))
+        sections.append(ui.Section("layers", "Layers", (ui.Lines([*_layers(table)]),), shown="verbose"))
+    chip = ui.Chip("bad" if report.exit_code else "good", _outcome(report))
+    lead = [ui.Paragraph(text, "written") for text in _files(report)]
+    return ui.Page(report.path, "", chip, report.exit_code, lead, sections=sections)
 
 
-def outcome(report: LayerReport) -> str:
+def _outcome(report: LayerReport) -> str:
     """What TensorRT made of the model, in one sentence."""
     build = report.table.build
     if build.accepted:
-        target = f"for compute capability {build.compute_capability}"
-        count = f" of {len(report.table.layers)} layers" if report.table.source else ""
-        return f"{report.product} builds an engine{count} {target}"
+        layers = f" of {len(report.table.layers)} layers" if report.table.source else ""
+        return f"{report.product} builds an engine{layers} for compute capability {build.compute_capability}"
     what = "refuses it" if build.status == "refused" else "could not be asked"
     return f"{report.product} {what}: {build.reason}"
 
@@ -159,76 +140,55 @@ def _files(report: LayerReport) -> Iterator[str]:
         yield f"{report.tactics.new} tactics were not in the file that was loaded, and were timed"
 
 
-def _compared(found: Builds) -> Iterator[str]:
-    """A line for each engine, and which one was kept."""
-    if found.unexecuted:
-        yield f"no engine was executed: {found.unexecuted}"
-    elif found.oracle:
-        yield f"compared with {found.oracle} on {found.trials} inputs"
-    for one in found.engines:
-        kept = ", kept" if one.number == found.kept else ""
-        yield f"engine {one.number}: {', '.join(_figures(one, found))}{kept}"
-
-
-def _figures(one: BuiltEngine, found: Builds) -> Iterator[str]:
-    if not one.digest:
-        yield f"not built: {one.reason}"
+def _engines(report: LayerReport) -> Iterator[str]:
+    """A line for each engine that was compared, and which one was kept."""
+    builds = report.builds
+    if builds is None:
         return
-    yield f"{len(one.table.layers)} layers"
-    first = next(other for other in found.engines if other.digest)
-    if one is not first:
-        same = "the same bytes as" if one.digest == first.digest else "other bytes than"
-        count = len(one.differs)
+    if builds.unexecuted:
+        yield f"no engine was executed: {builds.unexecuted}"
+    elif builds.oracle:
+        yield f"compared with {builds.oracle} on {builds.trials} inputs"
+    for engine in builds.engines:
+        kept = ", kept" if engine.number == builds.kept else ""
+        yield f"engine {engine.number}: {', '.join(_figures(engine, builds))}{kept}"
+
+
+def _figures(engine: BuiltEngine, builds: Builds) -> Iterator[str]:
+    if not engine.digest:
+        yield f"not built: {engine.reason}"
+        return
+    yield f"{len(engine.table.layers)} layers"
+    first = next(other for other in builds.engines if other.digest)
+    if engine is not first:
+        same = "the same bytes as" if engine.digest == first.digest else "other bytes than"
+        count = len(engine.differs)
         yield f"{same} engine {first.number}"
         yield f"{count} nodes with other layers or tactics" if count else "the same layers and tactics"
-    if one.error is not None:
-        yield f"error {one.error:.3g}"
-    if one.timing is not None:
-        yield f"{one.timing.median_ms:.3f} ms"
-    if one.outcome in ("wrong", "failed") or (one.reason and one.timing is None):
-        yield f"{one.outcome or 'not timed'}: {one.reason}"
+    if engine.error is not None:
+        yield f"error {engine.error:.3g}"
+    if engine.timing is not None:
+        yield f"{engine.timing.median_ms:.3f} ms"
+    if engine.outcome in ("wrong", "failed") or (engine.reason and engine.timing is None):
+        yield f"{engine.outcome or 'not timed'}: {engine.reason}"
 
 
-def _table(report: LayerReport) -> Iterator[Line]:
-    """A row for each node, in stored order; two lines without columns where the terminal is too narrow for the rows."""
-    found = [tuple(map(printable, row)) for row in rows(report)]
-    widths = [max(map(len, column)) for column in zip(*found, strict=True)]
-    head, terminal = found[0], columns()
-    if terminal is not None and sum(widths) + 2 * len(widths) > terminal:
-        for cells in found[1:]:
-            yield line("  ", (cells[0], "bold"), "".join(f"  {cell}" for cell in cells[1:4] if cell), hang=4)
-            more = "; ".join(f"{name} {cell}" for name, cell in zip(head[4:], cells[4:], strict=True) if cell)
-            if more:
-                yield line(f"    {more}", hang=6)
-        return
-    for number, cells in enumerate(found):
-        text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        yield line(f"  {text}", style="" if number else "bold")
-
-
-def rows(report: LayerReport) -> Iterator[tuple[str, ...]]:
-    """The cells of the table: its head, then a row for each node, in stored order."""
-    numbers = {layer.name: number for number, layer in enumerate(report.table.layers)}
-    kinds = {layer.name: layer.kind for layer in report.table.layers}
-    yield "node", "operator", "precision", "layers", "fused with", "reformats", "tactics"
-    for row in report.table.nodes:
+def _rows(table: LayerTable) -> Iterator[tuple[ui.Content, ...]]:
+    """A row for each node, in stored order."""
+    numbers = {layer.name: number for number, layer in enumerate(table.layers)}
+    kinds = {layer.name: layer.kind for layer in table.layers}
+    for row in table.nodes:
         place = row.place
-        made = [f"#{numbers[name]} {kinds[name]}" for name in row.layers]
+        read, written = ", ".join(row.inputs), ", ".join(row.outputs)
         yield (
-            _short(" / ".join((*place.graph, place.node or place.output))),
+            ui.name(_short(" / ".join((*place.graph, place.node or place.output)))),
             place.op_type,
-            _precision(row),
-            _listed(made) or row.fate,
+            read if read == written else f"{read} → {written}",
+            _listed([f"#{numbers[name]} {kinds[name]}" for name in row.layers]) or row.fate,
             _listed([one.node or one.output for one in row.fused_with]),
             " ".join(f"#{numbers[name]}" for name in row.reformats),
             " ".join(row.tactics),
         )
-
-
-def _precision(row: NodeLayers) -> str:
-    """The element types that the network's layers read and write."""
-    read, written = ", ".join(row.inputs), ", ".join(row.outputs)
-    return read if read == written else f"{read} → {written}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -246,13 +206,11 @@ def _short(name: str) -> str:
     return name if len(name) <= _WIDEST else f"…{name[1 - _WIDEST :]}"
 
 
-def _layers(report: LayerReport) -> Iterator[Line]:
+def _layers(table: LayerTable) -> Iterator[str]:
     """The engine's layers, with their tensors."""
-    for number, layer in enumerate(report.table.layers):
-        tactic = layer.tactic or layer.tactic_id or "no tactic yet"
-        yield line(f"  #{number} {layer.kind} {layer.name}: {tactic}", style="bold", hang=5)
+    for number, layer in enumerate(table.layers):
+        yield f"#{number} {layer.kind} {layer.name}: {layer.tactic or layer.tactic_id or 'no tactic yet'}"
         for what, tensors in (("reads", layer.inputs), ("writes", layer.outputs)):
             for tensor in tensors:
                 dims = ", ".join("?" if size == -1 else str(size) for size in tensor.dims)
-                text = f"{tensor.name}  {tensor.dtype} [{dims}] {tensor.layout}"
-                yield line(f"     {what:<6} {text}".rstrip(), hang=12)
+                yield f"   {what:<6} {tensor.name}  {tensor.dtype} [{dims}] {tensor.layout}".rstrip()

@@ -54,10 +54,11 @@ def line(*parts: str | tuple[str, str], style: str = "", hang: int | None = None
     """A line of texts and of ``(text, style)``; ``style`` applies to texts without their own. Names of nodes may hold
     escape sequences and line breaks: here, each text is made printable."""
     pieces = ((part, style) if isinstance(part, str) else part for part in parts)
-    return Line(tuple((_printable(text), own) for text, own in pieces), hang)
+    return Line(tuple((make_printable(text), own) for text, own in pieces), hang)
 
 
-def _printable(text: str) -> str:
+def make_printable(text: str) -> str:
+    """Text for a terminal; ``GLUE`` stays."""
     return GLUE.join(map(printable, text.split(GLUE))) if GLUE in text else printable(text)
 
 

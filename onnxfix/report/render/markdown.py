@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from onnxfix.report.render.findings import severity_words
+from onnxfix.report.render import ui
+from onnxfix.report.render.findings import remedy_of, said_of, severity_words
 from onnxfix.report.render.issues import errors_of, issues_of
 from onnxfix.report.render.proof import status_words
-from onnxfix.report.render.sections import ui
-from onnxfix.report.render.sections.report import report_page
+from onnxfix.report.render.report import report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.words import counted
-from onnxfix.report.report import FailOn, Report
+from onnxfix.report.report import Report
 
 MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""
@@ -36,15 +36,12 @@ _LINKING = re.compile(r"[@#!](?=\w)|:(?=//)|(?<=www)\.")
 
 
 def render_markdown(
-    reports: Sequence[Report],
-    errors: Sequence[tuple[str, str]] = (),
-    warnings: Sequence[str] = (),
-    fail_on: FailOn = "",
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
 ) -> str:
     """A table of the models, those that fail first, then parts, as many as fit into ``LONGEST`` characters."""
-    reports = sorted(reports, key=lambda report: not report.exit_code_for(fail_on))
+    reports = sorted(reports, key=lambda report: not report.exit_code)
     count = len(reports) + len(errors)
-    head = shorten(_head(reports, errors, warnings, fail_on), LONGEST // 2)
+    head = shorten(_head(reports, errors, warnings), LONGEST // 2)
     parts = [MARK, *head, *([""] if head[-1] else [])]
     room = LONGEST - sum(len(line) + 1 for line in parts)
     for number, report in enumerate(reports):
@@ -53,42 +50,39 @@ def render_markdown(
         if room < LEAST:
             parts.append(f"… and {len(reports) - number} more models")
             break
-        title = [f"### {_sign(report, fail_on)} {code(report.path)}: {safe(_outcome(report))}", ""]
-        part = shorten([*(title if count > 1 else []), *_model(report, fail_on)], room)
+        title = [f"### {_sign(report)} {code(report.path)}: {safe(_outcome(report))}", ""]
+        part = shorten([*(title if count > 1 else []), *_model(report)], room)
         parts += part
         room -= sum(len(line) + 1 for line in part)
     return "\n".join(parts).rstrip()
 
 
 def _head(
-    reports: Sequence[Report],
-    errors: Sequence[tuple[str, str]],
-    warnings: Sequence[str],
-    fail_on: FailOn,
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]], warnings: Sequence[str]
 ) -> Iterator[str]:
     """The outcome of the call, a table of the models where there are several, and what is no model's."""
     count = len(reports) + len(errors)
-    failed = sum(bool(report.exit_code_for(fail_on)) for report in reports) + len(errors)
+    failed = sum(bool(report.exit_code) for report in reports) + len(errors)
     sign = "❌" if failed else "✅"
     outcome = f"{failed} of {count} models fail" if failed else f"{count} models pass"
     if count == 1:
         outcome = f"{code(reports[0].path)}: {safe(_outcome(reports[0]))}" if reports else "failed"
-        sign = _sign(reports[0], fail_on) if reports else sign
+        sign = _sign(reports[0]) if reports else sign
     yield f"## {sign} onnxfix: {outcome}"
     yield ""
     if count > 1:
         rows = [("❌", code(path), "not processed", "–") for path, _ in errors]
         for report in reports:
             fixed = str(len(report.applied)) if report.command == "apply" else "–"
-            rows.append((_sign(report, fail_on), code(report.path), safe(_outcome(report)), fixed))
+            rows.append((_sign(report), code(report.path), safe(_outcome(report)), fixed))
         yield from _table(("", "model", "outcome", "#fixed"), rows)
     for one in errors_of(errors):
         yield f"- ❌ {code(one.path) + ': ' if one.path else ''}{safe(one.message)}"
     yield from (f"- ⚠️ {safe(text)}" for text in warnings)
 
 
-def _sign(report: Report, fail_on: FailOn) -> str:
-    if report.exit_code_for(fail_on):
+def _sign(report: Report) -> str:
+    if report.exit_code:
         return "❌"
     return "⚠️" if report.summary.proof in ("not compared", "partly") else "✅"
 
@@ -104,18 +98,16 @@ def _outcome(report: Report) -> str:
     return "; ".join(part for part in parts if part) or "checked"
 
 
-def _model(report: Report, fail_on: FailOn) -> Iterator[str]:
+def _model(report: Report) -> Iterator[str]:
     """The facts about a model, what makes it fail besides findings, and the sections of its page."""
-    facts = list(filter(None, _facts(report)))
-    if facts:
-        yield " · ".join(facts)
-        yield ""
+    if facts := " · ".join(filter(None, _facts(report))):
+        yield from (facts, "")
     others = [one for one in issues_of(report) if one.sort != "finding"]
     for one in others:
         yield f"- {_SIGNS[one.severity]} **{safe(one.code)}** {safe(one.text)}"
     if others:
         yield ""
-    yield from _sections(report_page(report, fail_on).sections)
+    yield from _sections(report_page(report).sections)
 
 
 def _facts(report: Report) -> Iterator[str]:
@@ -165,9 +157,9 @@ def _blocks(blocks: Iterable[ui.Block]) -> Iterator[str]:
                 yield from (*(f"- {_inline(entry)}" for entry in block.entries), "")
             case ui.Facts():
                 yield from (*(f"- {name}: {_inline(content)}" for name, content in block.pairs), "")
-            case ui.Part():
-                yield from (f"**{_inline(block.heading)}**", "") if block.heading else ()
-                yield from _blocks(block.blocks)
+            case ui.Part(heading, inner):
+                yield from (_inline(heading), "") if heading else ()
+                yield from _blocks(inner)
             case ui.Table():
                 yield from _rows(block)
             case ui.Groups():
@@ -179,32 +171,29 @@ def _blocks(blocks: Iterable[ui.Block]) -> Iterator[str]:
 def _rows(it: ui.Table) -> Iterator[str]:
     """A table without checks that were not requested, and without columns that are empty, such as those of bars."""
     cells = [tuple(map(_inline, row)) for row in it.rows if ui.NOT_REQUESTED not in row]
-    kept = [at for at, name in enumerate(it.head) if name and any(row[at] for row in cells)]
+    kept = [at for at in range(len(it.head)) if any(row[at] for row in cells)]
     yield from _table([it.head[at] for at in kept], [[row[at] for at in kept] for row in cells])
 
 
 def _rules(it: ui.Groups) -> Iterator[str]:
     """A row for each rule, with its first places; notes are folded."""
-    folds = it.noun == "finding"
-    grave = [group for group in it.groups if group.severity != "info" or not folds]
-    notes = [group for group in it.groups if group.severity == "info" and folds]
     head = ("", "rule", "#n", "what", "where")
-    yield from _table(head, map(_rule, grave))
-    named = ", ".join(f"{safe(group.code)} ×{len(group.entries)}" for group in notes)
-    count = sum(len(group.entries) for group in notes)
+    notes = [group for group in it.groups if group.first.severity == "info" and it.noun == "finding"]
+    yield from _table(head, [_rule(group) for group in it.groups if group not in notes])
+    named = ", ".join(f"{safe(group.first.code)} ×{len(group.items)}" for group in notes)
+    count = sum(len(group.items) for group in notes)
     yield from folded(f"{counted(count, 'note')}: {named}", _table(head, map(_rule, notes)))
 
 
 def _rule(group: ui.Group) -> tuple[str, ...]:
-    first = group.entries[0]
-    remedy = f"<br>*{safe(first.remedy)}*" if first.remedy else ""
-    places = [code(one.place.short) for one in group.entries[:SHOWN] if one.place.known]
-    more = f" and {len(group.entries) - SHOWN} more" if len(group.entries) > SHOWN else ""
+    first, remedy = group.first, remedy_of(group.first)
+    places = [code(one.place.short) for one in group.items[:SHOWN] if one.place.known]
+    more = f" and {len(group.items) - SHOWN} more" if len(group.items) > SHOWN else ""
     return (
         _CHIPS[group.chip.kind],
-        f"**{safe(group.code)}** {safe(group.name)}",
-        str(len(group.entries)),
-        f"{safe(first.message)}{remedy}",
+        f"**{safe(first.code)}** {safe(first.name)}",
+        str(len(group.items)),
+        f"{safe(said_of(first))}{f'<br>*{safe(remedy)}*' if remedy else ''}",
         "<br>".join(places) + more,
     )
 

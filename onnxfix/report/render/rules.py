@@ -1,60 +1,83 @@
-"""The list of rules, the table of the docs and a rule's page."""
+"""The rules: their list, the table of the docs, a page, and how many findings each has in the models of a run."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
 
+from onnxfix.report.findings import SEVERITIES, AppliedFix, Finding
+from onnxfix.report.render import ui
+from onnxfix.report.render.findings import KINDS, NOUNS
 from onnxfix.report.render.lines import Line, console, line, styled
-from onnxfix.report.render.stream import output
+from onnxfix.report.render.stream import as_json, escaped, output
+from onnxfix.report.render.terminal import table_lines
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.targets import TARGETS
 
 if TYPE_CHECKING:
     from onnxfix.report.catalogue import Facts
     from onnxfix.report.lookup import Family, Hit
+    from onnxfix.report.report import Report
 
 
 def rules_lines(rules: Sequence[Rule]) -> Iterator[Line]:
     """One line a rule: code, name, severity, safety, summary."""
-    width = max((len(rule.name) for rule in rules), default=0)
+    rows = []
     for rule in rules:
         safety = rule.safety.name.lower() if rule.safety is not None else "detect"
-        off = "" if rule.default else " (off by default)"
-        severity = rule.severity.name.lower()
-        facts = f"  {rule.name:<{width}}  {severity:<8}{safety:<8}{rule.summary}{off}"
-        yield line((rule.code, "bold"), facts, hang=8)
+        summary = f"{rule.summary}{'' if rule.default else ' (off by default)'}"
+        rows.append((ui.strong(rule.code), rule.name, rule.severity.name.lower(), safety, summary))
+    if rows:
+        yield from table_lines(ui.Table(("",) * 5, rows, "Rules"), verbose=True, indent=0)
 
 
 def rules_json(rules: Sequence[Rule]) -> str:
     """The same as JSON, documentation included."""
-    return json.dumps(
-        [
-            {
-                "code": rule.code,
-                "name": rule.name,
-                "severity": rule.severity.name.lower(),
-                "safety": rule.safety.name.lower() if rule.safety is not None else None,
-                "default": rule.default,
-                "hazards": rule.hazards,
-                "summary": rule.summary,
-                "documentation": rule.doc,
-            }
-            for rule in rules
-        ],
-        indent=2,
-    )
+    rows = [
+        {
+            "code": rule.code,
+            "name": rule.name,
+            "severity": rule.severity.name.lower(),
+            "safety": rule.safety.name.lower() if rule.safety is not None else None,
+            "default": rule.default,
+            "hazards": rule.hazards,
+            "summary": rule.summary,
+            "documentation": rule.doc,
+        }
+        for rule in rules
+    ]
+    return json.dumps(rows, indent=2)
+
+
+_CELL = ' style="text-align:left; vertical-align:top"'
+
+
+def rules_cell(rules: Sequence[Rule]) -> str:
+    """A table of rules for a notebook's cell."""
+
+    def row(kind: str, cells: Iterable[str]) -> str:
+        return f"<tr>{''.join(f'<{kind}{_CELL}>{cell}</{kind}>' for cell in cells)}</tr>"
+
+    body = []
+    for rule in rules:
+        safety = rule.safety.name.lower() if rule.safety is not None else "–"
+        summary = f"{rule.summary}{'' if rule.default else ' (off by default)'}"
+        cells = (rule.code, rule.name, rule.severity.name.lower(), safety, summary)
+        code, *rest = (escape(escaped(cell)) for cell in cells)
+        body.append(row("td", (f"<code>{code}</code>", *rest)))
+    head = row("th", ("code", "name", "severity", "fix", "what it finds"))
+    return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def rules_markdown(rules: Sequence[Rule], facts: Sequence[Facts]) -> str:
     """The table of the docs, one row a rule, with links to pages beside it; ``facts`` in the order of ``rules``."""
     titles = ", ".join(f"`{target.name}` is {target.title}" for target in TARGETS.values())
-    rows = [rule_row(rule, known) for rule, known in zip(rules, facts, strict=True)]
-    return f"# Rules\n\n{_LEGEND.format(titles=titles)}\n\n{TABLE_HEAD}\n" + "".join(
-        f"{row}\n" for row in rows
-    )
+    rows = "".join(f"{rule_row(rule, known)}\n" for rule, known in zip(rules, facts, strict=True))
+    return f"# Rules\n\n{_LEGEND.format(titles=titles)}\n\n{TABLE_HEAD}\n{rows}"
 
 
 _LEGEND = """\
@@ -189,3 +212,64 @@ def print_rule(rule: Rule, most: int | None = None, more: str = "") -> None:
     from rich.markdown import Markdown  # lazy: start-up
 
     target.print(Markdown(text), soft_wrap=False)
+
+
+# ------------------------------------------------------------------------------------------------------ statistics
+
+
+def statistics(reports: Iterable[Report]) -> list[dict[str, Any]]:
+    """The findings of each rule, the most frequent first: how many are ``left`` and how many are ``fixed``, together
+    (``count``), and in how many ``models``. Findings that are accepted do not count.
+
+    ``severity`` is that of the worst; ``safety`` has each safety that its fixes have, empty where there is no fix.
+    """
+    items: dict[str, list[Finding | AppliedFix]] = {}
+    models: Counter[str] = Counter()
+    for report in reports:
+        found: list[Finding | AppliedFix] = [*report.findings, *report.applied]
+        models.update({item.code for item in found})
+        for item in found:
+            items.setdefault(item.code, []).append(item)
+    rows = [
+        {
+            "code": code,
+            "name": same[0].name,
+            "severity": min((item.severity for item in same), key=SEVERITIES.index),
+            "safety": sorted({item.safety for item in same if item.safety}),
+            "left": sum(isinstance(item, Finding) for item in same),
+            "fixed": sum(isinstance(item, AppliedFix) for item in same),
+            "models": models[code],
+            "count": len(same),
+        }
+        for code, same in items.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["count"], row["code"]))
+
+
+def statistics_json(
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]], warnings: Sequence[str]
+) -> str:
+    """One document: the counts, and what could not be read. In ASCII."""
+    document = {
+        "statistics": statistics(reports),
+        "errors": [{"path": path, "message": message} for path, message in errors],
+        "warnings": list(warnings),
+    }
+    return as_json(document)
+
+
+def statistics_lines(reports: Sequence[Report]) -> Iterator[Line]:
+    """A line for each rule, the most frequent first; with a column for what is fixed where something is."""
+    counts = statistics(reports)
+    if not counts:
+        yield line("no findings")
+        return
+    fixing = any(row["fixed"] for row in counts)
+    rows = []
+    for row in counts:
+        fix = f"{'/'.join(row['safety'])} fix" if row["safety"] else "no fix"
+        chip = ui.Chip(KINDS[row["severity"]], NOUNS[row["severity"]])
+        fixed = [row["fixed"]] if fixing else []
+        rows.append((*fixed, row["left"], ui.strong(row["code"]), row["name"], chip, fix))
+    head = ("#Fixed", "#Left", "", "", "", "") if fixing else ("#", "", "", "", "")
+    yield from table_lines(ui.Table(head, rows, "Findings by rule"), verbose=True, indent=0)

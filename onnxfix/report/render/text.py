@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 
+from onnxfix.report.findings import SEVERITIES
+from onnxfix.report.render import ui
+from onnxfix.report.render.checks import operator_section
 from onnxfix.report.render.details import build_lines, intake_lines, network_lines, stopped_lines
-from onnxfix.report.render.difference import change_list
+from onnxfix.report.render.difference import change_lines
 from onnxfix.report.render.findings import (
-    accepted_lines,
+    accepted_section,
     accepted_words,
-    finding_lines,
-    fix_lines,
-    left_lines,
-    note_counts,
+    finding_groups,
+    fix_groups,
+    group_lines,
+    note_lines,
     severity_words,
 )
-from onnxfix.report.render.lines import Line, labeled, line
+from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.proof import (
     PLEASE_REPORT,
     check_lines,
@@ -23,74 +27,78 @@ from onnxfix.report.render.proof import (
     status_words,
     tensorrt_line,
 )
+from onnxfix.report.render.report import problems, step_section, withdrawn_section
+from onnxfix.report.render.terminal import block_lines, section_lines
 from onnxfix.report.render.words import size
-from onnxfix.report.report import Report, StepDone
-from onnxfix.report.summary import SEVERITIES, Change, Summary
+from onnxfix.report.report import Report
 from onnxfix.targets import TARGETS, mismatch
 
 
 def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The lines of one report. ``quiet``: one line, and what broke. ``verbose`` lists every finding, fix and check."""
-    summary = report.summary
-    yield _headline(report, summary, quiet)
+    yield _headline(report, quiet)
     if quiet:
-        for rung in report.verdict.broken if report.verdict is not None else ():
-            yield labeled("broke", f"{rung.name}: {rung.reason} ({PLEASE_REPORT})", style="bold red")
+        for check in report.verdict.broken if report.verdict is not None else ():
+            yield labeled("broke", f"{check.name}: {check.reason} ({PLEASE_REPORT})", style="bold red")
         yield from _problems(report)
         return
     yield from _repaired_objection(report)
-    yield from _steps(report.steps)
-    for item in report.withdrawn:
-        text = f"{item.code} at {item.place.short}: {item.fix}: {item.reason}"
-        yield labeled("withdrawn", text, style="bold red")
+    yield from section_lines(filter(None, (step_section(report), withdrawn_section(report))), verbose)
     yield from _problems(report)
+    proof = check_lines(report) if verbose else proof_lines(report)
     if report.difference is not None:
-        yield from change_list(report.difference, verbose)
+        yield from change_lines(report.difference, verbose)
         if report.changed and not report.difference.changes:
             yield line("  only declared types or the order of nodes would change")
-        yield from check_lines(report) if verbose else proof_lines(report)
+        yield from proof
         yield labeled("written", ("nothing, as --diff asks", "dim"), style="")
         return
-    yield from finding_lines(report.findings, verbose)
+    yield from group_lines(finding_groups(report.findings), verbose)
     if report.intake is not None:
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
-    if summary.tensorrt is not None and report.verdict is None:
-        yield tensorrt_line(summary.tensorrt)
-    yield from check_lines(report) if verbose else proof_lines(report)
+    if report.summary.tensorrt is not None and report.verdict is None:
+        yield tensorrt_line(report.summary.tensorrt)
+    yield from proof
     yield from _outcome_lines(report)
     if verbose or report.verdict is None or report.verdict.passed:  # otherwise nothing was changed
-        yield from change_lines(summary, verbose)
-        yield from fix_lines(report.applied, verbose)
+        yield from section_lines(filter(None, (operator_section(report),)), verbose)
+        yield from group_lines(fix_groups(report.applied), verbose)
     if verbose:
-        yield from _build_details(report)
+        builds = build_lines([report.build] if report.build is not None else [])
+        networks = network_lines([report.network] if report.network is not None else [])
+        yield from (line(f"  {each}", hang=4) for each in (*builds, *networks))
     else:
-        yield from note_counts(report.findings)
-    yield from left_lines(report)
-    yield from accepted_lines(report.suppressed, report.vanished, verbose)
-    for note in report.notes:
-        if note != _other_target(report):  # the line about TensorRT says it
-            yield labeled("note", note, style="")
+        yield from note_lines(report.findings)
+    yield from _left_lines(report)
+    accepted = accepted_section(report.suppressed, report.vanished)
+    yield from section_lines(filter(None, (accepted,)), verbose)
+    yield from block_lines(
+        [ui.Items([note for note in report.notes if note != _other_target(report)], "note")], verbose
+    )
 
 
 def _other_target(report: Report) -> str:
-    """The note of a check that TensorRT is another one than the model is for."""
-    found, target = report.summary.tensorrt, TARGETS.get(report.target)
-    return mismatch(target, found.package, found.version) if found is not None and target is not None else ""
+    """The note of a check that TensorRT is another one than the model is for; the line about TensorRT says it."""
+    fact, target = report.summary.tensorrt, TARGETS.get(report.target)
+    return mismatch(target, fact.package, fact.version) if fact is not None and target is not None else ""
 
 
 # --------------------------------------------------------------------------------------------------------- headline
 
 
-def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
+def _headline(report: Report, quiet: bool) -> Line:
     """The model, and the worst first: what failed, what TensorRT says, then counts."""
     statements: list[str | tuple[str, str]] = []
     status, style = status_words(report)
-    if status and (quiet or report.command == "verify" or summary.proof not in ("verified", "unchanged")):
+    if status and (
+        quiet or report.command == "verify" or report.summary.proof not in ("verified", "unchanged")
+    ):
         statements.append((status, style))
     if report.headline:
         statements.append(report.headline)
     if report.command != "verify":
-        statements.append((_counts(report, summary, quiet), _style(summary)))
+        worst = next((name for name in SEVERITIES if report.summary.severities[name]), "")
+        statements.append((_counts(report, quiet), {"error": "red", "warning": "yellow"}.get(worst, "")))
     parts = [part for statement in statements for part in ("; ", statement)][1:]
     if report.reused:
         parts.insert(0, "unchanged, skipped: ")
@@ -104,32 +112,26 @@ def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
     return line((path, "bold"), "  ", *parts, (took, "dim"), hang=2)
 
 
-def _counts(report: Report, summary: Summary, quiet: bool) -> str:
-    found, accepted = severity_words(summary.severities), accepted_words(report.suppressed)
+def _counts(report: Report, quiet: bool) -> str:
+    summary = report.summary
+    left, accepted = severity_words(summary.severities), accepted_words(report.suppressed)
     if report.command != "apply":
-        return ", ".join(filter(None, (found or "no findings", accepted)))
+        return ", ".join(filter(None, (left or "no findings", accepted)))
     dropped = sum(step.status == "dropped" for step in report.steps)
-    *some, last = found.split(", ")
-    found = " and ".join(filter(None, (", ".join(some), last)))
+    *some, last = left.split(", ")
+    left = " and ".join(filter(None, (", ".join(some), last)))
     passed = report.verdict is None or report.verdict.passed
+    would = "would be " if report.difference is not None else ""
     parts = [
-        f"{len(report.applied):,} {'would be ' * (report.difference is not None)}fixed"
-        if passed
-        else "nothing was written",
+        f"{len(report.applied):,} {would}fixed" if passed else "nothing was written",
         f"{len(report.withdrawn)} withdrawn" if report.withdrawn else "",
         f"{dropped} dropped" if dropped else "",
-        f"{found or '0'} left" if passed else "",
+        f"{left or '0'} left" if passed else "",
         accepted,
     ]
     if quiet and passed and summary.compute is not None and summary.compute.changed:
         parts.append(f"{summary.compute.before:,} → {summary.compute.after:,} compute nodes")
     return ", ".join(filter(None, parts))
-
-
-def _style(summary: Summary) -> str:
-    """The color of the worst that is left."""
-    worst = next((name for name in SEVERITIES if summary.severities[name]), "")
-    return {"error": "red", "warning": "yellow"}.get(worst, "")
 
 
 def _repaired_objection(report: Report) -> Iterator[Line]:
@@ -144,29 +146,14 @@ def _repaired_objection(report: Report) -> Iterator[Line]:
         yield labeled("before", f"{where}{misread.words}", style="")
 
 
-# ----------------------------------------------------------------------------------------------------- other parts
-
-
-def _steps(steps: Sequence[StepDone]) -> Iterator[Line]:
-    """The whole-model steps: the effect of each, or why its result was dropped."""
-    for step in steps:
-        style = "bold red" if step.status == "dropped" else "yellow" if step.safety == "unsafe" else "green"
-        nodes = f", {step.nodes_before} → {step.nodes_after} nodes" if step.status == "taken" else ""
-        level = f", {step.safety}" if step.safety else ""
-        yield labeled(step.status, f"{step.name} ({step.tool}{level}{nodes}): {step.reason}", style=style)
-
-
 def _problems(report: Report) -> Iterator[Line]:
-    for problem in report.problems:
-        blame = " (a bug in onnxfix or in the rule)" if problem.source == "onnxfix" else ""
-        yield labeled("problem", f"{problem}{blame}", style="bold red")
+    entries = [[ui.Chip("bad", "problem"), one] for one in problems(report)]
+    yield from block_lines([ui.Items(entries)], verbose=False)
 
 
-def _build_details(report: Report) -> Iterator[Line]:
-    """What a check learned from TensorRT."""
-    builds = build_lines([report.build]) if report.build is not None else ()
-    networks = network_lines([report.network]) if report.network is not None else ()
-    yield from (line(f"  {each}", hang=4) for each in (*builds, *networks))
+# ------------------------------------------------------------------------------------------------ what was written
+
+_UNVERIFIED = "--no-verify writes the result unverified: only its interface is checked"
 
 
 def _outcome_lines(report: Report) -> Iterator[Line]:
@@ -186,37 +173,30 @@ def _outcome_lines(report: Report) -> Iterator[Line]:
         yield labeled("written", ("nothing", "bold red"))
         if not report.verdict.failed:
             yield from _stopped(report)
-            yield from _help_lines(report)
+            yield labeled("help", f"{_help(report)}{_UNVERIFIED}", style="")
 
 
 def _data(report: Report) -> Iterator[Line]:
     """The files that the result needs beside it."""
-    shared = [one for one in report.data if one.kind == "shared"]
-    for label, files in (("data", [one for one in report.data if one not in shared]), ("shared", shared)):
-        if not files:
-            continue
-        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-        total = size(sum(one.bytes for one in files))
-        with_whom = f" with {report.path}: a change there changes the result" if label == "shared" else ""
-        yield labeled(label, (files[0].path, "bold"), f"{more}  {total}{with_whom}")
+    for label in ("data", "shared"):
+        files = [one for one in report.data if (one.kind == "shared") == (label == "shared")]
+        if files:
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            total = size(sum(one.bytes for one in files))
+            warning = f" with {report.path}: a change there changes the result" if label == "shared" else ""
+            yield labeled(label, (files[0].path, "bold"), f"{more}  {total}{warning}")
 
 
-def _help_lines(report: Report) -> Iterator[Line]:
-    if report.verdict is not None and any(rung.cause == "timeout" for rung in report.checks):
-        more = "time ran out: --timeout and --rung-timeout allow more. "
-        yield labeled(
-            "help",
-            f"{more}--no-verify writes the result unverified: only its interface is checked",
-            style="",
-        )
-        return
-    begin = "onnxfix check --inputs-help shows what is known about them. "
+def _help(report: Report) -> str:
+    """What may make a check run."""
+    if any(check.cause == "timeout" for check in report.checks):
+        return "time ran out: --timeout and --rung-timeout allow more. "
+    if report.stopped is not None and not report.stopped.loaded:
+        return ""
+    known = "onnxfix check --inputs-help shows what is known about them. "
     if report.stopped is None:
-        begin = f"pass inputs that the model accepts by --inputs or --input-shapes; {begin}"
-    elif not report.stopped.loaded:
-        begin = ""
-    more = "--no-verify writes the result unverified: only its interface is checked"
-    yield labeled("help", f"{begin}{more}", style="")
+        return f"pass inputs that the model accepts by --inputs or --input-shapes; {known}"
+    return known
 
 
 def _stopped(report: Report) -> Iterator[Line]:
@@ -225,50 +205,20 @@ def _stopped(report: Report) -> Iterator[Line]:
         yield from (line(f"  {each}", hang=4) for each in lines)
 
 
-MOST = 6
-"""Operators that are listed without ``--verbose``."""
-_WIDEST = 40
-
-
-def change_lines(summary: Summary, verbose: bool) -> Iterator[Line]:
-    """A table of the nodes that compute, the operators whose number changed most, Constant nodes and layers; nothing
-    where no number changed."""
-    operators = [change for change in summary.operators if change.changed]
-    shown = operators if verbose else operators[:MOST]
-    if len(operators) == MOST + 1:  # a line that says so would take as much room
-        shown = operators
-    rows: list[tuple[str, Change]] = []
-    if summary.compute is not None and summary.constants is not None:
-        rows = [("compute nodes", summary.compute)]
-        rows += [(f"  {change.name}", change) for change in shown]
-        rows += [("Constant nodes", summary.constants)] if summary.constants.changed else []
-    rows += [("TensorRT layers", summary.layers)] if summary.layers is not None else []
-    if not any(change.changed for _, change in rows):
-        return
-    yield from _table(rows, len(operators) - len(shown), 1 + len(shown))
-
-
-def _table(rows: Sequence[tuple[str, Change]], hidden: int, last: int) -> Iterator[Line]:
-    """``hidden`` operators are counted below the row number ``last``."""
-    width = min(max(len(name) for name, _ in rows), _WIDEST)
-    cells = [(f"{one.before:,}", f"{one.after:,}", _difference(one)) for _, one in rows]
-    one, two, three = (max(map(len, column)) for column in zip(_HEADS, *cells, strict=True))
-    before, after, _ = _HEADS
-    yield line(f"  {'':<{width}}  {before:>{one}}  {after:>{two}}", style="dim")
-    for number, ((name, change), texts) in enumerate(zip(rows, cells, strict=True), 1):
-        before, after, difference = texts
-        style = "green" if change.after < change.before else "yellow"
-        yield line(
-            (f"  {name:<{width}}", "" if name.startswith(" ") else "bold"),
-            f"  {before:>{one}}  {after:>{two}}",
-            (f"  {difference:>{three}}" if difference else "", style),
-        )
-        if number == last and hidden > 0:
-            yield line(f"    … {hidden} more (-v lists them)", style="dim")
-
-
-_HEADS = ("before", "after", "")
-
-
-def _difference(change: Change) -> str:
-    return f"{change.after - change.before:+,}".replace("-", "−") if change.changed else ""
+def _left_lines(report: Report) -> Iterator[Line]:
+    """What is left, the commands that fix it, and where to read about the worst of it."""
+    before = dict.fromkeys(SEVERITIES, 0)
+    for remedy in report.summary.remedies:
+        counts = remedy.severities
+        words = severity_words({name: counts[name] - before[name] for name in SEVERITIES})
+        before = counts
+        label, command = "fix", remedy.command
+        if report.command == "apply":
+            label, command = "left", " ".join(["rerun with", *remedy.options])
+        yield labeled(label, f"{words} → ", (command.replace(" ", GLUE), "bold"))
+    stuck = Counter(item.severity for item in report.findings if not item.fix and not item.pointer)
+    del stuck["info"]
+    if stuck:
+        yield labeled("left", f"{severity_words(stuck)} without an automatic fix")
+    if report.summary.explain:
+        yield labeled("why", (f"onnxfix explain {report.summary.explain}".replace(" ", GLUE), "bold"))

@@ -69,9 +69,15 @@ def places(names: Sequence[str]) -> str:
     return f"{', '.join(names[:FEW])}{more}"
 
 
-_OPTIONS = {"numeric": "--numeric-fixes", "unsafe": "--unsafe-fixes"}
+def seconds(value: float) -> str:
+    """A duration."""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def required_option(safety: str) -> str:
-    """The option that a fix of this safety requires, as the end of a sentence; "" for an exact fix."""
-    return f", with {_OPTIONS[safety]}" if safety in _OPTIONS else ""
+def binary_size(value: float) -> str:
+    """Bytes in the units of memory: ``812 bytes``, ``1.4 MiB``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.2f} GiB"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnxfix.place import Place
 from onnxfix.report.neighborhood import Box, Neighborhood, Picture, Wire
 from onnxfix.report.render.html import render_html
-from onnxfix.report.render.html.layout import lay_out
+from onnxfix.report.render.html.pictures import lay_out
 from onnxfix.report.report import Finding, Report
 
 

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.pipeline import lifting
-from onnxfix.report.render.lift import MOST, lifted_lines
+from onnxfix.report.render.documents import result_lines
+from onnxfix.report.render.results import GAPS
 from onnxfix.trt.lift.records import Gap, Lifted, NetTensor
 from support import lifted
 from support.cli import run
@@ -137,34 +138,34 @@ def test_bad_input_is_one_line(
 
 
 def test_what_is_missing_is_listed_up_to_a_limit() -> None:
-    gaps = tuple(Gap("PLUGIN_V3", f"p{n}", f"n{n}", "a plugin") for n in range(MOST + 2))
+    gaps = tuple(Gap("PLUGIN_V3", f"p{n}", f"n{n}", "a plugin") for n in range(GAPS + 2))
     found = Lifted(
         "unlifted",
         reason=str(gaps[0]),
         path="seen.onnx",
         model="m.onnx",
         inputs=(NetTensor("x", "FLOAT", ("N", 3)),),
-        layers=(("PLUGIN_V3", MOST + 2),),
+        layers=(("PLUGIN_V3", GAPS + 2),),
         gaps=gaps,
         notes=("an assertion was dropped",),
         package="tensorrt-rtx",
         version="1.7.1.116",
     )
-    first, *rest = [line.plain for line in lifted_lines(found)]
+    first, *rest = [line.plain for line in result_lines(found)]
     assert first == (
         "m.onnx: TensorRT-RTX 1.7.1 imports it as 12 layers → seen.onnx, which cannot be run: "
         "12 of them are not read back"
     )
-    assert rest[0] == "  input   x  FLOAT [N, 3]"
-    assert rest[1] == "  note    an assertion was dropped"
-    assert rest[2] == "  missing PLUGIN_V3 layer p0 of ONNX node n0: a plugin"
+    assert rest[0] == "  input     x  FLOAT [N, 3]"
+    assert rest[1] == "  note      an assertion was dropped"
+    assert rest[2] == "  missing   PLUGIN_V3 layer p0 of ONNX node n0: a plugin"
     assert rest[-1] == "  and 2 more"
-    assert len(rest) == MOST + 3
+    assert len(rest) == GAPS + 3
     assert found.exit_code == 1
 
 
 def test_a_child_that_died_says_how() -> None:
     found = Lifted("crash", "TensorRT's parser was killed by SIGSEGV", model="m.onnx")
-    assert [line.plain for line in lifted_lines(found)] == [
+    assert [line.plain for line in result_lines(found)] == [
         "m.onnx: its network could not be read: TensorRT's parser was killed by SIGSEGV"
     ]

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -21,14 +21,15 @@ from markupsafe import Markup, escape
 
 from onnxfix._version import __version__
 from onnxfix.names import RUNGS
-from onnxfix.report.render.html.layout import Point, lay_out, shorten
-from onnxfix.report.render.html.plot import plot_depths
-from onnxfix.report.render.sections import ui
-from onnxfix.report.render.sections.checks import STATUSES
-from onnxfix.report.render.sections.report import KINDS, before_and_after, report_page
+from onnxfix.report.findings import AppliedFix, Finding
+from onnxfix.report.render import ui
+from onnxfix.report.render.checks import STATUSES
+from onnxfix.report.render.findings import KINDS, remedy_of, said_of
+from onnxfix.report.render.html.pictures import Point, lay_out, plot_depths, shorten
+from onnxfix.report.render.report import before_and_after, item_drawings, item_facts, report_page
 from onnxfix.report.render.stream import printable
-from onnxfix.report.render.words import counted
-from onnxfix.report.report import FailOn, Report
+from onnxfix.report.render.words import counted, seconds
+from onnxfix.report.report import Report
 
 SIGNS = {"good": "✓", "bad": "✗", "warn": "!", "note": "i", "none": ui.DASH}
 """What a chip shows besides its color."""
@@ -51,10 +52,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def render_html(
-    reports: Sequence[Report],
-    errors: Sequence[tuple[str, str]] = (),
-    warnings: Sequence[str] = (),
-    fail_on: FailOn = "",
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
 ) -> str:
     """One page for the whole call, with an index where it is about several models.
 
@@ -62,13 +60,12 @@ def render_html(
         reports: the reports, in the order of the models.
         errors: ``(path, message)`` of the models without a report.
         warnings: about the installation, such as a broken rule pack.
-        fail_on: the least severity of a finding that fails a run; None: no finding does; "": each report has its own.
     """
-    alone = len(reports) + len(errors) == 1
-    name = reports[0].path if reports and alone else counted(len(reports) + len(errors), "model")
-    pages = [report_page(report, fail_on) for report in reports]
-    index = None if len(reports) + len(errors) < 2 else _index(reports, pages, errors)
-    return _render(name, pages, errors=errors, warnings=warnings, index=index, many=True, folded=not alone)
+    count = len(reports) + len(errors)
+    name = reports[0].path if reports and count == 1 else counted(count, "model")
+    pages = [report_page(report) for report in reports]
+    index = _index(reports, pages, errors) if count > 1 else None
+    return _render(name, pages, errors=errors, warnings=warnings, index=index, many=True, folded=count != 1)
 
 
 def render_page(page: ui.Page) -> str:
@@ -85,36 +82,47 @@ def render_cell(page: ui.Page, report: Report) -> str:
     return "".join(str(_macros("cell.html.j2").cell(page, aside)).splitlines())  # a line in a notebook's file
 
 
-def _render(name: str, pages: Sequence[ui.Page], **more: Any) -> str:
+def _render(
+    name: str,
+    pages: Sequence[ui.Page],
+    *,
+    errors: Sequence[tuple[str, str]] = (),
+    warnings: Sequence[str] = (),
+    index: ui.Section | None = None,
+    many: bool = False,
+    folded: bool = False,
+) -> str:
     style, script = ((_TEMPLATES / file).read_text("utf-8") for file in ("style.css", "script.js"))
     # Only this page's own style and script count: what a model's names hold does not.
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
         "form-action 'none'"
     )
-    given: dict[str, Any] = {"errors": (), "warnings": (), "index": None, "many": False, "folded": False}
-    given.update(more)
     macros = _macros("blocks.html.j2", "charts.html.j2")
-    return (
+    text = (
         _environment()
         .get_template("page.html.j2")
         .render(
-            given,
             name=name,
             pages=pages,
+            errors=errors,
+            index=index,
+            many=many,
+            folded=folded,
             policy=policy,
             style=Markup(style),
             script=Markup(script),
             version=__version__,
             keys=KEYS,
-            missing=ui.Chip("bad", f"{counted(len(given['errors']), 'model')} without a report"),
-            warnings=ui.Items(tuple(given["warnings"])) if given["warnings"] else None,
+            missing=ui.Chip("bad", f"{counted(len(errors), 'model')} without a report"),
+            warnings=ui.Items(warnings) if warnings else None,
             show=macros.show,
             section=macros.section,
             body=macros.body,
             title=macros.title,
         )
     )
+    return str(text)
 
 
 def _digest(content: str) -> str:
@@ -127,30 +135,31 @@ def _index(
     """The outcome, the counts and the checks of each model."""
     checks = RUNGS if any(report.verdict is not None for report in reports) else ()
     head = ("Model", "Result", "#Errors", "#Warnings", "#Notes", "#Fixed", "#Compute nodes")
-    rows = [
-        tuple(_index_cells(number, *both, checks))
-        for number, both in enumerate(zip(reports, pages, strict=True))
-    ]
+    rows: list[Sequence[ui.Content]] = []
+    for number, (report, page) in enumerate(zip(reports, pages, strict=True)):
+        summary = report.summary
+        statuses = {check.name: check.status for check in summary.rungs}
+        rows.append(
+            (
+                ui.Link(report.path, f"m{number}"),
+                page.outcome,
+                *(summary.severities[name] for name in KINDS),
+                len(report.applied),
+                before_and_after(summary.compute) if summary.compute is not None else ui.DASH,
+                *(_mark(name, statuses.get(name, "")) for name in checks),
+                seconds(report.seconds),
+            )
+        )
     missing = [ui.DASH] * (len(head) - 1 + len(checks))
     rows += [(path, ui.Chip("bad", "no report"), *missing) for path, _ in errors]
-    table = ui.Table((*head, *(f"|{name}" for name in checks), "#Time"), tuple(rows), "Models", "index")
+    table = ui.Table((*head, *(f"|{name}" for name in checks), "#Time"), rows, "Models", "index")
     kinds = Counter(page.outcome.kind for page in pages)
     counts = [ui.Chip(kind, f"{kinds[kind]:,}") for kind in ("bad", "warn", "good") if kinds[kind]]
     return ui.Section("index", counted(len(rows), "model"), (table,), counts)
 
 
-def _index_cells(number: int, report: Report, page: ui.Page, checks: Sequence[str]) -> Iterator[ui.Content]:
-    summary = report.summary
-    yield ui.Link(report.path, f"m{number}")
-    yield page.outcome
-    yield from (summary.severities[name] for name in KINDS)
-    yield len(report.applied)
-    yield before_and_after(summary.compute) if summary.compute is not None else ui.DASH
-    statuses = {check.name: check.status for check in summary.rungs}
-    for name in checks:
-        status = statuses.get(name, "")
-        yield ui.Mark(STATUSES.get(status, "none"), f"{name}: {status or 'not requested'}")
-    yield ui.seconds(report.seconds)
+def _mark(name: str, status: str) -> ui.Mark:
+    return ui.Mark(STATUSES.get(status, "none"), f"{name}: {status or 'not requested'}")
 
 
 # ------------------------------------------------------------------------------------------------------ templates
@@ -159,10 +168,10 @@ def _index_cells(number: int, report: Report, page: ui.Page, checks: Sequence[st
 class _Macros:
     """The macros of some templates, by name. ``show`` renders content by the macro that has the name of its form."""
 
-    def __init__(self, environment: Environment, names: Iterable[str]) -> None:
+    def __init__(self, *names: str) -> None:
         self._macros: dict[str, Callable[..., Markup]] = {}
         for name in names:
-            self._macros.update(vars(environment.get_template(name).make_module({"show": self.show})))
+            self._macros.update(vars(_environment().get_template(name).make_module({"show": self.show})))
 
     def __getattr__(self, name: str) -> Callable[..., Markup]:
         return self._macros[name]
@@ -180,9 +189,7 @@ class _Macros:
         return self._macros[type(content).__name__](content)
 
 
-@cache
-def _macros(*names: str) -> _Macros:
-    return _Macros(_environment(), names)
+_macros = cache(_Macros)
 
 
 @cache
@@ -201,12 +208,14 @@ def _environment() -> Environment:
     environment.filters.update(
         alike=_alike,
         curve=_curve,
+        drawings=item_drawings,
+        facts=item_facts,
         laid_out=lay_out,
         plotted=plot_depths,
         plural=counted,
         px=lambda value: f"{value:.0f}",
+        said=said_of,
         short=_short,
-        signed=lambda value: f"{value:+,}".replace("-", "−") if value else "0",
         tail=shorten,
     )
     return environment
@@ -221,12 +230,13 @@ def _spell(value: Any) -> Any:
     return printable(_SURROGATES.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", value))
 
 
-def _alike(entries: Iterable[ui.Entry]) -> list[tuple[str, list[ui.Entry]]]:
-    """Entries by what is said of them."""
-    groups: dict[str, list[ui.Entry]] = {}
-    for entry in entries:
-        words = f"{entry.message} [{entry.remedy}]" if entry.remedy else entry.message
-        groups.setdefault(words, []).append(entry)
+def _alike(items: Iterable[Finding | AppliedFix]) -> list[tuple[str, list[Finding | AppliedFix]]]:
+    """Findings or fixes by what is said of them."""
+    groups: dict[str, list[Finding | AppliedFix]] = {}
+    for item in items:
+        remedy = remedy_of(item)
+        words = f"{said_of(item)} [{remedy}]" if remedy else said_of(item)
+        groups.setdefault(words, []).append(item)
     return list(groups.items())
 
 

@@ -5,14 +5,18 @@ Text in these records is raw: renderers escape it. A renderer leaves out what it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import TYPE_CHECKING, Literal, Union
 
-from onnxfix.place import Place
-from onnxfix.report.neighborhood import Neighborhood
+if TYPE_CHECKING:
+    from onnxfix.diagnosis.records import DepthError
+    from onnxfix.report.findings import AppliedFix, Finding
+    from onnxfix.report.neighborhood import Neighborhood, Picture
 
 DASH = "–"
+#: Where a terminal shows something; pages always have it.
+Shown = Literal["always", "verbose", "never"]
 
 
 # ------------------------------------------------------------------------------------------------- inside a line
@@ -32,7 +36,8 @@ NOT_REQUESTED = Chip("none", "not requested")
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of a line. ``kind`` is "name" (of a node, value or file), "command" (to copy), "strong" or "small"."""
+    """A piece of a line. ``kind`` is "name" (of a node, value or file), "command" (to copy), "strong", "small", or for
+    the difference of two counts "up", "down" or "even"."""
 
     text: str
     kind: str
@@ -55,13 +60,6 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Delta:
-    """The difference between two counts."""
-
-    value: int
-
-
-@dataclass(frozen=True)
 class Shares:
     """Two thin bars, one above the other, as shares of the largest."""
 
@@ -70,8 +68,7 @@ class Shares:
     most: float
 
 
-Inline = Chip | Text | Link | Mark | Delta | Shares
-Content = Union[str, int, Inline, "Paragraph", "Fold", None, Sequence["Content"]]
+Content = Union[str, int, Chip, Text, Link, Mark, Shares, "Paragraph", "Fold", None, Sequence["Content"]]
 
 
 # ---------------------------------------------------------------------------------------------------- charts
@@ -79,11 +76,11 @@ Content = Union[str, int, Inline, "Paragraph", "Fold", None, Sequence["Content"]
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar for each of ``(name, value)``; ``kinds`` are "bar" or "zero". ``label`` says in words what is shown."""
+    """A bar for each of ``(name, value)``, the first one for 0 if it has that name. ``label`` says in words what is
+    shown."""
 
     bars: Sequence[tuple[str, float]]
     label: str
-    kinds: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -95,22 +92,13 @@ class PairBars:
 
 
 @dataclass(frozen=True)
-class Point:
-    """A node by its number: its own error, the error at its output, its name, and whether it is to blame."""
-
-    node: int
-    own: float | None
-    whole: float | None
-    name: str
-    blamed: bool = False
-
-
-@dataclass(frozen=True)
 class Depths:
-    """The errors of nodes in the order of computation; ``total`` counts the nodes of the model."""
+    """The errors of nodes in the order of computation; ``total`` counts the nodes of the model, and ``blamed`` are the
+    outputs of those to blame."""
 
-    points: Sequence[Point]
+    points: Sequence[DepthError]
     total: int
+    blamed: Collection[str]
     label: str
 
 
@@ -128,8 +116,8 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """``kind`` is how it looks: "", "heading", "proof", "headline", "muted", "remark", "remedy" or
-    "empty"."""
+    """``kind`` is how it looks: "", "heading", "proof", "headline", "muted", "remark", "remedy" or "empty"; a "written"
+    one says what was written, also where a terminal shows little."""
 
     content: Content
     kind: str = ""
@@ -137,9 +125,13 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Items:
-    """A list."""
+    """A list; on a terminal with a ``label`` before each entry. An entry that begins with a chip has that as label.
+    ``most`` entries are shown on a terminal, which counts the others by ``noun``."""
 
     entries: Sequence[Content]
+    label: str = ""
+    most: int | None = None
+    noun: str = "line"
 
 
 @dataclass(frozen=True)
@@ -151,47 +143,51 @@ class Lines:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names with what they are."""
+    """Names with what they are. A terminal shows the first ``brief`` of them (None: all)."""
 
     pairs: Sequence[tuple[str, Content]]
+    brief: int | None = None
 
 
 @dataclass(frozen=True)
 class Table:
     """``head`` names the columns; a name that begins with ``#`` heads a column of numbers, and one with ``|`` is set
     vertically. The first cell of a row names it, and the first ``totals`` rows are sums. ``kind`` is the style:
-    "matrix", "index", "changes" or ""."""
+    "matrix", "index", "changes" or "". ``most`` rows are shown on a terminal, which counts the others by ``noun``."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Content]]
     caption: str
     kind: str = ""
     totals: int = 0
+    most: int | None = None
+    noun: str = "row"
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What a reader opens by a click. ``brief``: also shown in Markdown."""
+    """What a reader opens by a click. ``brief``: also shown in Markdown. A terminal shows it, with its title, if it is
+    verbose; where ``shown`` is "always", the title stands for it otherwise."""
 
     title: Content
     blocks: Sequence[Block]
-    open: bool = False
     brief: bool = False
-
-
-@dataclass(frozen=True)
-class Cards:
-    """Blocks side by side, each under its title."""
-
-    cards: Sequence[tuple[Content, Sequence[Block]]]
+    shown: Shown = "verbose"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a section, set apart from the others by a line."""
+    """A part of a section under a heading, set apart from the others by a line."""
 
     heading: Content
     blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Parts side by side."""
+
+    cards: Sequence[Part]
 
 
 @dataclass(frozen=True)
@@ -202,26 +198,18 @@ class Legend:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A finding or a fix: its place, what it says, in short what helps or how safe it is, and facts about it."""
-
-    place: Place
-    message: str
-    remedy: str
-    facts: Facts
-    drawings: Sequence[Drawing] = ()
-
-
-@dataclass(frozen=True)
 class Group:
     """The findings, or the fixes, of one rule and severity."""
 
     chip: Chip
-    code: str
-    name: str
-    severity: str
-    entries: Sequence[Entry]
+    items: Sequence[Finding | AppliedFix]
+    pictures: Sequence[Picture | None]
     open: bool = False
+
+    @property
+    def first(self) -> Finding | AppliedFix:
+        """An item; all have its code, name and severity."""
+        return self.items[0]
 
 
 @dataclass(frozen=True)
@@ -233,27 +221,15 @@ class Groups:
     filters: Sequence[tuple[str, str]] = ()
 
 
-Block = (
-    Paragraph
-    | Items
-    | Lines
-    | Facts
-    | Table
-    | Fold
-    | Cards
-    | Part
-    | Legend
-    | Groups
-    | Bars
-    | PairBars
-    | Depths
-)
+Chart = Bars | PairBars | Depths
+Block = Paragraph | Items | Lines | Facts | Table | Fold | Cards | Part | Legend | Groups | Chart
 
 
 @dataclass(frozen=True)
 class Section:
     """A part of a page. ``ident`` is its address; ``aside`` stands beside the title. ``brief``: also shown where there
-    is little room, as in Markdown; ``folded`` there."""
+    is little room, as in Markdown; ``folded`` there. ``shown`` says where a terminal shows it, under its title if it is
+    ``titled`` there."""
 
     ident: str
     title: str
@@ -261,6 +237,8 @@ class Section:
     aside: Content = None
     brief: bool = False
     folded: bool = True
+    shown: Shown = "always"
+    titled: bool = False
 
 
 @dataclass(frozen=True)
@@ -287,23 +265,17 @@ class Page:
     sections: Sequence[Section] = ()
 
 
-def seconds(number: float) -> str:
-    """A duration."""
-    return f"{number * 1000:.0f} ms" if number < 1 else f"{number:.1f} s"
-
-
-def binary_size(number: float) -> str:
-    """Bytes in the units of memory: ``812 bytes``, ``1.4 MiB``."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
-        number /= 1024
-    return f"{number:,.2f} GiB"
-
-
-def facts(pairs: Sequence[tuple[str, Content]]) -> Facts:
+def facts(pairs: Sequence[tuple[str, Content]], brief: int | None = None) -> Facts:
     """Facts without those that are empty."""
-    return Facts(tuple((name, content) for name, content in pairs if content not in (None, "", (), [], 0)))
+    kept = [number for number, (_, content) in enumerate(pairs) if content not in (None, "", (), [], 0)]
+    shown = None if brief is None else sum(number < brief for number in kept)
+    return Facts([pairs[number] for number in kept], shown)
+
+
+def listed(ident: str, title: str, entries: Sequence[Content], label: str = "") -> tuple[Section, ...]:
+    """A section that is a list; none without entries."""
+    blocks = (Items(entries, label),)
+    return (Section(ident, title, blocks, brief=True, folded=False),) if entries else ()
 
 
 def name(text: str) -> Text | None:

@@ -1,0 +1,189 @@
+"""Pages as lines of a terminal: the outcome, then the sections that are shown there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from onnxfix.report.render import ui
+from onnxfix.report.render.findings import group_lines
+from onnxfix.report.render.lines import GLUE, LABEL, Line, columns, labeled, line, make_printable
+from onnxfix.report.render.stream import printable
+from onnxfix.report.render.words import count
+
+STYLES = {"good": "green", "warn": "yellow", "bad": "bold red", "note": "cyan", "none": "dim"}
+"""The colors of chips."""
+_TEXTS = {"command": "bold", "strong": "bold", "small": "dim", "up": "yellow", "down": "green"}
+_LAST = 30
+"""Columns below which the last column of a table is not wrapped."""
+_BAR = 36
+"""Characters of the longest bar."""
+Piece = tuple[str, str]
+
+
+def page_lines(page: ui.Page, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
+    """The lines of a result. ``quiet``: its outcome, and what was written; ``verbose`` adds details."""
+    between = f" against {page.against}  " if page.against else ": "
+    yield line((page.path, "bold"), between, *pieces(page.outcome), hang=None if page.against else 2)
+    for paragraph in page.lead:
+        if not quiet or paragraph.kind == "written":
+            yield from block_lines([paragraph], verbose)
+    if not quiet:
+        yield from section_lines(page.sections, verbose)
+
+
+def section_lines(sections: Iterable[ui.Section], verbose: bool) -> Iterator[Line]:
+    """The sections that a terminal shows."""
+    for section in sections:
+        if section.shown == "always" or (section.shown == "verbose" and verbose):
+            if section.titled:
+                yield line(section.title.lower(), style="bold")
+            yield from block_lines(section.blocks, verbose)
+
+
+def block_lines(blocks: Iterable[ui.Block], verbose: bool, indent: int = 2) -> Iterator[Line]:
+    """The lines of blocks; drawings and cards, which take more room, are left out."""
+    margin = " " * indent
+    for block in blocks:
+        match block:
+            case ui.Paragraph(content, kind) if kind != "remark":
+                style = "dim" if kind == "muted" else ""
+                yield line(margin, *pieces(content, style), hang=indent + 2)
+            case ui.Lines(texts):
+                yield from (line(margin, text, hang=indent + 2) for text in texts)
+            case ui.Items():
+                yield from _item_lines(block, verbose, indent)
+            case ui.Facts(pairs, brief):
+                wide = max([LABEL, *(len(name) + 2 for name, _ in pairs[:brief])])
+                for name, content in pairs[:brief]:
+                    yield labeled(printable(name), *pieces(content), columns=wide)
+            case ui.Table():
+                yield from table_lines(block, verbose, indent)
+            case ui.Part(heading, inner):
+                yield from [line(margin, *pieces(heading), hang=indent + 2)] if heading else []
+                yield from block_lines(inner, verbose, indent + 2)
+            case ui.Fold(title, inner, shown="always"):
+                hint = () if verbose else (*pieces(title), (" (-v lists them)", ""))
+                yield from [line(margin, *((text, "dim") for text, _ in hint))] if hint else []
+                yield from block_lines(inner, verbose, indent) if verbose else ()
+            case ui.Fold(title, inner, shown="verbose") if verbose:
+                yield line(margin, *pieces(title), hang=indent + 2)
+                yield from block_lines(inner, verbose, indent + 2)
+            case ui.Groups():
+                yield from group_lines(block, verbose)
+            case ui.Cards(cards) if verbose:
+                for card in cards:
+                    yield line(margin, *pieces(card.heading))
+                    yield from block_lines(card.blocks, verbose, indent)
+            case ui.Bars() | ui.PairBars() if verbose:
+                yield from (line(margin, text) for text in _bar_lines(block))
+
+
+def pieces(content: ui.Content, style: str = "") -> Iterator[Piece]:
+    """Content as pieces of a line, with their styles."""
+    match content:
+        case ui.Chip(kind, text):
+            yield text, STYLES[kind]
+        case ui.Text(text, "small"):
+            yield f" {text}" if text else "", "dim"
+        case ui.Text(text, kind):
+            yield text.replace(" ", GLUE) if kind == "command" else text, _TEXTS.get(kind, style)
+        case ui.Paragraph(inner):
+            yield "; ", style
+            yield from pieces(inner, style)
+        case ui.Link(text) | ui.Mark(_, text) | str(text):
+            yield text, style
+        case int():
+            yield count(content), style
+        case tuple() | list():
+            for part in content:
+                yield from pieces(part, style)
+
+
+def plain(content: ui.Content) -> str:
+    """Content as text without styles."""
+    return "".join(text for text, _ in pieces(content)).replace(GLUE, " ").strip()
+
+
+def more(number: int, noun: str) -> Line:
+    """How many are left out."""
+    ending = "" if number == 1 else "s"
+    return line(f"  … and {count(number)} more {noun}{ending} (-v lists them)", style="dim")
+
+
+def _item_lines(block: ui.Items, verbose: bool, indent: int) -> Iterator[Line]:
+    shown = block.entries if verbose or block.most is None else block.entries[: block.most]
+    for entry in shown:
+        match entry:
+            case [ui.Chip(kind, text), *rest]:
+                (first, style), *others = pieces(rest)
+                yield labeled(text, (first.lstrip(), style), *others, style=STYLES[kind])
+            case _ if block.label:
+                yield labeled(block.label, *pieces(entry), style="")
+            case _:
+                yield line(" " * indent, *pieces(entry), hang=indent + 2)
+    if len(shown) < len(block.entries):
+        yield more(len(block.entries) - len(shown), block.noun)
+
+
+def table_lines(table: ui.Table, verbose: bool, indent: int = 2) -> Iterator[Line]:
+    """A table in columns, without those that are empty; the last one is wrapped. Where the terminal is too narrow, each
+    row is its name and its other cells, each with the name of its column."""
+    shown = table.rows if verbose or table.most is None else table.rows[: table.most]
+    rows = [[_cell(cell) for cell in row] for row in shown]
+    kept = [at for at in range(len(table.head)) if any(_width(row[at]) for row in rows)]
+    names = [table.head[at] for at in kept]
+    heads = [name.lstrip("#|").lower() for name in names]
+    widths = [
+        max(len(head), *(_width(row[at]) for row in rows)) for at, head in zip(kept, heads, strict=True)
+    ]
+    terminal, last = columns(), indent + sum(widths[:-1]) + 2 * len(widths[:-1])
+    if terminal is not None and last + min(widths[-1], _LAST) > terminal:
+        for row in rows:
+            named = (
+                f"{head} {_plain(row[at])}" for at, head in zip(kept[1:], heads[1:], strict=True) if row[at]
+            )
+            yield line(" " * indent, (_plain(row[0]), "bold"), f"  {'; '.join(named)}", hang=indent + 2)
+    else:
+        cells = [[row[at] for at in kept] for row in rows]
+        head = [[[(head, "dim")] for head in heads]] if any(heads) else []
+        for row in (*head, *cells):
+            yield line(" " * indent, *_columns(names, row, widths), hang=last)
+    if len(shown) < len(table.rows):
+        yield more(len(table.rows) - len(shown), table.noun)
+
+
+def _cell(content: ui.Content) -> list[Piece]:
+    found = [(make_printable(text), style) for text, style in pieces(content) if text]
+    return [(found[0][0].lstrip(" "), found[0][1]), *found[1:]] if found else []
+
+
+def _plain(cell: Sequence[Piece]) -> str:
+    return "".join(text for text, _ in cell)
+
+
+def _width(cell: Sequence[Piece]) -> int:
+    return len(_plain(cell))
+
+
+def _columns(
+    names: Sequence[str], cells: Sequence[Sequence[Piece]], widths: Sequence[int]
+) -> Iterator[Piece]:
+    """The cells of a row in columns, those of numbers to the right."""
+    filled = [number for number, cell in enumerate(cells) if cell]
+    pad = ""
+    for number in range(max(filled, default=-1) + 1):
+        gap = " " * (widths[number] - _width(cells[number]))
+        is_number = names[number].startswith("#")
+        yield pad + gap * is_number, ""  # one piece: spaces side by side would be wrapped as one
+        yield from cells[number]
+        pad = "  " if is_number else f"{gap}  "
+
+
+def _bar_lines(chart: ui.Bars | ui.PairBars) -> Iterator[str]:
+    """A histogram as bars of text; at least one sign for what is not nothing."""
+    most = max((value for _, *values in chart.bars for value in values), default=1) or 1
+    wide = max(len(name) for name, *_ in chart.bars)
+    for name, *values in chart.bars:
+        signs = ["#" * (max(round(_BAR * value / most), 1) if value else 0) for value in values]
+        bars = [f"{sign} {value:,.0f}" if value else "" for sign, value in zip(signs, values, strict=True)]
+        yield f"{name:>{wide}}  {'  '.join(f'{bar:<{_BAR + LABEL}}' for bar in bars)}".rstrip()

@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from onnxfix.report.catalogue import quotes_of
@@ -85,73 +84,59 @@ def search(query: str, rules: Sequence[Rule], most: int = _MOST) -> list[Hit]:
     A rule counts by the words that it shares with the query, rare ones more, and most by a message that its page quotes
     and that the query repeats. Names, numbers and shapes in a message do not matter.
     """
-    pages = [_Page(rule) for rule in rules]
-    known = Counter(word for page in pages for word in page.words)
-    rarity = {word: math.log(1 + len(pages) / count) for word, count in known.items()}
+    pages = {rule: _parts(rule) for rule in rules}
+    counts = Counter(word for parts in pages.values() for word in set().union(*parts.values()))
+    rarity = {word: math.log(1 + len(pages) / count) for word, count in counts.items()}
     wanted = list(dict.fromkeys(word for word in _words(query) if word in rarity))
-    normal = _normal(query)
-    hits = [hit for page in pages if (hit := page.hit(wanted, normal, rarity)).score >= _LEAST]
-    hits.sort(key=lambda hit: (-hit.score, hit.rule.code))
+    hits = [_hit(rule, parts, wanted, _normal(query), rarity) for rule, parts in pages.items()]
+    hits = sorted((hit for hit in hits if hit.score >= _LEAST), key=lambda hit: (-hit.score, hit.rule.code))
     return [hit for hit in hits[:most] if hit.score >= _FEW * hits[0].score]
 
 
-class _Page:
-    """A rule's page as words."""
+def _parts(rule: Rule) -> dict[str, Counter[str]]:
+    """The words of each part of a rule's page, with their counts."""
+    return {
+        "quotes": Counter(word for quote in quotes_of(rule) for word in _words(quote)),
+        "name": Counter(_words(rule.name.replace("-", " "))),
+        "summary": Counter(_words(rule.summary)),
+        "operators": Counter(word for _, op in rule.ops for word in set(_words(op))),
+        "page": Counter(_words(rule.doc)),
+    }
 
-    def __init__(self, rule: Rule) -> None:
-        self.rule = rule
-        self.quotes = quotes_of(rule)
 
-    @cached_property
-    def parts(self) -> dict[str, Counter[str]]:
-        """The words of each part, with their counts."""
-        return {
-            "quotes": Counter(word for quote in self.quotes for word in _words(quote)),
-            "name": Counter(_words(self.rule.name.replace("-", " "))),
-            "summary": Counter(_words(self.rule.summary)),
-            "operators": Counter(word for _, op in self.rule.ops for word in set(_words(op))),
-            "page": Counter(_words(self.rule.doc)),
-        }
+def _hit(
+    rule: Rule, parts: dict[str, Counter[str]], wanted: Sequence[str], normal: str, rarity: dict[str, float]
+) -> Hit:
+    """How well the query fits a rule: ``wanted`` are its words, and ``normal`` is all of it."""
+    score = 0.0
+    for word in wanted:
+        for part, weight in _WEIGHTS.items():
+            count = parts[part][word]
+            score += rarity[word] * weight * count / (count + 1) * 2
+    shared = sum(rarity[word] for word in wanted if any(word in words for words in parts.values()))
+    score *= (shared / sum(rarity[word] for word in wanted)) ** 2 if wanted else 0.0
+    said, share = "", 0.0
+    for quote in quotes_of(rule):
+        if (repeated := _share(quote, set(wanted), normal, rarity)) > share:
+            said, share = quote, repeated
+    # A page about TensorRT's messages as such explains less than one about their cause.
+    score *= 0.5 if rule.per in NO_MODEL else 1.0
+    return Hit(rule, score * (1 + share) + share * _SAID, said)
 
-    @cached_property
-    def words(self) -> set[str]:
-        return {word for part in self.parts.values() for word in part}
 
-    def hit(self, wanted: Sequence[str], normal: str, rarity: dict[str, float]) -> Hit:
-        """How well the query fits."""
-        score = 0.0
-        for word in wanted:
-            for part, weight in _WEIGHTS.items():
-                count = self.parts[part][word]
-                score += rarity[word] * weight * count / (count + 1) * 2
-        shared = sum(rarity[word] for word in wanted if word in self.words)
-        score *= (shared / sum(rarity[word] for word in wanted)) ** 2 if wanted else 0.0
-        said, share = self._said(set(wanted), normal, rarity)
-        # A page about TensorRT's messages as such explains less than one about their cause.
-        score *= 0.5 if self.rule.per in NO_MODEL else 1.0
-        return Hit(self.rule, score * (1 + share) + share * _SAID, said)
-
-    def _said(self, wanted: set[str], normal: str, rarity: dict[str, float]) -> tuple[str, float]:
-        """The quoted message that the query repeats best, and how much of it: from 0 to 1."""
-        best = ("", 0.0)
-        for quote in self.quotes:
-            share = self._share(quote, wanted, normal, rarity)
-            if share > best[1]:
-                best = (quote, share)
-        return best
-
-    @staticmethod
-    def _share(quote: str, wanted: set[str], normal: str, rarity: dict[str, float]) -> float:
-        pieces = [piece for part in _GAP.split(quote) if (piece := _normal(part))]
-        words = set(_words(quote))
-        if not words or not pieces or not wanted:
-            return 0.0
-        if all(piece in normal for piece in pieces) or (len(wanted) > 1 and normal in _normal(quote)):
-            return 1.0
-        covered = sum(rarity[word] for word in words & wanted) / sum(rarity[word] for word in words)
-        asked = sum(rarity[word] for word in words & wanted) / sum(rarity[word] for word in wanted)
-        share = max(covered, asked if len(wanted) > 1 else 0.0)
-        return share * 0.8 if share >= _COVERED else 0.0
+def _share(quote: str, wanted: set[str], normal: str, rarity: dict[str, float]) -> float:
+    """How much of a quoted message the query repeats: from 0 to 1."""
+    pieces = [piece for part in _GAP.split(quote) if (piece := _normal(part))]
+    words = set(_words(quote))
+    if not words or not pieces or not wanted:
+        return 0.0
+    if all(piece in normal for piece in pieces) or (len(wanted) > 1 and normal in _normal(quote)):
+        return 1.0
+    both = sum(rarity[word] for word in words & wanted)
+    covered = both / sum(rarity[word] for word in words)
+    asked = both / sum(rarity[word] for word in wanted)
+    share = max(covered, asked if len(wanted) > 1 else 0.0)
+    return share * 0.8 if share >= _COVERED else 0.0
 
 
 def _words(text: str) -> Iterator[str]:

@@ -6,8 +6,8 @@ Only data: the words are the renderers'. ``Report.summary`` is the summary of a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from onnxfix import system
@@ -154,33 +154,27 @@ class Summary:
 def summarize(report: Report) -> Summary:
     """The summary of a report."""
     severities = Counter(item.severity for item in report.findings)
-    findings = tuple(_by_rule(report.findings))
-    fixed = tuple(_by_rule(report.applied))
+    findings, fixed = tuple(_by_rule(report.findings)), tuple(_by_rule(report.applied))
+    # The rule to read about first is the worst, and what is left comes before what was fixed.
+    ranked = sorted((*findings, *fixed), key=lambda one: SEVERITIES.index(one.severity))
     proof = _proof(report)
+    compared = any(check.judged and check.compares for check in report.checks)
     compute, constants, operators = _nodes(report.operators_before, report.operators_after)
     return Summary(
         severities={name: severities[name] for name in SEVERITIES},
         findings=findings,
         fixed=fixed,
         proof=proof,
-        values_compared=_compared(report) if proof not in ("", "unchanged", "partly") else None,
-        rungs=tuple(_rung(one, report.verdict) for one in report.checks)
-        if report.verdict is not None
-        else (),
+        values_compared=compared if proof not in ("", "unchanged", "partly") else None,
+        rungs=tuple(_rung(check, report.verdict) for check in report.checks),
         compute=compute,
         constants=constants,
         operators=operators,
         layers=_layers(report),
         tensorrt=_tensorrt(report),
         remedies=tuple(_remedies(report)),
-        explain=_explained(findings, fixed),
+        explain=ranked[0].code if ranked else "",
     )
-
-
-def _explained(findings: Sequence[RuleCount], fixed: Sequence[RuleCount]) -> str:
-    """The rule to read about first: the worst, and what is left before what was fixed."""
-    both = (*findings, *fixed)
-    return min(both, key=lambda one: SEVERITIES.index(one.severity)).code if both else ""
 
 
 def _by_rule(items: Iterable[Finding | AppliedFix]) -> Iterator[RuleCount]:
@@ -190,12 +184,8 @@ def _by_rule(items: Iterable[Finding | AppliedFix]) -> Iterator[RuleCount]:
         groups.setdefault((item.severity, item.code, item.name), []).append(item.safety)
     ordered = sorted(groups.items(), key=lambda one: (SEVERITIES.index(one[0][0]), -len(one[1]), one[0][1]))
     for (severity, code, name), safeties in ordered:
-        yield RuleCount(code, name, severity, len(safeties), _safest(safeties))
-
-
-def _safest(safeties: Iterable[str]) -> str:
-    there = set(safeties)
-    return next((name for name in SAFETIES if name in there), "")
+        safest = next((safety for safety in SAFETIES if safety in safeties), "")
+        yield RuleCount(code, name, severity, len(safeties), safest)
 
 
 def _proof(report: Report) -> Proof:
@@ -213,31 +203,34 @@ def _proof(report: Report) -> Proof:
     return "partly" if verdict.without_unsafe else "verified"
 
 
-def _compared(report: Report) -> bool:
-    """Whether a check that judged the models has compared their values."""
-    rungs = report.checks
-    return any(rung.judged and rung.compares for rung in rungs)
-
-
-def _rung(rung: RungResult, verdict: Verdict) -> RungFact:
-    counted = [feed for feed in rung.feeds if feed.status in ("identical", "within", "different")]
-    found = (feed.feed.assignment for feed in counted if feed.feed is not None)
-    sizes = {tuple(sorted(one.items())) for one in found if 0 not in one.values()}
+def _rung(check: RungResult, verdict: Verdict | None) -> RungFact:
+    counted = [feed for feed in check.feeds if feed.status in ("identical", "within", "different")]
+    assignments = [feed.feed.assignment for feed in counted if feed.feed is not None]
+    sizes = {tuple(sorted(one.items())) for one in assignments if 0 not in one.values()}
     feeds, shapes = len(counted), len(sizes)
-    if rung.networks:
-        feeds, shapes = rung.networks[-1].feeds, rung.networks[-1].shapes
-    if rung.exported is not None:
-        feeds, shapes = rung.exported.inputs, rung.exported.sizes
+    if check.networks:
+        feeds, shapes = check.networks[-1].feeds, check.networks[-1].shapes
+    if check.exported is not None:
+        feeds, shapes = check.exported.inputs, check.exported.sizes
     agreement: Agreement = ""
-    if rung.status == "passed" and counted:
+    if check.status == "passed" and counted:
         agreement = "identical" if all(feed.status == "identical" for feed in counted) else "within"
     # TensorRT's network is held to its own rounding, whatever the user allows.
-    given = verdict.allowed if agreement == "within" and rung.name != "trt-network" else None
-    words = given.words if given is not None else ""
-    left_out, spared = len(rung.left_out), sum(one.seconds for one in rung.left_out)
-    fact = RungFact(rung.name, rung.status, agreement, feeds, shapes, rung.cause, rung.reason, words)
-    part = rung.part.words if rung.part is not None else ""
-    return replace(fact, left_out=left_out, spared=spared, part=part)
+    is_given = verdict is not None and agreement == "within" and check.name != "trt-network"
+    allowed = verdict.allowed if verdict is not None and is_given else None
+    return RungFact(
+        check.name,
+        check.status,
+        agreement,
+        feeds,
+        shapes,
+        check.cause,
+        check.reason,
+        tolerance=allowed.words if allowed is not None else "",
+        left_out=len(check.left_out),
+        spared=sum(one.seconds for one in check.left_out),
+        part=check.part.words if check.part is not None else "",
+    )
 
 
 def _nodes(
@@ -269,19 +262,20 @@ def _tensorrt(report: Report) -> TrtFact | None:
         return None
     package, version = judges[-1]
     target = TARGETS.get(report.target)
-    other = target is not None and bool(mismatch(target, package, version))
-    rungs = report.checks
-    parts = [*(rung.part for rung in rungs), *(build.part for build in report.builds)]
+    is_other = target is not None and bool(mismatch(target, package, version))
+    every = [*(check.part for check in report.checks), *(build.part for build in report.builds)]
+    parts = [part for part in every if part is not None]
+    capabilities = [build.compute_capability for build in report.builds if build.compute_capability]
     return TrtFact(
         package,
         version,
-        target.title if target is not None and other else "",
-        next((build.compute_capability for build in report.builds if build.compute_capability), ""),
-        tuple("target-only" if build.target_only else build.status for build in report.builds),
-        tuple(one.status for one in report.networks),
-        report.networks[-1].feeds if report.networks else 0,
-        report.executed.gpu if report.executed is not None else "",
-        next((part.words for part in parts if part is not None), ""),
+        target=target.title if target is not None and is_other else "",
+        compute_capability=capabilities[0] if capabilities else "",
+        builds=tuple("target-only" if build.target_only else build.status for build in report.builds),
+        reads=tuple(network.status for network in report.networks),
+        feeds=report.networks[-1].feeds if report.networks else 0,
+        gpu=report.executed.gpu if report.executed is not None else "",
+        part=parts[0].words if parts else "",
     )
 
 

@@ -24,8 +24,7 @@ from onnxfix.registry import Registry, registry
 from onnxfix.report import confirm
 from onnxfix.report.confirm import build_problems, headline
 from onnxfix.report.render.details import build_lines, flags
-from onnxfix.report.render.overall import render_summary
-from onnxfix.report.render.text import render_report
+from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import AppliedFix, Finding, Report, plain
 from onnxfix.rule import Match, Rule, rule
 from onnxfix.sandbox import Worker

@@ -14,9 +14,8 @@ import onnxfix
 from onnxfix.causes import Problem
 from onnxfix.place import Place
 from onnxfix.report.render.lines import GLUE, wrapped
-from onnxfix.report.render.overall import render_summary
 from onnxfix.report.render.stream import _CONTROLS, escaped
-from onnxfix.report.render.text import render_report
+from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.render.words import size
 from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, StepDone, Withdrawn
 from onnxfix.trt.records import Issue, TrtBuild

@@ -19,8 +19,7 @@ from onnxfix.fleet.journal import recall
 from onnxfix.forks import forked
 from onnxfix.nvidia import Missing
 from onnxfix.report.confirm import import_notes, import_problems
-from onnxfix.report.render.overall import render_summary
-from onnxfix.report.render.text import render_report
+from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report, plain
 from onnxfix.sandbox import Outcome, Worker, shared
 from onnxfix.trt import package as trt_package

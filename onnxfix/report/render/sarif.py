@@ -19,7 +19,7 @@ from onnxfix.place import Place
 from onnxfix.registry import registry
 from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import FailOn, Report
+from onnxfix.report.report import Report
 from onnxfix.rule import Rule
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -33,10 +33,7 @@ _BASE = "%SRCROOT%"
 
 
 def render_sarif(
-    reports: Sequence[Report],
-    errors: Sequence[tuple[str, str]] = (),
-    warnings: Sequence[str] = (),
-    fail_on: FailOn = "",
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
 ) -> str:
     """One log with one run.
 
@@ -48,29 +45,28 @@ def render_sarif(
     results = [issue for issue in issues if issue.sort in ("finding", "check", "fix", "step")]
     faults = [*errors_of(errors), *(issue for issue in issues if issue.sort == "problem")]
     unproven = [issue for issue in issues if issue.sort == "unproven"]
-    rules = list(dict.fromkeys(issue.code for issue in results))
+    codes = list(dict.fromkeys(issue.code for issue in results))
+    driver = {
+        "name": "onnxfix",
+        "version": __version__,
+        "semanticVersion": __version__,
+        "rules": [_descriptor(code, results) for code in codes],
+    }
     invocation = {
         "executionSuccessful": not faults,
-        "exitCode": max([2 * bool(errors), *(report.exit_code_for(fail_on) for report in reports)]),
+        "exitCode": max([2 * bool(errors), *(report.exit_code for report in reports)]),
         "toolExecutionNotifications": [
             *(_notification(issue) for issue in (*faults, *unproven)),
             *({"level": "warning", "message": {"text": escaped(text)}} for text in warnings),
         ],
     }
     run = {
-        "tool": {
-            "driver": {
-                "name": "onnxfix",
-                "version": __version__,
-                "semanticVersion": __version__,
-                "rules": [_descriptor(code, results) for code in rules],
-            }
-        },
+        "tool": {"driver": driver},
         "invocations": [invocation],
         "artifacts": [_artifact(path) for path in dict.fromkeys(report.path for report in reports)],
-        "results": [_result(issue, rules) for issue in results],
+        "results": [_result(issue, codes) for issue in results],
         "columnKind": "unicodeCodePoints",
-        "properties": {"models": [_model(report, fail_on) for report in reports]},
+        "properties": {"models": [_model(report) for report in reports]},
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, allow_nan=False)
 
@@ -124,30 +120,31 @@ def _logical(place: Place) -> dict[str, str]:
 
 
 def _notification(issue: Issue) -> dict[str, Any]:
-    where = (
-        {"locations": [{"physicalLocation": {"artifactLocation": _file(issue.path)}}]} if issue.path else {}
-    )
-    return {"level": _LEVELS[issue.severity], "message": {"text": escaped(issue.text)}, **where}
+    notification: dict[str, Any] = {
+        "level": _LEVELS[issue.severity],
+        "message": {"text": escaped(issue.text)},
+    }
+    if issue.path:
+        notification["locations"] = [{"physicalLocation": {"artifactLocation": _file(issue.path)}}]
+    return notification
 
 
 def _artifact(path: str) -> dict[str, Any]:
     return {"location": _file(path), "roles": ["analysisTarget"], "mimeType": "application/octet-stream"}
 
 
-def _model(report: Report, fail_on: FailOn) -> dict[str, Any]:
+def _model(report: Report) -> dict[str, Any]:
     """What is known of a model besides its results."""
-    verdict = report.verdict
-    checks = {rung.name: rung.status for rung in verdict.rungs} if verdict is not None else {}
     return {
         "path": escaped(report.path),
         "command": report.command,
         "target": report.target,
-        "exitCode": report.exit_code_for(fail_on),
+        "exitCode": report.exit_code,
         "proof": report.summary.proof,
         "fixed": len(report.applied),
         "suppressed": len(report.suppressed),
         "output": escaped(report.output),
-        "checks": checks,
+        "checks": {check.name: check.status for check in report.checks},
         "versions": report.versions,
     }
 

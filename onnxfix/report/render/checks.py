@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from onnxfix.names import RUNGS
 from onnxfix.report.render import ui
@@ -15,9 +16,11 @@ from onnxfix.report.render.proof import latency_lines, left_out_words, random_wo
 from onnxfix.report.render.words import counted, number, seconds
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Change, RungFact
-from onnxfix.verification.compare.compare import Metrics, largest
-from onnxfix.verification.compare.decades import ErrorHistogram
-from onnxfix.verification.verdict import ALONE, FeedResult, RungResult
+
+if TYPE_CHECKING:
+    from onnxfix.verification.compare.compare import Metrics
+    from onnxfix.verification.compare.decades import ErrorHistogram
+    from onnxfix.verification.verdict import FeedResult, RungResult
 
 STATUSES = {"passed": "good", "failed": "bad", "broke": "bad", "skipped": "none"}
 """The chips of checks."""
@@ -61,10 +64,12 @@ def _check_row(check: RungResult | None, fact: RungFact | None, name: str) -> tu
     if check is None or fact is None:
         return (title, ui.NOT_REQUESTED, *[ui.DASH] * 4, "")
     values = error = ui.DASH
-    if name not in ALONE:  # TensorRT's network is compared with the model that it was imported from
+    if check.compares:  # TensorRT's network is compared with the model that it was imported from
         agreements = {"identical": "bit-identical", "within": f"within {fact.tolerance or 'tolerance'}"}
         different = any(feed.status == "different" for feed in check.feeds)
         values = "different" if different else agreements.get(fact.agreement, ui.DASH)
+        from onnxfix.verification.compare.compare import largest  # lazy: start-up
+
         worst = largest(metric for feed in check.feeds for metric in feed.metrics)
         error = "0" if fact.agreement else ui.DASH
         if worst is not None and worst.max_abs:
@@ -128,7 +133,7 @@ def output_section(report: Report) -> ui.Section | None:
     """Every output under every check that compared it with the original's."""
     by_output: dict[str, list[tuple[str, list[Metrics]]]] = {}
     for check in report.checks:
-        if check.name in ALONE:
+        if not check.compares:
             continue
         by_name: dict[str, list[Metrics]] = {}
         for feed in check.feeds:
@@ -273,7 +278,8 @@ def operator_section(report: Report) -> ui.Section | None:
     """Nodes by operator, before and after; Constant nodes, which compute nothing, apart. On a terminal only where a
     number changed."""
     summary = report.summary
-    totals = [one for one in (summary.compute, summary.constants, summary.layers) if one is not None]
+    counts = (summary.compute, summary.constants, summary.layers)
+    totals = [one for one in counts if one is not None and (one.before or one.after)]
     if not totals:
         return None
     title = "Operators" if report.command == "check" else "Operators before and after"

@@ -49,8 +49,10 @@ def code_counts(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
 # ----------------------------------------------------------------------------------------------------- by rule
 
 
-def finding_groups(findings: Sequence[Finding], pictures: Sequence[Picture] = ()) -> ui.Groups:
-    """The findings by rule, the worst and within a severity the most frequent first."""
+def finding_groups(
+    findings: Sequence[Finding], pictures: Sequence[Picture] = (), most: int | None = None
+) -> ui.Groups:
+    """The findings by rule, the worst and within a severity the most frequent first; at most ``most`` (None: all)."""
     counts = Counter((one.severity, one.code) for one in findings)
     ranked = sorted(
         findings,
@@ -60,7 +62,7 @@ def finding_groups(findings: Sequence[Finding], pictures: Sequence[Picture] = ()
         (name, f"{NOUNS[name]}s") for name in SEVERITIES if any(one.severity == name for one in findings)
     ]
     groups = []
-    for (severity, _, _), same in groupby(ranked[:LISTED], _rule):
+    for (severity, _, _), same in groupby(ranked[:most], _rule):
         items = list(same)
         is_open = severity != "info" and len(items) <= OPEN
         groups.append(
@@ -69,10 +71,12 @@ def finding_groups(findings: Sequence[Finding], pictures: Sequence[Picture] = ()
     return ui.Groups(groups, "finding", there)
 
 
-def fix_groups(applied: Sequence[AppliedFix], pictures: Sequence[Picture] = ()) -> ui.Groups:
-    """The fixes by rule, those of the worst findings first."""
+def fix_groups(
+    applied: Sequence[AppliedFix], pictures: Sequence[Picture] = (), most: int | None = None
+) -> ui.Groups:
+    """The fixes by rule, those of the worst findings first; at most ``most`` (None: all)."""
     ranked = sorted(applied, key=lambda one: (SEVERITIES.index(one.severity), one.code))
-    grouped = [list(same) for _, same in groupby(ranked[:LISTED], _rule)]
+    grouped = [list(same) for _, same in groupby(ranked[:most], _rule)]
     chip = ui.Chip("good", "fixed")
     return ui.Groups([ui.Group(chip, items, _drawn(items, pictures)) for items in grouped], "fix")
 
@@ -105,11 +109,12 @@ def said_of(item: Item) -> str:
 
 
 def group_lines(block: ui.Groups, verbose: bool) -> Iterator[Line]:
-    """Errors and warnings in full, the worst first, and with ``verbose`` the notes; or the fixes."""
+    """Errors and warnings in full, the worst first, otherwise by code; with ``verbose`` also notes. Or the fixes."""
     if block.noun == "fix":
         yield from _fix_lines(block.groups, verbose)
         return
-    for group in block.groups:
+    by_code = sorted(block.groups, key=lambda one: (SEVERITIES.index(one.first.severity), one.first.code))
+    for group in by_code:
         first = group.first
         if first.severity != "info" or verbose:
             title = f" {first.name}{_times(group)}"

@@ -133,7 +133,7 @@ def _findings(report: Report) -> ui.Section | None:
     ]
     blocks: tuple[ui.Block, ...] = (
         *remedies,
-        finding_groups(report.findings, report.pictures),
+        finding_groups(report.findings, report.pictures, LISTED),
         *_left_out(count),
     )
     return ui.Section("findings", "Findings", blocks, counted(count, "finding"), brief=True, folded=False)
@@ -146,7 +146,11 @@ def _fixes(report: Report) -> ui.Section | None:
     marks = ("focus", "place of the fix"), *((mark, mark) for mark in ("removed", "added", "changed"))
     legend = [ui.Legend(marks)] if report.pictures else []
     count = len(report.applied)
-    blocks: tuple[ui.Block, ...] = (*legend, fix_groups(report.applied, report.pictures), *_left_out(count))
+    blocks: tuple[ui.Block, ...] = (
+        *legend,
+        fix_groups(report.applied, report.pictures, LISTED),
+        *_left_out(count),
+    )
     return ui.Section("fixed", "Fixed", blocks, counted(count, "fix"), brief=True)
 
 

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from onnxfix.report.render import ui
-from onnxfix.report.render.lines import Line, line
-from onnxfix.report.render.terminal import table_lines
+from onnxfix.report.render.lines import GLUE, Line, line
+from onnxfix.report.render.stream import printable
+
+_WIDE = 24
+"""Columns of the values; longer ones do not widen them."""
 
 
 class Setting(NamedTuple):
@@ -23,11 +25,20 @@ class Setting(NamedTuple):
 def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
     """One line for each setting of a model: its name, its value, and where it comes from."""
     yield line((model, "bold"))
-    rows = [
-        (one.name, ui.Chip("warn", one.value) if one.over else one.value, ui.small(one.origin))
-        for one in settings
-    ]
-    yield from table_lines(ui.Table(("", "", ""), rows, model), verbose=True)
+    names = max((len(one.name) for one in settings), default=0)
+    values = max(
+        (len(printable(one.value)) for one in settings if one.origin and len(one.value) <= _WIDE), default=0
+    )
+    for one in settings:
+        text = one.value
+        origin = f"  {one.origin}" if one.origin else ""
+        style = "yellow" if one.over else ""
+        yield line(
+            f"  {one.name:<{names}}  ",
+            (f"{text}{GLUE * (values - len(text))}" if origin else text, style),
+            (origin, "dim"),
+            hang=names + 4,
+        )
 
 
 def render_settings(models: Sequence[dict[str, Any]]) -> str:

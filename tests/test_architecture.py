@@ -79,10 +79,10 @@ VERIFICATION = [
     ["specialize", "sweep"],
     ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
-    ["budget", "kept", "ran"],
+    ["budget", "ran"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "draws", "extents"],
-    ["products", "progress", "worth"],
+    ["progress"],
     ["pair"],
     ["execution"],
     ["rungs"],  # those of TensorRT that build and execute engines

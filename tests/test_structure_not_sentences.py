@@ -33,7 +33,7 @@ from onnxfix.trt import lift, package, reading
 from onnxfix.trt import records as trt_records
 from onnxfix.trt.lift import records
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import cuda, pair, remote, sweep, validity, verdict
+from onnxfix.verification import cuda, remote, sweep, validity, verdict
 from onnxfix.verification.compare import compare
 from onnxfix.verification.compare.compare import Terms
 from onnxfix.verification.feeds import plan
@@ -62,7 +62,6 @@ TEXTS: dict[type, tuple[str, ...]] = {
     probe.Probe: ("reason",),
     sweep.SweepResult: ("reason", "span"),
     sweep.Pair: ("differing", "unproven"),
-    pair.Starved: ("reason",),
     Ran: ("error", "beyond"),
     sandbox.Outcome: ("message",),
     trt_records.Ending: ("text",),

@@ -6,9 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from onnxfix import backends
+from onnxfix.backends import reference
 from onnxfix.effort import Effort
+from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import shape_of
 from onnxfix.verification.feeds.signature import Assignment, Signature
+from onnxfix.verification.request import Request
 
 
 @dataclass
@@ -88,3 +92,32 @@ def _weight(known: Signature, sizes: Mapping[str, int]) -> float:
         ]
         total += math.prod(shape) * math.prod(open_sizes)
     return total
+
+
+# ------------------------------------------------------------------------------------- what the evaluator would cost
+
+CHEAP = 200_000_000
+"""Element-operations on all shapes up to which the evaluator costs next to nothing: less than a second."""
+NOTHING_ADDED = "adds nothing to ort-cpu"
+
+
+def too_large(request: Request) -> str | None:
+    """Why the evaluator would take too long for any input; None where it should not."""
+    sizes = elements(request)
+    tried = sizes if request.given is not None else sizes[:2]
+    return reference.infeasible(request.known.model, min(tried))
+
+
+def elements(request: Request) -> list[int]:
+    """How many elements the planned or given inputs have, for each of them."""
+    if request.given is not None:
+        return [sum(map(plan.size, feed.values())) for feed in request.given]
+    return [plan.elements(request.known, one) for one in plan.assignments(request.known, request.shapes)]
+
+
+def is_redundant(request: Request, half: str) -> bool:
+    """Whether the evaluator shows nothing that ONNX Runtime does not show, and costs something. Half precision (the
+    type ``half``) is not judged without it."""
+    if request.effort.whole or half or backends.missing("ort-cpu") is not None:
+        return False
+    return sum(reference.work(request.known.model, count) for count in elements(request)) > CHEAP

@@ -10,6 +10,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
 
 from onnxfix import backends
 from onnxfix.backends import ort_weights, reference
@@ -18,7 +22,7 @@ from onnxfix.verification.feeds.inputs import shape_of
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.quantizers import Range
 from onnxfix.verification.feeds.signature import Assignment, Signature
-from onnxfix.verification.request import REMOTE, Request
+from onnxfix.verification.request import Request
 
 _MOST = 1e4
 """The greatest factor: beyond it a model shows little but its own overflow."""
@@ -123,7 +127,7 @@ def _extents(request: Request, path: Path, feed: Feed) -> dict[str, Extent]:
     names = tuple(dict.fromkeys(one.name for one in known.quantizers.inside))
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         arguments = {"backend": backend, "path": str(path), "names": names, "feed": values, "folder": folder}
-        outcome = request.worker.call(f"{REMOTE}:extents", timeout=request.step, **arguments)
+        outcome = request.worker.call(f"{__name__}:measure", timeout=request.step, **arguments)
     if outcome.status == "error":
         raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
     return dict(outcome.value) if outcome.ok else {}
@@ -137,3 +141,29 @@ def _backend(known: Signature, feed: Feed) -> str | None:
         return "ort-cpu"
     count = sum(math.prod(shape_of(known, one, feed.assignment)) for one in known.inputs)
     return "reference" if reference.infeasible(known.model, count) is None else None
+
+
+# ------------------------------------------------------------------------------------------- in the sandbox's child
+
+
+def measure(
+    backend: str, path: str, names: tuple[str, ...], feed: dict[str, Any], folder: str
+) -> dict[str, tuple[float, float]]:
+    """Least and greatest finite value of tensors of the main graph on a feed; nothing where the model does not run."""
+    try:
+        model = onnx.load(path)
+        own = {info.name for info in model.graph.output}
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)
+        variant = Path(folder) / "variant.onnx"
+        onnx.save(model, variant)
+        session = backends.load(backend, str(variant))
+        values = dict(zip(session.outputs, session.run(feed), strict=True))
+    except Exception:  # a model that takes no such inputs: the rungs say so
+        return {}
+    found = {}
+    for name in names:
+        array = np.asarray(values[name]).astype(np.float64)
+        finite = array[np.isfinite(array)]
+        if finite.size:
+            found[name] = (float(finite.min()), float(finite.max()))
+    return found

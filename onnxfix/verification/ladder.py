@@ -21,7 +21,7 @@ from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.names import RUNGS
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import validity, worth
+from onnxfix.verification import budget, validity
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds import plan
@@ -131,7 +131,7 @@ def verify(
             scope=scope,
             only=tuple(only),
         )
-        spare = rungs is None and worth.is_spare(request, half_type(known.model))
+        spare = rungs is None and budget.is_redundant(request, half_type(known.model))
         ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, spare, stack)
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
 
@@ -224,7 +224,7 @@ class _Ladder:
             self.warm()
         for name in order:
             if spare and name == "reference" and results["ort-cpu"].status == "passed":
-                results[name] = unjudged(name, worth.NOTHING_ADDED, "redundant")
+                results[name] = unjudged(name, budget.NOTHING_ADDED, "redundant")
                 continue
             results[name] = self._climbed(name, results, name in require)
             if spare and name == "reference" and results[name].status == "passed":

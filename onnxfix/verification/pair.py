@@ -6,15 +6,16 @@ A model that does not fit is never a difference, and rarely a failure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.allowance import cores
+from onnxfix import walk
 from onnxfix.backends import ort_weights
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.compare.compare import different
+from onnxfix.verification.compare.copies import UNSIGNED, product
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.progress import Progress
 from onnxfix.verification.ran import Ran, ran_of
@@ -25,32 +26,21 @@ from onnxfix.verification.verdict import Status
 if TYPE_CHECKING:
     from onnxfix.verification.request import Request
 
-LONG = 0.25
-"""Seconds that the original runs alone before the fixed model runs beside it: for less, a thread is not worth it."""
 _TRIED = 3  # feeds until a model counts as accepting none
 
 
-@dataclass(frozen=True)
-class Starved:
-    """The result of a rung where memory ran out: status and reason."""
-
-    status: Status
-    reason: str
-
-
 class Pair:
-    """Both models of ``request`` in the backend of the rung ``name``; ``seen`` is the rung's progress."""
+    """Both models of ``request`` in the backend of the check ``name``; ``seen`` is its progress, ``folder`` has room
+    for copies of the models."""
 
-    def __init__(self, request: Request, name: str, seen: Progress) -> None:
-        self.request, self.name, self.seen = request, name, seen
+    def __init__(self, request: Request, name: str, seen: Progress, folder: str) -> None:
+        self.request, self.name, self.seen, self.folder = request, name, seen, folder
         weights = ort_weights.weight_bytes(request.known.model)
         self._need_mb = 512 + (4 * weights >> 20)  # what two models need, by rule of thumb
         # Loaded to save memory rather than time:
         self._lean = name == "ort-cpu" and weights >= ort_weights.LARGE
         self._mapped = False  # a session's weights are mapped from its model's file
         self._plain = False  # they must not be
-        self._apart = name != "ort-cpu" or cores() < 2  # never run both at once
-        self._alone = LONG  # seconds that the original runs before the fixed model runs beside it
 
     def load(self) -> tuple[Outcome, Ran]:
         """Have the child load both models."""
@@ -70,26 +60,12 @@ class Pair:
 
     def run(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
         """Have the child run both models on a feed and compare."""
-        outcome, ran = self._beside(values)
+        outcome, ran = self._run(values)
         if self._mapped and different(ran.metrics):
             ran = self._unmapped(values, ran)
         return outcome, ran
 
-    def _beside(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
-        """A run of both, at once where it is long. What ends badly then, or differs, says nothing: it could be the
-        other's doing, or for lack of memory for two; they run again, one after the other, from then on."""
-        outcome, ran = self._run(values, beside=None if self._apart else self._alone)
-        self._alone = 0.0 if ran.beside else LONG
-        if not ran.beside or (outcome.ok and not ran.stage and not different(ran.metrics)):
-            return outcome, ran
-        self._apart = True
-        if self.request.worker.generation != self.seen.generation or self.request.worker.pid is None:
-            outcome, ran = self.load()
-            if ran.stage:
-                return outcome, ran
-        return self._run(values, beside=None)
-
-    def _run(self, values: dict[str, Any], *, beside: float | None) -> tuple[Outcome, Ran]:
+    def _run(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
         request, seen, gpu = self.request, self.seen, self.name == "ort-cuda"
         return self.call(
             "run",
@@ -103,7 +79,6 @@ class Pair:
             keep=bool(request.half) or request.precise,
             without=request.without,
             hold=request.networks is not None and self.name == "ort-cpu",
-            beside=beside,
         )
 
     def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:
@@ -112,7 +87,7 @@ class Pair:
         self._plain = True
         _, ran = self.load()
         if not ran.stage:
-            _, ran = self._run(values, beside=None)
+            _, ran = self._run(values)
         if ran.stage:
             self.seen.generation, self._plain = -1, False
         return mapped if ran.stage else ran
@@ -139,8 +114,8 @@ class Pair:
         self._lean = self._lean or possible
         return possible
 
-    def starved(self, ran: Ran, values: dict[str, Any] | None) -> Starved:
-        """Whether the fixes are to blame where the original fits into the memory and the fixed model does not.
+    def starved(self, ran: Ran, values: dict[str, Any] | None) -> tuple[Status, str]:
+        """Status and reason where memory ran out: whether the fixes are to blame.
 
         Where both need about the same, the limit may lie between them by chance. Where the original fits into half of
         it, and the fixed model not even into all of it, each alone and on the same feed (None: loading only), the fixed
@@ -153,8 +128,48 @@ class Pair:
             and not self._does(request.fixed, values, limit, request.without)
         ):
             half = f"the original runs within {limit // 2} MiB, the new model needs more than twice as much"
-            return Starved("failed", f"{half}: {ran.error}")
-        return Starved("skipped", f"the new model: {ran.error}")
+            return ("failed", f"{half}: {ran.error}")
+        return ("skipped", f"the new model: {ran.error}")
+
+    def by_unsigned(self, values: dict[str, Any]) -> Ran | None:
+        """The last run judged again with unsigned weights in products of bytes; None where that fails."""
+        request, notes = self.request, self.seen.notes
+        again = self._judge_again(
+            "by_unsigned", fixed=str(request.fixed), feed=values, without=request.without
+        )
+        if not again.stage and UNSIGNED not in notes:
+            notes.append(UNSIGNED)
+        return None if again.stage else again
+
+    def by_twin(self, ran: Ran) -> Ran:
+        """The last run judged again with the original in higher precision; unchanged where that fails."""
+        seen, again = self.seen, self._judge_again("by_twin", half=self.request.half)
+        if again.stage:
+            seen.notes.append(f"the original could not run in higher precision: {again.error}")
+            return ran
+        seen.beyond, seen.precision = seen.beyond or again.beyond, again.precision
+        return replace(ran, metrics=again.metrics, beyond=again.beyond)
+
+    def by_noise(self, ran: Ran) -> Ran:
+        """The last run judged again by how far the original is from itself in float64; unchanged where that fails."""
+        again = self._judge_again("by_noise", fixed=str(self.request.fixed))
+        if again.stage:
+            self.seen.notes.append(f"the original could not run in float64: {again.error}")
+            return ran
+        return replace(ran, metrics=again.metrics)
+
+    def _judge_again(self, function: str, **more: Any) -> Ran:
+        """The last run judged again by what else the sandbox's child computes."""
+        skip = (*self.seen.excluded, *(self.request.known.drawn or ()))
+        return self.call(function, folder=self.folder, terms=self.request.terms, skip=skip, **more)[1]
+
+    def cuts_off(self) -> bool:
+        """Whether ONNX Runtime's CPU provider may cause a difference: it multiplies bytes wrongly on this processor,
+        and the original has such a product."""
+        if not any(product(node) is not None for node in walk.model_nodes(self.request.known.model)):
+            return False
+        outcome = self.request.worker.call("onnxfix.backends.ort:cuts_off", timeout=self.request.step)
+        return bool(outcome.ok and outcome.value)
 
     def unfit(self) -> str:
         """Why the original, alone, rejects inputs of the fixed sizes and values; "" where it accepts them."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from onnxfix.causes import Cause
 from onnxfix.verification import cuda
 from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.verdict import FeedResult, LeftOut, RungResult, Side, Status
 
 _TWIN = "the original leaves half precision's range; judged by the original in"
@@ -16,8 +17,9 @@ _NOISE = "decided by rounding in the original too; in float64 both models comput
 
 @dataclass
 class Progress:
-    """What a rung has seen so far."""
+    """What the check ``name`` has seen so far."""
 
+    name: str
     feeds: list[FeedResult] = field(default_factory=list)
     excluded: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
@@ -33,24 +35,21 @@ class Progress:
     def counted(self) -> list[FeedResult]:
         return [one for one in self.feeds if one.status != "not counted"]
 
+    def ran(self) -> list[Feed]:
+        """The generated feeds that counted."""
+        return [one.feed for one in self.counted() if one.feed is not None]
+
     def sizes(self) -> set[tuple[tuple[str, int], ...]]:
         """The distinct assignments that counted and have no dimension of size 0."""
-        found = (one.feed.assignment for one in self.counted() if one.feed is not None)
+        found = (feed.assignment for feed in self.ran())
         return {tuple(sorted(sizes.items())) for sizes in found if 0 not in sizes.values()}
 
     def decide(
-        self,
-        name: str,
-        status: Status,
-        reason: str,
-        cause: Cause = "",
-        *,
-        stopped: Side = "",
-        said: str = "",
-    ) -> None:
-        """Set the result of the rung ``name``."""
+        self, status: Status, reason: str, cause: Cause = "", *, stopped: Side = "", said: str = ""
+    ) -> RungResult:
+        """Set the result of the check."""
         self.verdict = RungResult(
-            name,
+            self.name,
             status,
             reason,
             tuple(self.feeds),
@@ -61,40 +60,34 @@ class Progress:
             said=said,
             left_out=tuple(self.left_out),
         )
-
-    def conclude(self, name: str, late: bool, within: str = "within tolerance") -> RungResult:
-        """The result of all feeds; ``late``: the time limit was reached. ``within`` names the tolerance."""
-        counted, refused = self.counted(), [one for one in self.feeds if one.status == "not counted"]
-        news = [one for one in refused if not _is_empty(one)]
-        elements = sum(metric.elements for one in counted for metric in one.metrics)
-        if counted and not elements and news:
-            # The original took empty tensors only: shapes agree, and not one value was compared.
-            reason = f"only empty tensors ran, so no value was compared: {news[0].reason}"
-            self.decide(name, "skipped", reason, news[0].cause)
-        elif counted:
-            self._add_notes(refused, late)
-            how = "identical" if all(one.status == "identical" for one in counted) else within
-            shapes = len(self.sizes())
-            over = f" over {shapes} shapes" if shapes > 1 else ""
-            original = all(one.stopped == "original" for one in news)
-            more = f"the original refused {len(news)} more" if original else f"{len(news)} more do not count"
-            refusals = f"; {more}" if news else ""
-            beside = judged((metric for one in counted for metric in one.metrics), self.precision)
-            judges = f"; {beside}" if beside else ""
-            self.decide(
-                name,
-                "passed",
-                f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}{over}{refusals}{judges}",
-            )
-        else:
-            why = [one.reason for one in refused] or self.notes or ["no run finished within the time limit"]
-            cause: Cause = refused[0].cause if refused else "timeout" if late else ""
-            self.decide(name, "skipped", why[0], cause)
-        assert self.verdict is not None
         return self.verdict
 
-    def _add_notes(self, refused: list[FeedResult], late: bool) -> None:
+    def conclude(self, late: bool, within: str) -> RungResult:
+        """The result of all feeds; ``late``: the time limit was reached. ``within`` names the tolerance."""
+        counted, refused = self.counted(), [one for one in self.feeds if one.status == "not counted"]
+        if not counted:
+            why = [one.reason for one in refused] or self.notes or ["no run finished within the time limit"]
+            return self.decide("skipped", why[0], refused[0].cause if refused else "timeout" if late else "")
         news = [one for one in refused if not _is_empty(one)]
+        metrics = [metric for one in counted for metric in one.metrics]
+        if not sum(metric.elements for metric in metrics) and news:
+            # The original took empty tensors only: shapes agree, and not one value was compared.
+            reason = f"only empty tensors ran, so no value was compared: {news[0].reason}"
+            return self.decide("skipped", reason, news[0].cause)
+        self._add_notes(news, late)
+        how = "identical" if all(one.status == "identical" for one in counted) else within
+        reason = f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}"
+        if (shapes := len(self.sizes())) > 1:
+            reason += f" over {shapes} shapes"
+        if news and all(one.stopped == "original" for one in news):
+            reason += f"; the original refused {len(news)} more"
+        elif news:
+            reason += f"; {len(news)} more do not count"
+        if judges := judged(metrics, self.precision):
+            reason += f"; {judges}"
+        return self.decide("passed", reason)
+
+    def _add_notes(self, news: list[FeedResult], late: bool) -> None:
         if news:
             self.notes.append(f"{len(news)} of {len(self.feeds)} feeds do not count: {news[0].reason}")
         if self.beyond:

@@ -12,8 +12,6 @@ from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, one_line
 from onnxfix.verification.compare.compare import Metrics
 
-BOTH = "both"
-"""What the child notes when the original and the fixed model run at once."""
 _WIDEST = 4000  # characters of an error of which a line is made
 _SAID = 600  # characters of ONNX Runtime's words that are kept
 
@@ -43,7 +41,6 @@ class Ran:
     precision: str = ""  # of the twin
     cause: Cause = ""
     said: str = ""  # the text of the exception of who ran it, and nothing else
-    beside: bool = False  # both models ran at once, so that what went wrong may be the other's doing
     beyond: str = ""  # the first value of the original that is finite in its twin and not in half precision
 
 
@@ -58,13 +55,7 @@ def ran_of(outcome: Outcome) -> Ran:
     if outcome.status == "error":  # errors of models come back as a Ran
         raise Fault(outcome.message)
     stage = outcome.note if outcome.note in ("original", "fixed") else "original"
-    return Ran(
-        stage,
-        outcome.message,
-        starved=outcome.status == "memory",
-        cause=ENDED[outcome.status],
-        beside=outcome.note == BOTH,
-    )
+    return Ran(stage, outcome.message, starved=outcome.status == "memory", cause=ENDED[outcome.status])
 
 
 def failed(stage: str, error: Exception) -> Ran:

@@ -1,30 +1,39 @@
-"""The child's side of the ladder: loads both models and compares there, so that outputs need not cross the pipe.
+"""The child's side of the checks that run ONNX models: loads both models and compares there, so that outputs need not
+cross the pipe.
 
 Every function here is called through the sandbox. ``note`` reports what runs, so that a crash can be attributed.
 """
 
-# Long because: all that the child of the ladder is asked to do is here.
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, Lock
 from typing import Any
 
 import numpy as np
-import onnx
 
 from onnxfix import backends
 from onnxfix.sandbox import note
-from onnxfix.verification.compare import twin, twin_double, twin_unsigned
+from onnxfix.verification.compare import copies, twin
 from onnxfix.verification.compare.compare import Metrics, Terms, Twin, compare, compare_outputs, different
 from onnxfix.verification.compare.rounding import MOVES, Precise, shaken
-from onnxfix.verification.kept import Kept, identity
 from onnxfix.verification.outputs import Computed, Outputs
-from onnxfix.verification.ran import BOTH, Ran, failed
+from onnxfix.verification.ran import Ran, failed
+
+
+@dataclass
+class _Kept:
+    """What the original computed, for the candidates that follow in one run. ``key`` says which original that is, in
+    which run (None: nothing is kept); ``names`` are its outputs, ``places`` and ``mapped`` those of its session."""
+
+    key: object = None
+    names: Sequence[str] = ()
+    places: Mapping[str, int] | None = None
+    mapped: bool = False
+    outputs: Outputs = field(default_factory=Outputs)
 
 
 @dataclass
@@ -35,13 +44,9 @@ class _State:
     path: str = ""  # of the original
     fixed_path: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)  # with which it is loaded
-    kept: Kept = field(default_factory=Kept)
-    twins: twin.Twins | None = None
-    doubles: twin_double.Doubles | None = None
-    unsigned: twin_unsigned.Unsigned | None = None
-    last: tuple[dict[str, Any], list[Any], dict[str, Any]] | None = (
-        None  # feed, original's and fixed model's outputs
-    )
+    kept: _Kept = field(default_factory=_Kept)
+    copies: dict[str, Any] = field(default_factory=dict)  # of both models, which judge where these two differ
+    last: tuple[dict[str, Any], list[Any], dict[str, Any]] | None = None  # feed, original's and fixed outputs
     without: tuple[str, ...] = ()  # inputs of the last feed that the fixed model does not have
 
 
@@ -50,7 +55,7 @@ MOST_COPIED = 1 << 16
 
 _STATE = _State()
 OUTPUTS = Outputs()
-"""What both models computed, for the rung that holds them against TensorRT's networks."""
+"""What both models computed, for the check that compares them with TensorRT's networks."""
 
 
 def warm(backend: str) -> None:
@@ -63,13 +68,13 @@ def drop(scope: str = "") -> None:
     unload()
     OUTPUTS.clear()
     if not scope:
-        _STATE.kept = Kept()
+        _STATE.kept = _Kept()
 
 
 def unload() -> None:
     """Release both models."""
     _STATE.original = _STATE.fixed = _STATE.last = None
-    _STATE.twins = _STATE.doubles = _STATE.unsigned = None
+    _STATE.copies.clear()
 
 
 def load(
@@ -91,14 +96,14 @@ def load(
     note("original")
     _STATE.backend, _STATE.options = backend, options or {}
     _STATE.path, _STATE.fixed_path = original, fixed
-    about = identity(scope, backend, original, _STATE.options)
-    if about is None or _STATE.kept.of != about:
+    key = _identify(scope, original)
+    if key is None or _STATE.kept.key != key:
         try:
             own = _original()
         except Exception as error:
             return failed("original", error)
         places, mapped = getattr(own, "places", None), getattr(own, "mapped", False)
-        _STATE.kept = Kept(about, own.outputs, places, mapped)
+        _STATE.kept = _Kept(key, own.outputs, places, mapped)
     note("fixed")
     try:
         _STATE.fixed = backends.load(backend, fixed, **(fixed_options or {}))
@@ -112,11 +117,19 @@ def load(
     )
 
 
-def _clock(backend: str, *, own: bool = False) -> tuple[Callable[[], float], float]:
-    """What measures costs, and the time on it: other processes do not count, nor other threads with ``own``, unless a
-    GPU computes."""
-    clock = time.thread_time if own else time.process_time
-    clock = time.perf_counter if backend == "ort-cuda" else clock
+def _identify(scope: str, path: str) -> object:
+    """What tells the original of a run, and how it is loaded, from others; None where nothing is to be kept."""
+    try:
+        file = os.stat(path)
+    except OSError:
+        return None
+    state = (file.st_ino, file.st_size, file.st_mtime_ns)
+    return (scope, _STATE.backend, path, state, sorted(_STATE.options.items())) if scope else None
+
+
+def _clock(backend: str) -> tuple[Callable[[], float], float]:
+    """What measures costs, and the time on it: other processes do not count, unless a GPU computes."""
+    clock = time.perf_counter if backend == "ort-cuda" else time.process_time
     return clock, clock()
 
 
@@ -139,29 +152,6 @@ def alone(backend: str, path: str, feed: dict[str, Any] | None, options: Mapping
     return Ran()
 
 
-def extents(
-    backend: str, path: str, names: tuple[str, ...], feed: dict[str, Any], folder: str
-) -> dict[str, tuple[float, float]]:
-    """Least and greatest finite value of tensors of the main graph on a feed; nothing where the model does not run."""
-    try:
-        model = onnx.load(path)
-        own = {info.name for info in model.graph.output}
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)
-        variant = Path(folder) / "variant.onnx"
-        onnx.save(model, variant)
-        session = backends.load(backend, str(variant))
-        values = dict(zip(session.outputs, session.run(feed), strict=True))
-    except Exception:  # a model that takes no such inputs: the rungs say so
-        return {}
-    found = {}
-    for name in names:
-        array = np.asarray(values[name]).astype(np.float64)
-        finite = array[np.isfinite(array)]
-        if finite.size:
-            found[name] = (float(finite.min()), float(finite.max()))
-    return found
-
-
 # Long because: what a run is asked for is described here, and how each of its steps may end decided.
 def run(
     feed: dict[str, Any],
@@ -175,14 +165,10 @@ def run(
     without: tuple[str, ...] = (),
     recheck: bool = False,
     hold: bool = False,
-    beside: float | None = None,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
-    ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
-    ``without``.
-
-    ``beside``: the original runs alone for so many seconds, then both at once, in two threads. If the process ends
-    then, either may have ended it.
+    ``by_twin`` or ``by_noise``, and ``hold`` them for a later check. The fixed model gets the feed without the inputs
+    in ``without``.
 
     ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
     differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their
@@ -193,94 +179,51 @@ def run(
     if fixed is None:
         return Ran("load", "the models are not loaded")
     clock, began = _clock(_STATE.backend)
-    with _Beside(fixed, _own(less(feed, without)), beside) as other:
-        try:
-            expected, itself = _expected(feed, again, repeats, terms.coarse)
-        except Exception as error:
-            return replace(failed("original", error), beside=other.both())
-        unstable = {*skip, *_unstable(itself)}
-        wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
-        try:
-            values, took = other.outputs()
-        except Exception as error:
-            return replace(failed("fixed", error), beside=other.both())
-    found, seconds = dict(zip(fixed.outputs, values, strict=True)), clock() - began
+    note("original")
+    try:
+        expected = _expect(feed, fresh=again)
+        itself = _rerun(feed, expected, repeats, terms.coarse) if again else {}
+    except Exception as error:
+        return failed("original", error)
+    unstable = {*skip, *_unstable(itself)}
+    wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
+    note("fixed")
+    middle = clock()
+    try:
+        values = fixed.run(_own(less(feed, without)))
+    except Exception as error:
+        return failed("fixed", error)
+    ends = clock()
+    found, seconds = dict(zip(fixed.outputs, values, strict=True)), ends - began
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(expected, found, unstable, terms)
     if hold:
-        _hold(feed, dict(zip(_names(), expected, strict=True)), found, metrics, took)
+        _hold(feed, dict(zip(_names(), expected, strict=True)), found, metrics, ends - middle)
     if recheck and not again and different(metrics):
         note("original")
         try:
-            unstable |= _unstable(_itself(feed, expected, repeats, terms.coarse))
+            unstable |= _unstable(_rerun(feed, expected, repeats, terms.coarse))
         except Exception as error:
             return failed("original", error)
     unstable |= {
         one.output for one in metrics if one.output in drawn and _differs(one) and one.kind != "dtype"
     }
     metrics = tuple(one for one in metrics if one.output not in unstable)
-    return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble, beside=other.both())
+    return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
 
 
-class _Beside:
-    """A run of the fixed model: when it is asked for or, in a thread of its own, from when the original has run for
-    ``after`` seconds (None: never)."""
-
-    def __init__(self, session: backends.Session, feed: dict[str, Any], after: float | None) -> None:
-        self._session, self._feed = session, feed
-        self._done, self._lock, self._both = Event(), Lock(), False  # of the original's run
-        self._pool = ThreadPoolExecutor(1) if after is not None else None
-        self._ahead = self._pool.submit(self._run_after, after) if self._pool is not None else None
-
-    def __enter__(self) -> _Beside:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.both()
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def both(self) -> bool:
-        """The original's run is over: whether the other one has begun."""
-        with self._lock:
-            self._done.set()
-            return self._both
-
-    def outputs(self) -> tuple[list[Any], float]:
-        """What it computed, and the seconds that it took, after the original's run. Raises what the session raises."""
-        if self.both() and self._ahead is not None:
-            return self._ahead.result()
-        note("fixed")
-        return self._run()
-
-    def _run_after(self, seconds: float | None) -> tuple[list[Any], float]:
-        self._done.wait(seconds)
-        with self._lock:
-            if self._done.is_set():
-                return [], 0.0
-            self._both = True
-            note(BOTH)
-        return self._run()
-
-    def _run(self) -> tuple[list[Any], float]:
-        clock, began = _clock(_STATE.backend, own=True)
-        return self._session.run(self._feed), clock() - began
-
-
-def _expected(
-    feed: dict[str, Any], again: bool, repeats: bool, coarse: str
-) -> tuple[list[Any], dict[str, tuple[Metrics, ...]]]:
-    """The original's outputs, computed or kept, and with ``again`` how those of another run differ from them."""
-    note("original")
-    kept = None if again else _STATE.kept.find(feed)
-    if kept is not None:
-        return kept, {}
-    expected = _original().run(_own(feed))
-    if again:
-        return expected, _itself(feed, expected, repeats, coarse)
-    _STATE.kept.put(feed, expected)
-    return expected, {}
+def _expect(feed: dict[str, Any], *, fresh: bool) -> list[Any]:
+    """The original's outputs, computed or, unless they must be ``fresh``, kept."""
+    kept = _STATE.kept
+    if not fresh and (known := kept.outputs.find(_STATE.path, feed)) is not None:
+        return [known.values[name] for name in kept.names]
+    clock, began = _clock(_STATE.backend)
+    outputs = _original().run(_own(feed))
+    if not fresh and kept.key is not None:
+        computed = Computed(dict(zip(kept.names, outputs, strict=True)), clock() - began)
+        kept.outputs.put(_STATE.path, feed, computed)
+    return outputs
 
 
 def _own(feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,10 +240,10 @@ def _own(feed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _names() -> list[str]:
     """The original's outputs."""
-    return list(_STATE.original.outputs) if _STATE.original is not None else _STATE.kept.names
+    return list(_STATE.kept.names if _STATE.original is None else _STATE.original.outputs)
 
 
-def _itself(
+def _rerun(
     feed: dict[str, Any], expected: list[Any], repeats: bool, coarse: str
 ) -> dict[str, tuple[Metrics, ...]]:
     """How the outputs of another run of the original differ from the ``expected`` ones, by output."""
@@ -328,13 +271,7 @@ def _hold(
     )
 
 
-def by_twin(
-    folder: str,
-    *,
-    half: str,
-    terms: Terms,
-    skip: tuple[str, ...],
-) -> Ran:
+def by_twin(folder: str, *, half: str, terms: Terms, skip: tuple[str, ...]) -> Ran:
     """Judge the last run again, with the original in higher precision beside it. ``half`` is the model's half-precision
     type, ``folder`` a place for the twin; outputs in ``skip`` are left out."""
     if _STATE.last is None:
@@ -342,24 +279,18 @@ def by_twin(
     feed, expected, found = _STATE.last
     note("twin")
     try:
-        _STATE.twins = _STATE.twins or twin.load(_STATE.backend, _STATE.path, folder)
-        lost, values = _STATE.twins.run(feed)
+        twins = _copies("twin", lambda: twin.load(_STATE.backend, _STATE.path, folder))
+        lost, values = twins.run(feed)
     except Exception as error:
         return failed("twin", error)
     note("compare")
-    origins = _STATE.twins.origins  # an overflow excuses what is computed from it, and nothing else
+    origins = twins.origins  # an overflow excuses what is computed from it, and nothing else
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
     metrics = _compare(expected, found, set(skip), replace(terms, exact=False), twins=judges)
-    return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=_STATE.twins.precision)
+    return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=twins.precision)
 
 
-def by_noise(
-    folder: str,
-    fixed: str,
-    *,
-    terms: Terms,
-    skip: tuple[str, ...],
-) -> Ran:
+def by_noise(folder: str, fixed: str, *, terms: Terms, skip: tuple[str, ...]) -> Ran:
     """Judge the last run again, with what both models compute in float64 beside it, and what the original does once its
     inputs move. ``fixed`` is the fixed model's path, ``folder`` a place for both models in float64; outputs in
     ``skip`` are left out."""
@@ -368,9 +299,9 @@ def by_noise(
     feed, expected, found = _STATE.last
     note("twin")
     try:
-        _STATE.doubles = _STATE.doubles or twin_double.load(_STATE.backend, _STATE.path, fixed, folder)
-        exact, other = _STATE.doubles.run(feed, _STATE.without)
-        floats = any(map(twin_double.is_float, feed.values()))
+        doubles = _copies("doubled", lambda: copies.load_doubled(_STATE.backend, _paths(fixed), folder))
+        exact, other = doubles.run(copies.double_feed(feed), _STATE.without)
+        floats = any(map(copies.is_float, feed.values()))
         pinned = {name: feed[name] for name in _STATE.without}
         original = _original()
         runs = [original.run({**shaken(feed, seed), **pinned}) for seed in range(MOVES if floats else 0)]
@@ -379,22 +310,7 @@ def by_noise(
     note("compare")
     moved = dict(zip(_names(), zip(*runs, strict=True), strict=True)) if runs else {}
     judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in _names() if n in exact}
-    metrics = _compare(expected, found, set(skip), replace(terms, exact=False), precise=judges)
-    return Ran(metrics=metrics)
-
-
-def pair(
-    backend: str, original: str, fixed: str, feed: dict[str, Any], folder: str, *, half: str, terms: Terms
-) -> Ran:
-    """Run both models on one feed and judge as the check ``backend`` does where bits may differ; see ``by_twin``."""
-    ran = load(backend, original, fixed)
-    ran = ran if ran.stage else run(feed, again=False, drawn=(), terms=terms, skip=(), keep=True)
-    if not ran.stage and different(ran.metrics):
-        more: dict[str, Any] = {"terms": terms, "skip": ()}
-        again = by_twin(folder, half=half, **more) if half else by_noise(folder, fixed, **more)
-        ran = ran if again.stage else again
-    drop()
-    return ran
+    return Ran(metrics=_compare(expected, found, set(skip), replace(terms, exact=False), precise=judges))
 
 
 def by_unsigned(
@@ -411,17 +327,40 @@ def by_unsigned(
     models; for the others see ``run``."""
     note("twin")
     try:
-        _STATE.unsigned = _STATE.unsigned or twin_unsigned.load(_STATE.backend, _STATE.path, fixed, folder)
-        original, other = _STATE.unsigned.original, _STATE.unsigned.fixed
-        expected = original.run(_own(feed))
-        found = dict(zip(other.outputs, other.run(_own(less(feed, without))), strict=True))
+        unsigned = _copies("unsigned", lambda: copies.load_unsigned(_STATE.backend, _paths(fixed), folder))
+        outputs, found = unsigned.run(_own(feed), without)
     except Exception as error:
         return failed("twin", error)
     note("compare")
+    expected = [outputs[name] for name in _names()]
     if _STATE.last is not None:
         _STATE.last = feed, expected, found
-    metrics = _compare(expected, found, set(skip), terms)
-    return Ran(metrics=metrics)
+    return Ran(metrics=_compare(expected, found, set(skip), terms))
+
+
+def _paths(fixed: str) -> tuple[Path, Path]:
+    return Path(_STATE.path), Path(fixed)
+
+
+def _copies(kind: str, load: Callable[[], Any]) -> Any:
+    """Copies of the models of this kind, loaded when they are first needed."""
+    if kind not in _STATE.copies:
+        _STATE.copies[kind] = load()
+    return _STATE.copies[kind]
+
+
+def pair(
+    backend: str, original: str, fixed: str, feed: dict[str, Any], folder: str, *, half: str, terms: Terms
+) -> Ran:
+    """Run both models on one feed and judge as the check ``backend`` does where bits may differ; see ``by_twin``."""
+    ran = load(backend, original, fixed)
+    ran = ran if ran.stage else run(feed, again=False, drawn=(), terms=terms, skip=(), keep=True)
+    if not ran.stage and different(ran.metrics):
+        more: dict[str, Any] = {"terms": terms, "skip": ()}
+        again = by_twin(folder, half=half, **more) if half else by_noise(folder, fixed, **more)
+        ran = ran if again.stage else again
+    drop()
+    return ran
 
 
 def less(feed: Mapping[str, Any], without: Sequence[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from onnxfix.effort import DEFAULT, QUICK, THOROUGH, Effort, effort_of
 from onnxfix.report.render.proof import left_out_words
 from onnxfix.report.summary import RungFact
 from onnxfix.sandbox import Worker
-from onnxfix.verification import budget, ladder, worth
+from onnxfix.verification import budget, ladder
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import REMOTE
@@ -237,7 +237,7 @@ def test_quantizers_get_their_values_at_an_affordable_shape(tmp_path: Path, dear
 
 @pytest.fixture
 def slow_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worth, "CHEAP", -1)
+    monkeypatch.setattr(budget, "CHEAP", -1)
 
 
 def reference_of(folder: Path, before: str = ABS, after: str = "", **more: Any) -> RungResult:
@@ -254,13 +254,13 @@ def test_the_evaluator_runs_where_it_adds_something(
     tmp_path: Path, slow_evaluator: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spared = reference_of(tmp_path)
-    assert (spared.status, spared.cause, spared.reason) == ("skipped", "redundant", worth.NOTHING_ADDED)
+    assert (spared.status, spared.cause, spared.reason) == ("skipped", "redundant", budget.NOTHING_ADDED)
     assert reference_of(tmp_path, effort=THOROUGH).status == "passed"
     assert reference_of(tmp_path, require=["reference"]).status == "passed"
     assert only(verdict_of(tmp_path, ABS, rungs=["reference", "ort-cpu"]), "reference").status == "passed"
     half = ABS.replace("float[", "float16[")
     assert reference_of(tmp_path, half).status == "passed"
-    monkeypatch.setattr(worth, "CHEAP", 10**9)
+    monkeypatch.setattr(budget, "CHEAP", 10**9)
     assert reference_of(tmp_path).status == "passed", "it costs next to nothing"
 
 

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import onnxfix
 from onnxfix import backends
 from onnxfix.backends import reference
-from onnxfix.verification.compare import twin_double
+from onnxfix.verification.compare import copies
 from onnxfix.verification.compare.compare import Metrics, compare
 from onnxfix.verification.compare.rounding import Precise
 from onnxfix.verification.ladder import verify
@@ -266,7 +266,7 @@ def test_no_float32_is_left() -> None:
         h = Cast<to = 1>(c) s = Mul(x, h) t = Add(s, a) u = Mul(t, b) v = Add(u, z)
         y = If(c)<then_branch = p () => (float[2] i) { k = Constant<value_float = 0.25>() i = Mul(v, k) },
                   else_branch = q () => (float[2] j) { j = Mul(v, w) }> }"""
-    model = twin_double.doubled(networks.model(text))
+    model = copies.doubled(networks.model(text))
     assert TensorProto.FLOAT not in floats(model)
     feed = {"x": f64(3, 5), "c": np.array(True), "n": np.array([2])}
     (found,) = reference.evaluator(model).run(None, feed)
@@ -278,21 +278,21 @@ def test_the_evaluator_where_the_backend_has_no_kernels(tmp_path: Path) -> None:
     """QuantizeLinear of float64 is no operator of ONNX Runtime's; of the evaluator it is."""
     text = """g (float[2] x) => (float[2] y) <float s = {0.1}, int8 z = {0}> {
         q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"""
-    path = str(networks.write(tmp_path / "m.onnx", text))
-    made = twin_double.load("ort-cpu", path, path, str(tmp_path))
-    first, second = made.run({"x": f32(1, 2)})
+    path = networks.write(tmp_path / "m.onnx", text)
+    made = copies.load_doubled("ort-cpu", (path, path), str(tmp_path))
+    first, second = made.run(copies.double_feed({"x": f32(1, 2)}))
     assert first["y"].dtype == np.float64
     assert np.allclose(first["y"], [1, 2])
     assert np.array_equal(first["y"], second["y"])
 
 
 def test_a_large_model_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = str(networks.write(tmp_path / "m.onnx", f"{NORM} y = Mul(x, s) }}"))
-    monkeypatch.setattr(twin_double, "MOST_BYTES", 63)
+    path = networks.write(tmp_path / "m.onnx", f"{NORM} y = Mul(x, s) }}")
+    monkeypatch.setattr(copies, "MOST_BYTES", 63)
     with pytest.raises(backends.Unsupported, match="weights in float64"):
-        twin_double.load("ort-cpu", path, path, str(tmp_path))
-    monkeypatch.setattr(twin_double, "MOST_BYTES", 64)
-    assert twin_double.load("ort-cpu", path, path, str(tmp_path))
+        copies.load_doubled("ort-cpu", (path, path), str(tmp_path))
+    monkeypatch.setattr(copies, "MOST_BYTES", 64)
+    assert copies.load_doubled("ort-cpu", (path, path), str(tmp_path))
 
 
 def test_without_it_a_difference_fails_as_before_and_the_notes_say_why(tmp_path: Path) -> None:

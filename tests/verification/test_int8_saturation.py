@@ -15,10 +15,9 @@ from onnx.reference import ReferenceEvaluator
 from onnxfix import walk
 from onnxfix.backends import Unsupported, ort
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification.compare.twin_unsigned import product, unsigned
+from onnxfix.verification.compare.copies import CUT_OFF, UNSIGNED, product, unsigned
 from onnxfix.verification.execution import climb
 from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.products import CUT_OFF, UNSIGNED
 from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import RungResult
 from support import networks

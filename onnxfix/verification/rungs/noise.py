@@ -28,7 +28,7 @@ from onnxfix.backends import Session
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.sandbox import Worker, note
 from onnxfix.trt.engine import Ran
-from onnxfix.verification.compare import twin, twin_double
+from onnxfix.verification.compare import copies, twin
 from onnxfix.verification.compare.rounding import shaken
 from onnxfix.verification.compare.tolerance import wide
 from onnxfix.verification.rungs.judge import Judgment, Terms, judge
@@ -175,7 +175,7 @@ def _run(
 
 
 def _ways(path: str, feeds: Sequence[dict[str, Any]], backend: str, half: bool) -> Iterator[_Way]:
-    floats = any(twin_double.is_float(value) for feed in feeds for value in feed.values())
+    floats = any(copies.is_float(value) for feed in feeds for value in feed.values())
     yield _Way(lambda folder: backends.load(backend, path), moves=MOVES if floats else 0)
     if backend == "ort-cpu":
         yield _Way(lambda folder: backends.load(backend, path, fused=True))
@@ -187,7 +187,7 @@ def _ways(path: str, feeds: Sequence[dict[str, Any]], backend: str, half: bool) 
     if half:
         yield _Way(partial(_load, backend, lambda: twin.widened(onnx.load(path), _SINGLE)), _SINGLE)
     else:
-        yield _Way(partial(_load, backend, lambda: twin_double.doubled(unfolded(onnx.load(path)))), _DOUBLE)
+        yield _Way(partial(_load, backend, lambda: copies.doubled(unfolded(onnx.load(path)))), _DOUBLE)
 
 
 def _load(backend: str, make: Callable[[], ModelProto], folder: Path) -> Session:

@@ -6,11 +6,10 @@ Each function returns a changed copy of a model, which need not be one that a ba
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence, Set
+from collections.abc import Callable, Mapping, MutableSequence, Sequence, Set
 from typing import TypeAlias
 
 from onnx import (
-    AttributeProto,
     FunctionProto,
     GraphProto,
     ModelProto,
@@ -19,6 +18,8 @@ from onnx import (
     TensorProto,
     helper,
 )
+
+from onnxfix import walk
 
 DOMAIN = "onnxfix.context"
 """The domain of what the surroundings add. No rule knows an operator of it."""
@@ -36,7 +37,8 @@ def renamed(proto: ModelProto) -> ModelProto:
     copy = _copy(proto)
     kept = {info.name for info in (*copy.graph.input, *copy.graph.output)}
     for training in copy.training_info:
-        kept |= {name for graph in (training.initialization, training.algorithm) for name in _read(graph)}
+        for graph in (training.initialization, training.algorithm):
+            kept |= {name for node in walk.nodes(graph.node) for name in node.input}
         kept |= {e.key for e in (*training.initialization_binding, *training.update_binding)}
     numbers = itertools.count(99_999, -1)  # each name before the last one in the alphabet
 
@@ -47,7 +49,7 @@ def renamed(proto: ModelProto) -> ModelProto:
     for function in copy.functions:
         _rename(function, anew, anew)
     names: dict[str, str] = {}
-    for node in _nodes(copy):
+    for node in walk.model_nodes(copy):
         if node.name:  # equal names stay equal
             node.name = names.setdefault(node.name, anew(node.name))
     return copy
@@ -126,7 +128,8 @@ def in_function(proto: ModelProto) -> ModelProto:
     conditions = [i.name for i in body.input if i.type.tensor_type.elem_type == TensorProto.BOOL]
     function.input.extend(f"{name}_{MARK}" if name in conditions else name for name in inputs)
     function.output.extend(outputs)
-    for name in sorted(_read(body).intersection(conditions)):
+    read = {name for node in walk.nodes(body.node) for name in node.input}
+    for name in sorted(read.intersection(conditions)):
         function.node.add(op_type=OPAQUE, domain=DOMAIN, input=[f"{name}_{MARK}"], output=[name])
     function.node.extend(_constants(body, set(inputs)))
     function.node.extend(body.node)
@@ -184,7 +187,7 @@ def with_foreign(
     Its body is an unknown operator. Without ``body`` there is no function, so that ``other`` is unknown itself.
     """
     copy = _copy(proto)
-    called = [node for index, node in enumerate(_nodes(copy)) if index in nodes]
+    called = [node for index, node in enumerate(walk.model_nodes(copy)) if index in nodes]
     for node in called:
         node.domain, node.op_type = other
     if body:
@@ -202,11 +205,9 @@ def with_foreign(
 
 def operators(proto: ModelProto) -> list[Operator]:
     """The operators of all nodes, at any depth."""
-    return [_operator(node) for node in _nodes(proto)]
-
-
-def _operator(node: NodeProto) -> Operator:
-    return "" if node.domain == "ai.onnx" else node.domain, node.op_type
+    return [
+        ("" if node.domain == "ai.onnx" else node.domain, node.op_type) for node in walk.model_nodes(proto)
+    ]
 
 
 def _copy(proto: ModelProto) -> ModelProto:
@@ -237,40 +238,6 @@ def _constants(graph: GraphProto, inputs: set[str]) -> list[NodeProto]:
     return found
 
 
-def _nodes(proto: ModelProto) -> Iterator[NodeProto]:
-    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        yield from _inside(nodes)
-
-
-def _inside(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes and those of the graphs that they hold."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in _graphs(attribute):
-                yield from _inside(graph.node)
-
-
-def _graphs(attribute: AttributeProto) -> list[GraphProto]:
-    return [*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs]
-
-
-def _read(graph: GraphProto) -> set[str]:
-    """The names that a graph reads."""
-    return {name for node in _inside(graph.node) for name in node.input}
-
-
-def _defined(graph: GraphProto | FunctionProto) -> list[str]:
-    """The names that a graph defines itself."""
-    if isinstance(graph, GraphProto):
-        found = [info.name for info in graph.input] + [tensor.name for tensor in graph.initializer]
-        found += [sparse.values.name for sparse in graph.sparse_initializer]
-    else:
-        found = list(graph.input)
-    found += [name for node in graph.node for name in node.output if name]
-    return list(dict.fromkeys(found))
-
-
 def _rename(
     graph: GraphProto | FunctionProto,
     change: _Change,
@@ -278,7 +245,14 @@ def _rename(
     outer: Mapping[str, str] | None = None,
 ) -> None:
     """Rename what ``graph`` defines by ``change``, and what the graphs in it define by ``inside``."""
-    names = {**(outer or {}), **{name: change(name) for name in _defined(graph)}}
+    own: list[str] = []
+    if isinstance(graph, GraphProto):
+        own += [info.name for info in graph.input] + [tensor.name for tensor in graph.initializer]
+        own += [sparse.values.name for sparse in graph.sparse_initializer]
+    else:
+        own += graph.input
+    own += [name for node in graph.node for name in node.output if name]
+    names = {**(outer or {}), **{name: change(name) for name in dict.fromkeys(own)}}
 
     def new(name: str) -> str:
         return names.get(name, name)
@@ -300,6 +274,5 @@ def _rename(
     for node in graph.node:
         node.input[:] = map(new, node.input)
         node.output[:] = map(new, node.output)
-        for attribute in node.attribute:
-            for sub in _graphs(attribute):
-                _rename(sub, inside, inside, names)
+        for sub in walk.subgraphs(node):
+            _rename(sub, inside, inside, names)

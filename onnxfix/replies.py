@@ -14,22 +14,9 @@ from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 _BUILTINS = frozenset(
-    {
-        "bool",
-        "bytearray",
-        "bytes",
-        "complex",
-        "dict",
-        "float",
-        "frozenset",
-        "int",
-        "list",
-        "object",
-        "range",
-        "set",
-    }
-    | {"slice", "str", "tuple"}
-)
+    ("bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object", "range", "set",
+     "slice", "str", "tuple")
+)  # fmt: skip
 _NAMED = {
     "collections": frozenset({"OrderedDict", "deque"}),
     "datetime": frozenset({"date", "datetime", "timedelta", "timezone"}),
@@ -37,13 +24,8 @@ _NAMED = {
 _PATHS = frozenset({"Path", "PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"})
 _NUMPY = frozenset({"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"})
 _NUMPY_MODULES = (
-    *(
-        "numpy",
-        "numpy.core.multiarray",
-        "numpy._core.multiarray",
-        "numpy.core.numeric",
-        "numpy._core.numeric",
-    ),
+    "numpy",
+    *(f"numpy.{core}.{name}" for core in ("core", "_core") for name in ("multiarray", "numeric")),
 )
 
 
@@ -61,7 +43,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
         Refused: it names something that is no data.
         Exception: it is damaged.
     """
-    return _Reader(_Bytes(data)).load()
+    return _Reader(io.BytesIO(data)).load()
 
 
 _ACCEPTED: dict[tuple[str, str], type] = {}
@@ -133,27 +115,3 @@ def _record(found: Any) -> bool:
         return False
     named = issubclass(found, tuple) and hasattr(found, "_fields")
     return is_dataclass(found) or named or issubclass(found, (enum.Enum, Exception))
-
-
-class _Bytes(io.RawIOBase):
-    """Bytes in memory as a file, without a copy of all of them."""
-
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self._data = memoryview(data).cast("B")
-        self._at = 0
-
-    def read(self, size: int = -1) -> bytes:
-        stop = len(self._data) if size < 0 else self._at + size
-        part = bytes(self._data[self._at : stop])
-        self._at += len(part)
-        return part
-
-    def readinto(self, into: Any) -> int:
-        target = memoryview(into).cast("B")
-        part = self._data[self._at : self._at + len(target)]
-        target[: len(part)] = part
-        self._at += len(part)
-        return len(part)
-
-    def readline(self, size: int | None = -1) -> bytes:
-        raise Refused("it is in a text protocol")

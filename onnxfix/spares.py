@@ -7,7 +7,6 @@ loses the command's open files, signal handlers and output streams, and waits fo
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import contextvars
 import faulthandler
@@ -45,14 +44,10 @@ class Spare:
         """Wait for its end. Returns the return code."""
         return self._reaped(0)
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal, unless it was reaped."""
-        if self.returncode is None:
-            os.kill(self.pid, number)
-
     def kill(self) -> None:
         """Kill the process, unless it was reaped."""
-        self.send_signal(system.KILL)
+        if self.returncode is None:
+            os.kill(self.pid, system.KILL)
 
     def _reaped(self, options: int) -> int | None:
         if self.returncode is None:
@@ -71,16 +66,21 @@ class _State:
 
 
 def fork(count: int) -> None:
-    """Fork ``count`` children for the next that ``sandbox`` needs. Call it in a command before it reads a model.
+    """Fork ``count`` children for the next that ``sandbox`` needs. Call it in a command before it reads a model. Those
+    that are not needed end with this process, which closes their pipes.
 
     Does nothing where this process cannot be forked safely: it has other threads, or the system is not Linux.
     """
-    if not _forkable() or _State.owner == os.getpid():
+    main = (
+        threading.current_thread() is threading.main_thread()
+    )  # a child ends with the thread that forked it
+    if not sys.platform.startswith("linux") or not main or _State.owner == os.getpid():
         return
-    _State.waiting, _State.owner = [], os.getpid()
-    atexit.register(discard)
-    gc.freeze()  # what is here stays: looking at it would copy its pages
     with contextlib.suppress(OSError):  # no more processes, or descriptors: new ones may be possible later
+        if len(os.listdir("/proc/self/task")) > 1:
+            return
+        _State.waiting, _State.owner = [], os.getpid()
+        gc.freeze()  # what is here stays: looking at it would copy its pages
         for _ in range(count):
             _State.waiting.append(_forked())
 
@@ -88,24 +88,6 @@ def fork(count: int) -> None:
 def take() -> Spare | None:
     """A child that waits for its start frame; None where there is none."""
     return _State.waiting.pop(0) if _State.waiting and _State.owner == os.getpid() else None
-
-
-def discard() -> None:
-    """End the children that nobody took."""
-    while (spare := take()) is not None:
-        system.kill(spare)
-        spare.wait()
-        for stream in (spare.stdin, spare.stdout, spare.stderr):
-            stream.close()
-
-
-def _forkable() -> bool:
-    if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
-        return False  # a child ends with the thread that forked it
-    try:
-        return len(os.listdir("/proc/self/task")) == 1
-    except OSError:
-        return False
 
 
 def _forked() -> Spare:

@@ -38,7 +38,6 @@ OPEN_FILES_CAN_BE_REPLACED = os.name != "nt"
 _LOCKED_BYTE = 0x7FFF_0000
 """What Windows locks is unreadable for others, so that it is a byte which no journal has."""
 _POSITIONS = threading.Lock()
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 class Lack(enum.Enum):
@@ -150,16 +149,8 @@ def relative(path: str | os.PathLike[str], start: str | os.PathLike[str]) -> str
 
 
 _DEVICES = frozenset(
-    (
-        "con",
-        "prn",
-        "aux",
-        "nul",
-        "conin$",
-        "conout$",
-        *(f"{one}{i}" for one in ("com", "lpt") for i in "123456789¹²³"),
-    )
-)
+    ("con", "prn", "aux", "nul", "conin$", "conout$", *(f"{one}{i}" for one in ("com", "lpt") for i in "123456789¹²³"))
+)  # fmt: skip
 """Names that Windows has for devices, with whatever suffix, in any folder."""
 
 
@@ -212,31 +203,6 @@ def data_bytes() -> int:
             if line.startswith("VmData:"):
                 return int(line.split()[1]) << 10
     return 0
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep what this process frees, up to 256 MiB, for what it allocates next, where the library
-    has a setting for that (glibc).
-
-    By default, large blocks go back to the system at once, and each page of the next one is a page fault. TensorRT
-    fills 64 MiB for every build: of a small model, the second build takes 0.07 s instead of 0.12.
-    """
-    if sys.platform.startswith("linux"):
-        import ctypes  # lazy: start-up
-
-        with contextlib.suppress(OSError, AttributeError):  # another C library
-            tune = ctypes.CDLL(None).mallopt
-            for parameter, size in ((_M_MMAP_THRESHOLD, 128 << 20), (_M_TRIM_THRESHOLD, 256 << 20)):
-                tune(parameter, size)
-
-
-def give_freed_memory_back() -> None:
-    """Have the C library give what this process has freed back to the system, where it can (glibc)."""
-    if sys.platform.startswith("linux"):
-        import ctypes  # lazy: start-up
-
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
 
 
 def lock(fd: int) -> bool:

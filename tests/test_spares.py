@@ -255,7 +255,7 @@ def test_forks_end_with_a_parent_that_is_killed(waiting: tuple[subprocess.Popen[
 def test_forks_that_nobody_took_end_with_the_command(tmp_path: Path) -> None:
     pids = told("spares.fork(2); print(json.dumps([one.pid for one in spares._State.waiting]))", tmp_path)
     assert len(pids) == 2
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert gone(pids)
 
 
 def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:

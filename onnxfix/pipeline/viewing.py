@@ -118,7 +118,7 @@ def _complaint(path: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         outcome = forked(check, str(path), folder, timeout=_SECONDS)
     return (
-        outcome.message if outcome.status != "ok" else str(outcome.value.checker or outcome.value.inference)
+        outcome.message if outcome.status != "ok" else str(outcome.value.refused or outcome.value.inference)
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
@@ -17,24 +17,42 @@ from onnxfix.sandbox import one_line
 from onnxfix.shapes.inference import DANGEROUS, SMALL_BYTES, dangerous
 
 
-class Complaint(NamedTuple):
-    """What a model does not pass, on one line each; an empty text where it passes.
+@dataclass(frozen=True)
+class Checked:
+    """The result of onnx.checker for one model.
 
-    ``checker`` is onnx.checker's complaint, ``inference`` that of ``full_check``, which infers types and shapes. It
-    only runs where the former passes, and ``skipped`` says why it did not run.
+    ``refused`` is its complaint. Where that is empty, it also ran with ``full_check``, which infers types and shapes:
+    ``inference`` is that complaint, and ``skipped`` why that did not run. ``starved``: it could not run at all, since
+    memory ran out.
     """
 
-    checker: str = ""
+    refused: str = ""
     inference: str = ""
     skipped: str = ""
+    starved: str = ""
+
+    @property
+    def complaint(self) -> str:
+        """Why the model is not valid ONNX; empty where no complaint is known."""
+        return self.refused or self.inference
+
+    @property
+    def unsorted(self) -> bool:
+        """Whether the complaint is about the order of nodes; there may be others behind it."""
+        return "must be topologically sorted" in self.refused
+
+    @property
+    def complete(self) -> bool:
+        """Whether all checks ran, and passed."""
+        return not (self.complaint or self.skipped or self.starved)
 
 
-def check_all(paths: Sequence[str], folder: str) -> tuple[Complaint, ...]:
+def check_all(paths: Sequence[str], folder: str) -> tuple[Checked, ...]:
     """``check`` each in one process: starting one takes longer than checking most models."""
     return tuple(check(path, folder) for path in paths)
 
 
-def check(path: str, folder: str, *, full: bool = True) -> Complaint:
+def check(path: str, folder: str, full: bool = True) -> Checked:
     """onnx's checker on a model file, with ``full`` with its ``full_check``.
 
     The checker would read the weights only to count their bytes. It gets a copy of the model in ``folder`` that names
@@ -63,15 +81,15 @@ def check(path: str, folder: str, *, full: bool = True) -> Complaint:
             full, skipped = False, reason
         onnx.checker.check_model(file, full_check=full)
     except (onnx.checker.ValidationError, ModelError) as error:
-        return Complaint(one_line(error))
+        return Checked(one_line(error))
     except onnx.shape_inference.InferenceError as error:
-        return Complaint(inference=one_line(error) if _unclaimed(loaded.proto) else "")
+        return Checked(inference=one_line(error) if _unclaimed(loaded.proto) else "")
     except ValueError as error:  # not about the model: inference does not know an element type
-        plain = check(path, folder, full=False) if full else Complaint(one_line(error))
+        plain = check(path, folder, False) if full else Checked(one_line(error))
         return (
-            plain if plain.checker else Complaint(skipped=f"ONNX's shape inference failed: {one_line(error)}")
+            plain if plain.refused else Checked(skipped=f"ONNX's shape inference failed: {one_line(error)}")
         )
-    return Complaint(skipped=skipped)
+    return Checked(skipped=skipped)
 
 
 def violation(path: str, folder: str) -> str:
@@ -79,9 +97,9 @@ def violation(path: str, folder: str) -> str:
 
     A wrong declared type in ``value_info`` or of an output does not change what the nodes compute.
     """
-    complaint = check(path, folder)
-    if complaint.checker or not complaint.inference:
-        return complaint.checker
+    checked = check(path, folder)
+    if checked.refused or not checked.inference:
+        return checked.refused
     proto = loading.open_model(Path(path)).proto
     _without_weights(proto, Path(path).parent)
     return _unclaimed(proto, types=False)

@@ -1,13 +1,13 @@
-"""The verification ladder: does the fixed model compute what the original computes? One rung after the other."""
+"""The proof: does the fixed model compute what the original computes? One check after the other."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -104,83 +104,62 @@ def verify(
         UsageError: rungs, shapes or inputs that do not exist or do not fit the model.
         ModelError: a model cannot be read.
     """
-    wanted = _wanted(rungs, require)
+    for name in (*require, *(rungs or ())):
+        if name not in RUNGS:
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
+    wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
     limits, trt = limits or Limits(), trt or TrtOptions()
-    known = _known(original, models, special)
+    known = signature(_existing(original) if models is None else models[0])
+    known = known if special is None else replace(known, pinned=special.values)
     if wanted.intersection(_TENSORRT):
-        _prepare_tensorrt(trt, known)
-    shared_networks = networks() if wanted.issuperset(("trt-build", "trt-network")) else nullcontext()
-    with _sandbox(worker, limits, scope) as sandbox, shared_networks as between, ExitStack() as stack:
+        from onnxfix.verification.rungs import builder, probe  # lazy: start-up
+
+        builder.check(trt, known)  # mistakes in the options show before any work is done
+        with suppress(deadline.Expired):  # the checks themselves say so
+            probe.warm(trt)
+    with ExitStack() as stack:
+        if worker is None and limits.memory_mb is not None:
+            worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
+        worker = worker or shared()
+        stack.callback(release, worker, scope)
+        both = wanted.issuperset(("trt-build", "trt-network"))
         request = Request(
             original=Path(original).absolute(),
             fixed=_existing(fixed).absolute(),
             known=known,
-            worker=sandbox,
+            worker=worker,
             exact=exact,
             seed=seed,
             shapes={**bound_sizes(known, input_shapes), **(special.sizes if special is not None else {})},
             given=given_feeds(known, inputs),
+            step=limits.step,
+            total=limits.total,
             trt=trt,
             inherit=inherit,
             half="" if exact else half_type(known.model),
             precise=not exact,
             special=special,
             allowed=None if exact else allowed,
-            networks=between,
+            networks=stack.enter_context(networks()) if both else None,
             effort=effort,
             scope=scope,
             only=tuple(only),
         )
-        spare = rungs is None and budget.is_redundant(request, half_type(known.model))
-        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, spare, stack)
-        return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
+        redundant = rungs is None and "reference" not in require
+        redundant = redundant and budget.is_redundant(request, half_type(known.model))
+        proof = _Proof(request, limits, contract, models[1] if models is not None else None, stack)
+        results = proof.run(wanted, require, redundant=redundant and "ort-cpu" in wanted)
+        return Verdict(results, tuple(require), allowed=request.allowed)
 
 
-def _wanted(rungs: Sequence[str] | None, require: Sequence[str]) -> set[str]:
-    for name in (*require, *(rungs or ())):
-        if name not in RUNGS:
-            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
-    return {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
+def _warm(worker: Worker, backend: str) -> None:
+    """Have a new child load what the first check needs that runs models, while others do other work."""
+    with suppress(deadline.Expired):  # the checks themselves say so
+        worker.begin(f"{REMOTE}:warm", timeout=_WARMING, backend=backend)
 
 
-def _known(
-    original: Path | str,
-    models: tuple[onnx.ModelProto, onnx.ModelProto] | None,
-    special: ResolvedSpecialization | None,
-) -> Signature:
-    known = signature(_existing(original) if models is None else models[0])
-    return known if special is None else replace(known, pinned=special.values)
-
-
-def _prepare_tensorrt(trt: TrtOptions, known: Signature) -> None:
-    """Find mistakes in the options before any work is done, and have the sandboxes load TensorRT meanwhile."""
-    from onnxfix.verification.rungs import builder, probe  # lazy: start-up
-
-    builder.check(trt, known)
-    with suppress(deadline.Expired):  # the rungs themselves say so
-        probe.warm(trt)
-
-
-def _warm(sandbox: Worker, backend: str) -> None:
-    """Have a new child load what the first rung needs that runs models, while others do other work."""
-    with suppress(deadline.Expired):  # the rungs themselves say so
-        sandbox.begin(f"{REMOTE}:warm", timeout=_WARMING, backend=backend)
-
-
-@contextmanager
-def _sandbox(worker: Worker | None, limits: Limits, scope: str) -> Iterator[Worker]:
-    """The worker to use: the given one, the shared one, or one of its own where the limits bound the memory."""
-    with ExitStack() as stack:
-        if worker is None and limits.memory_mb is not None:
-            worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
-        worker = worker or shared()
-        stack.callback(release, worker, scope)
-        yield worker
-
-
-class _Ladder:
-    """Climbs rung by rung: ``fixed`` is the fixed model where the caller has it; ``spare``: the reference evaluator
-    adds nothing to ONNX Runtime; ``stack`` unwinds at its end."""
+class _Proof:
+    """Runs check after check: ``fixed`` is the fixed model where the caller has it; ``stack`` unwinds at the end."""
 
     def __init__(
         self,
@@ -188,21 +167,21 @@ class _Ladder:
         limits: Limits,
         contract: Contract | None,
         fixed: onnx.ModelProto | None,
-        spare: bool,
         stack: ExitStack,
     ) -> None:
-        self.stack = stack
         self.request, self.limits, self.contract = request, limits, contract
-        self.fixed, self.spare = fixed, spare
+        self.fixed, self.stack = fixed, stack
         self.worker: Worker | None = None  # the child, where it runs models
         self.warm: Callable[[], None] = lambda: None
+        self._parts: dict[bool, Rest | str] = {}
 
-    def climb(self, wanted: Collection[str], require: Collection[str]) -> tuple[RungResult, ...]:
-        """The results of the ``wanted`` rungs, in order.
+    def run(
+        self, wanted: Collection[str], require: Collection[str], *, redundant: bool
+    ) -> tuple[RungResult, ...]:
+        """The results of the ``wanted`` checks, in order. Where engines must run and cannot, nothing else does.
 
-        Where the reference evaluator is spare, ONNX Runtime has the first turn, and the evaluator runs only if that has
-        not passed. Then ONNX Runtime has another turn, as if the evaluator had been first. Where engines must run and
-        cannot, nothing else does.
+        Where the reference evaluator is ``redundant``, ONNX Runtime has the first turn, and the evaluator runs only if
+        that has not passed. Then ONNX Runtime has another turn, as if the evaluator had been first.
         """
         if "trt-gpu" in require:
             from onnxfix.verification.rungs import probe  # lazy: start-up
@@ -211,9 +190,8 @@ class _Ladder:
             if absent is not None:
                 return (unjudged("trt-gpu", absent.reason, absent.cause),)
         results: dict[str, RungResult] = {}
-        spare = "ort-cpu" in wanted and "reference" not in require and self.spare
-        order = [name for name in RUNGS if name in wanted and not (spare and name == "reference")]
-        if spare:
+        order = [name for name in RUNGS if name in wanted and not (redundant and name == "reference")]
+        if redundant:
             order.insert(order.index("ort-cpu") + 1, "reference")
         first = next((name for name in order if name in _EXECUTING), None)
         if first is not None:
@@ -223,123 +201,111 @@ class _Ladder:
         if "contract" not in order:
             self.warm()
         for name in order:
-            if spare and name == "reference" and results["ort-cpu"].status == "passed":
+            if redundant and name == "reference" and results["ort-cpu"].status == "passed":
                 results[name] = unjudged(name, budget.NOTHING_ADDED, "redundant")
                 continue
-            results[name] = self._climbed(name, results, name in require)
-            if spare and name == "reference" and results[name].status == "passed":
-                again = self._climbed("ort-cpu", {name: results[name]}, "ort-cpu" in require)
+            results[name] = self._check(name, results, name in require)
+            if redundant and name == "reference" and results[name].status == "passed":
+                again = self._check("ort-cpu", {name: results[name]}, "ort-cpu" in require)
                 if again.cause != "timeout":
                     results["ort-cpu"] = again
         return tuple(results[name] for name in RUNGS if name in results)
 
-    def _climbed(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
-        """The result of a rung after those ``before``."""
-        began, results = time.monotonic(), tuple(before.values())
-        if len(results) == 1 and results[0].name == "contract" and not results[0].refutes:
-            self._begin(name)
-        request = self.request if required else replace(self.request, shown=_shown(results))
-        request = _forgiving(request, results) if name == "ort-cpu" else request
-        result = self._noted(self._result(name, request), request)
-        if name == "ort-cpu" and request.networks is not None:
-            counted = (one.feed for one in result.feeds if one.status != "not counted")
-            request.networks.ran = tuple(feed for feed in counted if feed is not None)
-            if all(one.stopped == "original" and one.cause == "refused" for one in result.feeds):
-                request.networks.refused = tuple(one.feed for one in result.feeds if one.feed is not None)
-        return replace(result, seed=request.seed, seconds=time.monotonic() - began)
-
-    def _begin(self, name: str) -> None:
-        """Start TensorRT's builds before the rung ``name``, which runs meanwhile."""
-        if self.request.networks is not None and name in CPU_RUNGS:
+    def _check(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
+        """The result of a check after those ``before``."""
+        began, results, request = time.monotonic(), tuple(before.values()), self.request
+        proven = len(results) == 1 and results[0].name == "contract" and not results[0].refutes
+        if proven and request.networks is not None and name in CPU_RUNGS:
             from onnxfix.verification.rungs import build  # lazy: start-up
 
-            with suppress(deadline.Expired):  # the rungs themselves say so
-                build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
+            with suppress(deadline.Expired):  # TensorRT builds meanwhile; the checks themselves say so
+                build.begin(request)
+        if not required:
+            compared = (one.name for one in results if one.status == "passed" and one.name not in ALONE)
+            request = replace(request, shown=next(compared, ""))
+        request = _forgive(request, results) if name == "ort-cpu" else request
+        result = self._noted(self._result(name, request), request)
+        if name == "ort-cpu" and request.networks is not None:
+            feeds = [(one.feed, one.status) for one in result.feeds if one.feed is not None]
+            request.networks.ran = tuple(feed for feed, status in feeds if status != "not counted")
+            if all(one.stopped == "original" and one.cause == "refused" for one in result.feeds):
+                request.networks.refused = tuple(feed for feed, _ in feeds)
+        return replace(result, seed=request.seed, seconds=time.monotonic() - began)
 
     def _result(self, name: str, request: Request) -> RungResult:
+        """The result of a check. Its own failure is one too: that proves nothing about the models, and the other checks
+        still run. Errors that the machine causes (a full disk, no memory) or that the user can fix are raised."""
         if deadline.over():
             return unjudged(name, "not run: the time limit was over", "timeout")
         try:
             if name == "contract":
                 return self._contract(request)
-            # The contract always runs to its end: no other rung may pass without it.
+            # The contract always runs to its end: no other check may pass without it.
             with deadline.within(self.limits.rung), deadline.watched():
-                return _guarded(name, partial(self._judged, name, request))
+                return self._judge(name, request)
         except deadline.Expired:
             return unjudged(name, "stopped at the time limit", "timeout")
+        except Exception as error:
+            fault = fault_of(error) if name != "contract" else ""
+            if not fault:
+                raise
+            return unjudged(name, fault, "fault")
 
-    def _judged(self, name: str, request: Request) -> RungResult:
-        """The result of a rung; on a part of the models where TensorRT lacks what the target has, and where rounding
+    def _judge(self, name: str, request: Request) -> RungResult:
+        """The result of a check; on a part of the models where TensorRT lacks what the target has, and where rounding
         decides which elements are chosen."""
         result = _rung(name, request, self.limits)
-        if name not in _TENSORRT:
-            return result
-        if result.status == "skipped" and result.cause in ("target-only", "refused"):
-            result = self._judged_in_part(result, request, self._rest)
-        if result.cause == "choice":
-            result = self._judged_in_part(result, request, self._choices)
+        if name in _TENSORRT and result.status == "skipped" and result.cause in ("target-only", "refused"):
+            result = self._judge_part(result, request, choices=False)
+        if name in _TENSORRT and result.cause == "choice":
+            result = self._judge_part(result, request, choices=True)
         return result
 
-    def _judged_in_part(self, result: RungResult, request: Request, rest: Rest | str) -> RungResult:
-        """The result of a rung on the rest, or ``result`` with the reason why there is none."""
-        if isinstance(rest, str):
-            return (
-                replace(result, reason=f"{result.reason}; {rest}") if rest and not result.judged else result
-            )
-        found = _rung(result.name, rest.of(request), self.limits)
+    def _judge_part(self, result: RungResult, request: Request, *, choices: bool) -> RungResult:
+        """The result of a check on the part of the models that TensorRT can judge, or on the part around the nodes that
+        choose elements; ``result`` with the reason where there is none."""
+        if choices not in self._parts:
+            from onnxfix.verification.rungs import rest  # lazy: start-up, seldom used
+
+            folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)
+            place = Path(self.stack.enter_context(folder))
+            self._parts[choices] = rest.make(self.request, place, choices=choices)
+        part = self._parts[choices]
+        if isinstance(part, str):
+            said = bool(part) and not result.judged
+            return replace(result, reason=f"{result.reason}; {part}") if said else result
+        found = _rung(result.name, part.of(request), self.limits)
         cause = found.cause if found.cause == "choice" else result.cause
         reason = f"{result.reason}; of the rest: {found.reason}"
-        return rest.marked(found) or replace(result, reason=reason, cause=cause)
-
-    @cached_property
-    def _rest(self) -> Rest | str:
-        """The part of the models that TensorRT can judge, or why there is none."""
-        return self._make_rest(choices=False)
-
-    @cached_property
-    def _choices(self) -> Rest | str:
-        """The part of the models around the nodes that choose elements, or why there is none."""
-        return self._make_rest(choices=True)
-
-    def _make_rest(self, *, choices: bool) -> Rest | str:
-        from onnxfix.verification.rungs import rest  # lazy: start-up, seldom used
-
-        folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)
-        return rest.make(self.request, Path(self.stack.enter_context(folder)), choices=choices)
+        return part.marked(found) or replace(result, reason=reason, cause=cause)
 
     def _contract(self, request: Request) -> RungResult:
         """The caller's interface contract, and onnx's checker, which the fixed model must pass if the original does."""
-        name, contract, limits, fixed = "contract", self.contract, self.limits, self.fixed
-        if contract is not None:
-            other = request.known if request.fixed == request.original or fixed else signature(request.fixed)
-            violations = contract(request.known.model, fixed or other.model)
+        name, limits, fixed, same = "contract", self.limits, self.fixed, request.fixed == request.original
+        if self.contract is not None:
+            other = request.known.model if same else fixed or signature(request.fixed).model
+            violations = tuple(map(one_line, self.contract(request.known.model, other)))
             if violations:
                 more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-                return RungResult(
-                    name, "failed", one_line(violations[0]) + more, notes=tuple(map(one_line, violations))
-                )
-        same = request.fixed == request.original
-        files = (request.original,) if same else (request.original, request.fixed)
+                return RungResult(name, "failed", violations[0] + more, notes=violations)
         checks = validity.ask(
-            files,
+            (request.original,) if same else (request.original, request.fixed),
             timeout=limits.step,
             memory_mb=limits.memory_mb,
             worker=self.worker,
             meanwhile=self.warm,
         )
-        judged = validity.judge(checks)
-        if contract is None or judged.status == "failed":
-            starved = judged.status == "skipped" and any(one.starved for one in checks)
-            cause: Cause = "memory" if starved else ""
-            return RungResult(
-                name, judged.status, judged.words, notes=judged.notes, checks=checks, cause=cause
-            )
-        apart = request.special is not None or any(one.complaint or one.starved for one in checks)
-        also = "; " if apart else " and "
-        kept = "the interface is unchanged"
+        status, words, notes = validity.judge(checks)
+        starved = any(one.starved for one in checks)
+        if self.contract is None or status == "failed":
+            cause: Cause = "memory" if status == "skipped" and starved else ""
+            return RungResult(name, status, words, notes=notes, checks=checks, cause=cause)
+        kept, also = "the interface is unchanged", " and "
         if request.special is not None:
             kept = f"the interface changed only as requested ({request.special.words})"
-        return RungResult(name, "passed", f"{kept}{also}{judged.words}", notes=judged.notes, checks=checks)
+        if request.special is not None or starved or any(one.complaint for one in checks):
+            also = "; "
+        return RungResult(name, "passed", f"{kept}{also}{words}", notes=notes, checks=checks)
 
     def _noted(self, result: RungResult, request: Request) -> RungResult:
         """The result with what it holds for: the specialization, the tolerance, and whether it was exact."""
@@ -367,7 +333,7 @@ _HALF = (
 )
 
 
-def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
+def _forgive(request: Request, results: Sequence[RungResult]) -> Request:
     """The request for ONNX Runtime's CPU provider, with a tolerance where the model computes in half precision.
 
     The provider has few kernels for these types. It puts Casts of its own around nodes and removes Casts in pairs, its
@@ -380,11 +346,6 @@ def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
     if not (request.exact and half and proven):
         return request
     return replace(request, exact=False, coarse=half, forgiven=True)
-
-
-def _shown(results: Sequence[RungResult]) -> str:
-    """The first rung that compared the two models and passed; "" where there is none."""
-    return next((rung.name for rung in results if rung.status == "passed" and rung.name not in ALONE), "")
 
 
 def _existing(path: Path | str) -> Path:
@@ -419,20 +380,6 @@ def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
     return check_inputs(known, feeds)
 
 
-def _guarded(name: str, judge: Callable[[], RungResult]) -> RungResult:
-    """A rung's result, whose own failure is one too. It proves nothing about the models, and the other rungs still run.
-
-    Errors that the machine causes (a full disk, no memory) or that the user can fix are raised.
-    """
-    try:
-        return judge()
-    except Exception as error:
-        fault = fault_of(error)
-        if not fault:
-            raise
-        return unjudged(name, fault, "fault")
-
-
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     """Any rung but the contract, which alone needs nothing of what is imported here."""
     from onnxfix.verification.execution import climb  # lazy: start-up
@@ -441,7 +388,6 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
 
     if name == "reference":
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
-    request = replace(request, step=limits.step, total=limits.total)
     if name == "ort-cpu":
         return climb(request, name)
     # TensorRT is never held to identical bits, nor a GPU, so half precision need not be proven elsewhere first.

@@ -4,45 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from onnxfix.forks import forked
-from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification.checker import Complaint, check, check_all, unclaimed, violation
+from onnxfix.sandbox import Worker
+from onnxfix.verification.checker import Checked as Checked
+from onnxfix.verification.checker import check, check_all, unclaimed, violation
 
 _CHECKER = "onnxfix.verification.checker"
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The result of onnx.checker for one model.
-
-    ``refused`` is its complaint. Where that is empty, it also ran with ``full_check``, which infers types and shapes:
-    ``inference`` is that complaint, and ``skipped`` why that did not run. ``starved``: it could not run at all, since
-    memory ran out.
-    """
-
-    refused: str = ""
-    inference: str = ""
-    skipped: str = ""
-    starved: str = ""
-
-    @property
-    def complaint(self) -> str:
-        """Why the model is not valid ONNX; empty where no complaint is known."""
-        return self.refused or self.inference
-
-    @property
-    def unsorted(self) -> bool:
-        """Whether the complaint is about the order of nodes; there may be others behind it."""
-        return "must be topologically sorted" in self.refused
-
-    @property
-    def complete(self) -> bool:
-        """Whether all checks ran, and passed."""
-        return not (self.complaint or self.skipped or self.starved)
 
 
 class Judged(NamedTuple):
@@ -71,22 +42,36 @@ def ask(
     """
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         names = [str(path) for path in paths]
+        limits: dict[str, Any] = {"timeout": timeout, "memory_mb": memory_mb}
         both = None
         if worker is not None:
             posted = worker.post(f"{_CHECKER}:check_all", timeout=timeout, paths=names, folder=folder)
             meanwhile()
             both = worker.collect(posted)
         if both is None:
-            both = forked(check_all, names, folder, timeout=timeout, memory_mb=memory_mb)
-        if both.ok:
-            return _fair(tuple(map(_checked, both.value)), names[0], timeout, memory_mb)
-        found = []
-        for name in names:
+            both = forked(check_all, names, folder, **limits)
+        checks: list[Checked] = list(both.value) if both.ok else []
+        for name in names if not both.ok else ():
             # Each model alone shows which one is to blame. A hang is not waited for again.
-            late = both.status == "timeout"
-            full = both if late else forked(check, name, folder, timeout=timeout, memory_mb=memory_mb)
-            found.append(_checked(full.value) if full.ok else _plain(name, folder, timeout, memory_mb, full))
-        return _fair(tuple(found), names[0], timeout, memory_mb)
+            full = both if both.status == "timeout" else forked(check, name, folder, **limits)
+            plain = full if full.ok else forked(check, name, folder, False, **limits)
+            if full.ok or (plain.ok and plain.value.refused):
+                checks.append(plain.value)
+            elif plain.ok:  # shape inference ended it
+                checks.append(Checked(skipped=full.message))
+            else:
+                memory = plain.status == "memory"
+                checks.append(Checked(starved=plain.message) if memory else Checked(plain.message))
+        first, second = checks[0], checks[-1]
+        if not second.inference or not first.complete:
+            return tuple(checks)
+        # An original that passes only because of the shapes that it declares does not count as passing: inference
+        # complains about the fixed model with and without them.
+        again = forked(unclaimed, names[0], **limits)
+        if again.ok and not again.value:
+            return tuple(checks)
+        why = again.value if again.ok else again.message
+        return (replace(first, skipped=f"without the shapes that it declares: {why}"), second)
 
 
 def violated(path: Path, *, timeout: float, memory_mb: int | None = None) -> str:
@@ -94,39 +79,6 @@ def violated(path: Path, *, timeout: float, memory_mb: int | None = None) -> str
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         found = forked(violation, str(path), folder, timeout=timeout, memory_mb=memory_mb)
     return str(found.value) if found.ok else ""
-
-
-def _fair(
-    checks: tuple[Checked, ...], original: str, timeout: float, memory_mb: int | None
-) -> tuple[Checked, ...]:
-    """The same, where an original that passes only because of its declared shapes does not count as passing.
-
-    Where inference complains about the fixed model with and without such shapes, the original must pass without, too.
-    """
-    first, second = checks[0], checks[-1]
-    if not second.inference or not first.complete:
-        return checks
-    again = forked(unclaimed, original, timeout=timeout, memory_mb=memory_mb)
-    if again.ok and not again.value:
-        return checks
-    why = again.value if again.ok else again.message
-    return (replace(first, skipped=f"without the shapes that it declares: {why}"), second)
-
-
-def _checked(complaint: Complaint) -> Checked:
-    return Checked(complaint.checker, complaint.inference, complaint.skipped)
-
-
-def _plain(name: str, folder: str, timeout: float, memory_mb: int | None, full: Outcome) -> Checked:
-    """The checker's result without shape inference, with which it ended as ``full`` did."""
-    plain = forked(_unfull, name, folder, timeout=timeout, memory_mb=memory_mb)
-    if plain.ok:
-        return Checked(plain.value.checker, skipped="" if plain.value.checker else full.message)
-    return Checked(starved=plain.message) if plain.status == "memory" else Checked(plain.message)
-
-
-def _unfull(path: str, folder: str) -> Complaint:
-    return check(path, folder, full=False)
 
 
 def judge(checks: Sequence[Checked]) -> Judged:

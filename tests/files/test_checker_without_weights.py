@@ -40,7 +40,7 @@ def complaint(path: Path) -> str:
 
 def ours(path: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        said = checker.check(str(path), folder).checker
+        said = checker.check(str(path), folder).refused
     assert "\n" not in said
     return said
 

@@ -100,11 +100,11 @@ def test_the_checker_says_why_it_infers_nothing(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(calling(40, 2), path)
     told = checker.check(str(path), str(tmp_path))
-    assert told == checker.Complaint(
+    assert told == checker.Checked(
         skipped="with its functions in place of their calls it has more than 1,048,576 nodes"
     )
     onnx.save(calling(4, 2), path)
-    assert checker.check(str(path), str(tmp_path)) == checker.Complaint()
+    assert checker.check(str(path), str(tmp_path)) == checker.Checked()
 
 
 def test_inference_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
 from onnxfix.files import lazy, wire
 from onnxfix.sandbox import Outcome, Worker, allow_maps
-from onnxfix.verification.checker import Complaint
+from onnxfix.verification.checker import Checked
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
 from onnxfix.verification.readback import child
 from support.patience import PATIENCE
@@ -481,7 +481,7 @@ def test_a_checker_without_memory_refutes_nobody(
     def forked(check: Any, asked: str | list[str], *_: Any, **__: Any) -> Outcome:
         if not isinstance(asked, str) or asked.endswith(f"{name}.onnx"):
             return Outcome("memory", message="ran out of memory (of 7 MiB)")
-        return Outcome("ok", Complaint() if name == "fixed" else Complaint("a complaint"))
+        return Outcome("ok", Checked() if name == "fixed" else Checked("a complaint"))
 
     monkeypatch.setattr("onnxfix.verification.validity.forked", forked)
     found = rung(run(PLAIN, RELU, rungs=["contract"]), "contract")

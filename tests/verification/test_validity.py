@@ -191,7 +191,7 @@ def test_inference_reads_shapes_and_no_weights(
     opened = loading.open_model
     monkeypatch.setattr(loading, "open_model", lambda name, **_: opened(name, large=large))
     with tempfile.TemporaryDirectory() as folder:
-        assert checker.check(str(path), folder) == checker.Complaint()
+        assert checker.check(str(path), folder) == checker.Checked()
         assert sum(item.stat().st_size for item in Path(folder).iterdir()) < (1 << 21)
     assert len(seen) == 2
     assert max(seen) < 100

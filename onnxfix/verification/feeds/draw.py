@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from onnxfix.errors import UsageError
-from onnxfix.verification.feeds.flow import Role
 from onnxfix.verification.feeds.operands import HARMLESS
 from onnxfix.verification.feeds.signature import FLOATS, Input, Signature
 
@@ -35,32 +35,27 @@ def shape_of(known: Signature, one: Input, assignment: Mapping[str, int]) -> tup
     return tuple(2 if size is None else size for size in sizes)
 
 
+@dataclass
 class Draw:
-    """The value of one input in the making: ``rng`` draws it, for an assignment, a seed and a kind of data."""
+    """The value of one input in the making: ``rng`` draws it, for an assignment, a seed and a kind of data. For the
+    others see ``make_inputs``."""
 
-    def __init__(
-        self,
-        known: Signature,
-        one: Input,
-        assignment: dict[str, int],
-        rng: np.random.Generator,
-        seed: int,
-        kind: Kind,
-    ) -> None:
-        self.known, self.one, self.assignment, self.rng, self.seed, self.kind = (
-            known,
-            one,
-            assignment,
-            rng,
-            seed,
-            kind,
-        )
-        self.gain, self.turn = 1.0, 0
-        self.role: Role = known.roles[one.name]
-        self.shape = shape_of(known, one, assignment)
+    known: Signature
+    one: Input
+    assignment: Mapping[str, int]
+    rng: np.random.Generator
+    seed: int
+    kind: Kind
+    gain: float = 1.0
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        self.role, self.name = self.known.roles[self.one.name], self.one.name.lower()
+        self.shape = shape_of(self.known, self.one, self.assignment)
         if math.prod(self.shape) > _MAX_ELEMENTS:
-            raise UsageError(f"input {one.name} of shape {self.shape} is too large to make test data for")
-        self.name = one.name.lower()
+            raise UsageError(
+                f"input {self.one.name} of shape {self.shape} is too large to make test data for"
+            )
 
     def mask(self) -> Array:
         """0 and 1, with at least one 1 in each row: a row without any makes a softmax of nothing but -inf."""
@@ -129,18 +124,19 @@ class Draw:
 
     def put_points(self, flat: Array, points: list[Any]) -> None:
         """Put each of the points into some element, the first ones first, into half of all elements or into all."""
-        if not points or not flat.size:
-            return
         count = flat.size if flat.size <= 2 * len(points) else flat.size // 2
-        for number, place in enumerate(self.rng.permutation(flat.size)[:count]):
-            flat[place] = points[number % len(points)]
+        self._put(flat, points, count)
 
     def put_compared(self, flat: Array, numbers: list[float]) -> None:
         """Put what the model compares the input with into every fourth element of plausible values."""
-        if self.kind != "normal" or not numbers or not flat.size:
-            return
-        for number, place in enumerate(self.rng.permutation(flat.size)[: max(1, flat.size // 4)]):
-            flat[place] = numbers[number % len(numbers)]
+        if self.kind == "normal":
+            self._put(flat, numbers, max(1, flat.size // 4))
+
+    def _put(self, flat: Array, values: list[Any], count: int) -> None:
+        """Put values, the first ones first, into so many elements in random places."""
+        if values and flat.size:
+            for number, place in enumerate(self.rng.permutation(flat.size)[:count]):
+                flat[place] = values[number % len(values)]
 
     def put(self, flat: Array, edges: list[Any], part: int) -> None:
         """Put edge values into every ``part``-th element, in random order and places; everywhere into a short one."""

@@ -64,9 +64,7 @@ def make_inputs(
             continue
         # Each input has a stream of its own: another input more or less does not change it.
         rng = np.random.default_rng([seed & 0xFFFFFFFF, zlib.crc32(one.name.encode()), KINDS.index(kind)])
-        draw = Draw(known, one, dict(assignment), rng, seed, kind)
-        draw.gain, draw.turn = gain, turn
-        made[one.name] = _value(draw)
+        made[one.name] = _value(Draw(known, one, assignment, rng, seed, kind, gain, turn))
     return made
 
 
@@ -91,7 +89,9 @@ def _tensor(draw: Draw) -> Array:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(draw.one.elem)
         return np.full(draw.shape, pinned).astype(dtype)
     if draw.one.elem == onnx.TensorProto.STRING:
-        return _strings(draw)
+        words = draw.known.strings or ["onnx", "", "a b", "Straße", "0"]
+        flat = [words[i] for i in draw.rng.integers(0, len(words), math.prod(draw.shape))]
+        return np.array(flat, dtype=object).reshape(draw.shape)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(draw.one.elem)
     if draw.one.elem == onnx.TensorProto.BOOL:
         return _bools(draw)
@@ -101,12 +101,6 @@ def _tensor(draw: Draw) -> Array:
     if "int" in dtype.name:
         return integers(draw, dtype).astype(dtype).reshape(draw.shape)
     return floats(draw, dtype).astype(dtype).reshape(draw.shape)
-
-
-def _strings(draw: Draw) -> Array:
-    words = draw.known.strings or ["onnx", "", "a b", "Straße", "0"]
-    flat = [words[i] for i in draw.rng.integers(0, len(words), math.prod(draw.shape))]
-    return np.array(flat, dtype=object).reshape(draw.shape)
 
 
 def _bools(draw: Draw) -> Array:
@@ -175,14 +169,8 @@ def plain_floats(draw: Draw, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
         edges = [0.0, -0.0, 1e-3 if narrow else 1e-30, 100.0 if narrow else 1e4, -1.0, 0.5, 2.5]
         if draw.kind == "extreme":
             top = {1: 100.0, 2: 6e4}.get(dtype.itemsize, 3e38)
-            edges += [
-                top,
-                -top,
-                3e9 if not narrow else 3e4,
-                -3e9 if not narrow else -3e4,
-                16777217.0,
-                1e-45,
-            ]
+            large = 3e4 if narrow else 3e9
+            edges += [top, -top, large, -large, 16777217.0, 1e-45]
             edges = [edge for edge in edges if abs(edge) <= top]
         draw.put(flat, edges, 3)
     draw.put_compared(values.reshape(-1), list(draw.role.compared))

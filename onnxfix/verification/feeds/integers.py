@@ -12,20 +12,22 @@ import numpy as np
 from onnxfix.verification.feeds.draw import Array, Draw
 
 #: Uses as a size or a count: a large value would mean a large tensor or a long loop.
-_SIZES = {
-    "size",
-    "reshape",
-    "expand",
-    "repeat",
-    "limit",
-    "start",
-    "one",
-    "pads",
-    "split",
-    "depth",
-    "scales",
-    "length",
-}
+_SIZES = frozenset(
+    (
+        "size",
+        "reshape",
+        "expand",
+        "repeat",
+        "limit",
+        "start",
+        "one",
+        "pads",
+        "split",
+        "depth",
+        "scales",
+        "length",
+    )
+)
 #: Operands that must suit the shape of the data: (that shape, how many numbers) -> the numbers.
 _FROM_DATA: dict[str, Callable[[tuple[int, ...], int], list[int]]] = {
     "grid": lambda data, count: [*data[:1], *range(1, count)],  # AffineGrid: the batch of theta, then free
@@ -121,36 +123,20 @@ def _shape_like(draw: Draw, sort: str) -> Array:
 
 
 def _ints(draw: Draw, dtype: np.dtype[Any]) -> Array:
-    info = np.iinfo(dtype) if dtype.kind in "iu" else onnx_iinfo(dtype)
-    low, high = max(info[0], -50) if isinstance(info, tuple) else max(int(info.min), -50), 50
-    least, most = info if isinstance(info, tuple) else (int(info.min), int(info.max))
-    values = draw.rng.integers(low, min(high, most) + 1, draw.shape).astype(object)
+    least, most = integer_range(dtype)
+    values = draw.rng.integers(max(least, -50), min(50, most) + 1, draw.shape).astype(object)
     flat = values.reshape(-1)
     edges = [0, 1, -1, least if most < 1 << 15 else -129, most if most < 1 << 15 else 300]
     if draw.kind == "extreme":
-        edges = [
-            least,
-            most,
-            0,
-            -1,
-            1,
-            2**31 - 1,
-            -(2**31),
-            2**31,
-            2**24 + 1,
-            2**53 + 1,
-            255,
-            256,
-            -129,
-            65536,
-        ]
+        limits = [2**31 - 1, -(2**31), 2**31, 2**24 + 1, 2**53 + 1]
+        edges = [least, most, 0, -1, 1, *limits, 255, 256, -129, 65536]
     draw.put(flat, [edge for edge in edges if least <= edge <= most], 2)
     draw.put_compared(flat, [number for number in draw.role.compared if least <= number <= most])
     draw.put_points(flat, [round(point) for point in draw.points(least, most)])
     return flat.reshape(draw.shape)
 
 
-def onnx_iinfo(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Least and greatest value of an integer type that numpy has no name for, such as int4."""
+def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Least and greatest value of an integer type, also of one that numpy has no name for, such as int4."""
     info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     return int(info.min), int(info.max)

@@ -9,20 +9,23 @@ enough, as in ``flow``: it shapes test inputs and proves nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 from onnx import TensorProto, helper
 
-from onnxfix.verification.feeds.backward import Backward
-from onnxfix.verification.feeds.flow import Key, Site
+from onnxfix.files import tensors
+from onnxfix.verification.feeds.flow import Flow, Key, Site
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_SMALL = 1 << 16  # bytes of a constant that is looked at
 _MOST_POINTS = 64
 _MOST_STEPS = 64
 """Nodes on the path from a quantizer to an input, and as many places where paths part."""
@@ -56,6 +59,87 @@ class Quantizers:
     hidden: int = 0
 
 
+class _Backward:
+    """A model's flow, read backward."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def sites(self, op_types: Collection[str]) -> Iterator[Site]:
+        """The nodes of these operators, in subgraphs and functions too."""
+        calls = self._flow.functions
+        found = (site for site in self._flow.sites if site.node.op_type in op_types)
+        return (site for site in found if (site.node.domain, site.node.op_type) not in calls)
+
+    def site_of(self, key: Key) -> Site | None:
+        """The node that makes a value."""
+        return self._makers.get(key)
+
+    def sources(self, key: Key) -> list[Key]:
+        """The values that this one holds, unchanged or merely rounded."""
+        return self._kept_from.get(key, [])
+
+    def is_main(self, key: Key) -> bool:
+        """Whether it is a value of the main graph."""
+        return key[0] == self._flow.main.number
+
+    def reached_from(self, name: str) -> set[Key]:
+        """The values that are computed from a graph input."""
+        return self._flow.reach((self._flow.main.number, name), (self._flow.keeps, self._flow.changes))
+
+    def constants(self, key: Key | None) -> list[npt.NDArray[Any]]:
+        """The small constants that a value may be: one, unless it is a function's and that is called several times;
+        none where it may be computed."""
+        found: list[npt.NDArray[Any]] = []
+        stack, seen = ([key] if key is not None else []), set[Key]()
+        while stack:
+            one = stack.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            tensor = self._tensor(one)
+            array = tensors.to_array(tensor, None, _SMALL) if tensor is not None else None
+            if array is not None:
+                found.append(array)
+                continue
+            site = self._makers.get(one)
+            formal = site is None or (site.node.domain, site.node.op_type) in self._flow.functions
+            sources = self.sources(one) if formal or (site and site.node.op_type == "Identity") else []
+            if tensor is not None or not sources:
+                return []
+            stack.extend(sources)
+        return found
+
+    def _tensor(self, key: Key) -> onnx.TensorProto | None:
+        """The tensor of an initializer or a Constant; None of any other value."""
+        scope, node = self._flow.scopes[key[0]], self._flow.scopes[key[0]].makers.get(key[1])
+        if node is not None and node.op_type == "Constant":
+            for attribute in node.attribute:
+                if attribute.name in ("value", "value_float", "value_int"):
+                    return _constant(attribute)
+        return scope.tensors.get(key[1])
+
+    @cached_property
+    def _makers(self) -> dict[Key, Site]:
+        return {key: site for site in self._flow.sites for key in site.outputs if key is not None}
+
+    @cached_property
+    def _kept_from(self) -> dict[Key, list[Key]]:
+        found: dict[Key, list[Key]] = {}
+        for source, targets in self._flow.keeps.items():
+            for target in targets:
+                found.setdefault(target, []).append(source)
+        return found
+
+
+def _constant(attribute: onnx.AttributeProto) -> onnx.TensorProto:
+    if attribute.HasField("t"):
+        return attribute.t
+    if attribute.name == "value_int":
+        return onnx.helper.make_tensor("", onnx.TensorProto.INT64, [], [attribute.i])
+    return onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [], [attribute.f])
+
+
 @dataclass(frozen=True)
 class _Step:
     """A value on the way back: the quantizer sees ``gain`` times it plus ``offset``."""
@@ -65,49 +149,42 @@ class _Step:
     offset: float = 0.0
 
 
-def find(flow: Backward, inputs: Mapping[str, int]) -> Quantizers:
+def find(whole: Flow, inputs: Mapping[str, int]) -> Quantizers:
     """The quantizers of a model whose scale and zero point are constants; ``inputs`` are its graph inputs with their
     element types."""
+    flow = _Backward(whole)
     points: dict[str, dict[float, None]] = {name: {} for name in inputs}
-    inside: list[tuple[Range, Key]] = []
-    hidden = 0
+    computed: list[
+        tuple[Key, tuple[float, float, float]]
+    ] = []  # data that no input determines, and their limits
     for site in flow.sites(("QuantizeLinear",)):
-        known = _limits(flow, site, 1, 2)
-        if known is None:
+        limits = _limits(flow, site, 1, 2)
+        if limits is None:
             continue
         reached = False
         for name, step, more in _ways(flow, _at(site, 0), inputs):
-            values = [*more, *(point for one in known for point in one.points())]
-            points[name].update(dict.fromkeys(_before(step, values)))
+            values = [*more, *(point for one in limits for point in one.points())]
+            fed = ((value - step.offset) / step.gain for value in values)
+            points[name].update(dict.fromkeys(filter(math.isfinite, fed)))
             reached = True
         if not reached and site.inputs[0] is not None:
-            hidden += _add(inside, flow, site.inputs[0], _widest(known))
+            one = max(limits, key=lambda limits: limits.scale)
+            ends = (one.least - one.zero) * one.scale, (one.most - one.zero) * one.scale
+            computed.append((site.inputs[0], (*ends, 0.0)))
     for op_type, (scale, zero) in _PRODUCTS.items():
         for site in flow.sites((op_type,)):
-            known = _limits(flow, site, scale, zero)
-            if known is not None and site.outputs[0] is not None:
-                first = known[0]
-                hidden += _add(inside, flow, site.outputs[0], (first.least, first.most, first.zero))
-    chosen = {name: _spread(list(values)) for name, values in points.items() if values}
-    return Quantizers(chosen, *_reachable(flow, inside, inputs), hidden)
-
-
-def _add(
-    inside: list[tuple[Range, Key]], flow: Backward, key: Key, limits: tuple[float, float, float]
-) -> int:
-    """Note a quantizer whose data is computed; returns 1 where nobody can look at them."""
-    if not flow.is_main(key):
-        return 1
-    inside.append((Range(key[1], *limits), key))
-    return 0
-
-
-def _reachable(
-    flow: Backward, inside: list[tuple[Range, Key]], inputs: Mapping[str, int]
-) -> tuple[tuple[Range, ...], frozenset[str]]:
-    keys = {key for _, key in inside}
-    scaled = frozenset(name for name in inputs if keys and keys & flow.reached_from(name))
-    return tuple(dict.fromkeys(one for one, _ in inside)), scaled
+            limits = _limits(flow, site, scale, zero)
+            if limits is not None and site.outputs[0] is not None:
+                computed.append((site.outputs[0], (limits[0].least, limits[0].most, limits[0].zero)))
+    main = {key: None for key, _ in computed if flow.is_main(key)}
+    inside = dict.fromkeys(Range(key[1], *ends) for key, ends in computed if key in main)
+    hidden = sum(key not in main for key, _ in computed)
+    scaled = frozenset(name for name in inputs if main and main.keys() & flow.reached_from(name))
+    chosen: dict[str, tuple[float, ...]] = {}
+    for name, known in points.items():
+        if known:  # of many values, those of all quantizers in turn
+            chosen[name] = tuple(known)[:: max(1, math.ceil(len(known) / _MOST_POINTS))]
+    return Quantizers(chosen, tuple(inside), scaled, hidden)
 
 
 @dataclass(frozen=True)
@@ -132,14 +209,12 @@ class _Limits:
         return ((number - self.zero) * self.scale for number in numbers)
 
 
-def _widest(known: list[_Limits]) -> tuple[float, float, float]:
-    one = max(known, key=lambda limits: limits.scale)
-    return (one.least - one.zero) * one.scale, (one.most - one.zero) * one.scale, 0.0
-
-
-def _limits(flow: Backward, site: Site, scale: int, zero: int) -> list[_Limits] | None:
+def _limits(flow: _Backward, site: Site, scale: int, zero: int) -> list[_Limits] | None:
     """The limits of a quantizer, for the greatest and the least of its scales; None where they are not constant."""
-    scales = [array for array in flow.constants(_at(site, scale)) if _numbers(array)]
+    found = (
+        array for array in flow.constants(_at(site, scale)) if "float" in array.dtype.name and array.size
+    )
+    scales = [array for array in found if np.isfinite(array.astype(np.float64)).all()]
     zeros = flow.constants(_at(site, zero))
     if not scales or (_at(site, zero) is not None and not zeros):
         return None
@@ -158,12 +233,6 @@ def _limits(flow: Backward, site: Site, scale: int, zero: int) -> list[_Limits] 
 
 def _at(site: Site, place: int) -> Key | None:
     return site.inputs[place] if place < len(site.inputs) else None
-
-
-def _numbers(array: npt.NDArray[Any]) -> bool:
-    return (
-        "float" in array.dtype.name and array.size > 0 and bool(np.isfinite(array.astype(np.float64)).all())
-    )
 
 
 def _few(array: npt.NDArray[Any]) -> set[float]:
@@ -187,7 +256,7 @@ def _ends(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def _ways(
-    flow: Backward, start: Key | None, inputs: Mapping[str, int]
+    flow: _Backward, start: Key | None, inputs: Mapping[str, int]
 ) -> Iterator[tuple[str, _Step, tuple[float, ...]]]:
     """The graph inputs whose values reach a quantizer by moves and simple arithmetic, with how they do, and the bounds
     of the Clips on the way, as the quantizer sees them."""
@@ -214,7 +283,7 @@ def _ways(
         stack.extend(_undone(flow, site, step))
 
 
-def _undone(flow: Backward, site: Site, step: _Step) -> Iterator[_Step]:
+def _undone(flow: _Backward, site: Site, step: _Step) -> Iterator[_Step]:
     """The step before an addition or a product with a constant: ``gain * (factor * x + term) + offset``."""
     op_type, inputs = site.node.op_type, site.inputs
     if op_type in _NEGATIVE and inputs and inputs[0] is not None:
@@ -249,7 +318,7 @@ def _middle(constants: list[npt.NDArray[Any]]) -> float | None:
     return float(flat[flat.size // 2]) if math.isfinite(flat[flat.size // 2]) else None
 
 
-def _bounds(flow: Backward, site: Site) -> Iterator[float]:
+def _bounds(flow: _Backward, site: Site) -> Iterator[float]:
     """The bounds of a Clip, attributes before opset 11."""
     if site.node.op_type != "Clip":
         return
@@ -258,17 +327,3 @@ def _bounds(flow: Backward, site: Site) -> Iterator[float]:
         if value is not None:
             yield value
     yield from (one.f for one in site.node.attribute if one.name in ("min", "max") and math.isfinite(one.f))
-
-
-def _before(step: _Step, values: list[float]) -> Iterator[float]:
-    """The values of the input that the quantizer sees as ``values``."""
-    for value in values:
-        found = (value - step.offset) / step.gain
-        if math.isfinite(found):
-            yield found
-
-
-def _spread(values: list[float]) -> tuple[float, ...]:
-    """At most so many of the values, those of all quantizers in turn."""
-    step = max(1, math.ceil(len(values) / _MOST_POINTS))
-    return tuple(values[::step])

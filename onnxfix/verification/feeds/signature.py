@@ -18,7 +18,6 @@ from onnxfix.shapes import dimnames
 from onnxfix.sizes.limits import Limit, limits_of, within
 from onnxfix.sizes.search import Search
 from onnxfix.verification.feeds import quantizers
-from onnxfix.verification.feeds.backward import Backward
 from onnxfix.verification.feeds.flow import Dim, Flow, Role, dims_of
 from onnxfix.verification.feeds.operands import HARMLESS
 
@@ -80,7 +79,7 @@ class Signature:
     @cached_property
     def quantizers(self) -> quantizers.Quantizers:
         """What the model quantizes, and values of its inputs that show where that saturates."""
-        return quantizers.find(Backward(self._flow), {one.name: one.elem for one in self.inputs})
+        return quantizers.find(self._flow, {one.name: one.elem for one in self.inputs})
 
     @property
     def pins(self) -> tuple[tuple[str, bytes], ...]:
@@ -185,7 +184,6 @@ def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Inpu
 
 
 def _digest(value: Any) -> bytes:
-
     content = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
     return hashlib.blake2b(f"{value.dtype}{value.shape}".encode() + content).digest()
 

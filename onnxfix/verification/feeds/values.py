@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from onnxfix import dtypes
 from onnxfix.errors import UsageError
-from onnxfix.verification.feeds.integers import onnx_iinfo
+from onnxfix.verification.feeds.integers import integer_range
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +32,11 @@ def array_of(where: str, elem: int, value: Any) -> Array:
         return np.array(flat, dtype=object).reshape(shape)
     if elem == TensorProto.BOOL:
         return np.array(flat, dtype=bool).reshape(shape)
-    outside = _outside_integers(dtype, flat) if "int" in dtype.name else _outside_floats(dtype, flat)
+    if "int" in dtype.name:
+        least, most = integer_range(dtype)
+        outside = [one for one in flat if not least <= one <= most]
+    else:
+        outside = _outside_floats(dtype, flat)
     if outside:
         raise UsageError(f"{where}: {outside[0]!r} is outside the range of {name}")
     wide: Any = object if "int" in dtype.name else complex if dtype.kind == "c" else float
@@ -75,14 +79,6 @@ def _fits(elem: int, one: Any) -> bool:
     if "int" in dtype.name:
         return isinstance(one, int) or (isinstance(one, float) and one.is_integer())
     return dtype.kind == "c" or not isinstance(one, complex)
-
-
-def _outside_integers(dtype: np.dtype[Any], flat: list[Any]) -> list[Any]:
-    if dtype.kind in "iu":
-        least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    else:
-        least, most = onnx_iinfo(dtype)
-    return [one for one in flat if not least <= one <= most]
 
 
 def _outside_floats(dtype: np.dtype[Any], flat: list[Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import os
@@ -267,14 +268,6 @@ def _silent(error: BaseException) -> bool:
     return False
 
 
-def _resolve(target: str) -> Callable[..., Any]:
-    module, _, name = target.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
-
-
 def write_frame(stream: io.RawIOBase, payload: bytes) -> None:
     """Write ``payload`` after its length. Streams are raw: a buffered one has a lock, and a fork of this process that
     closes it would wait forever for a thread that does not exist there."""
@@ -335,8 +328,11 @@ def note(text: str, *, share: bool = False) -> None:
         write_frame(_Link.replies, pickle.dumps(("share" if share else "note", text)))
 
 
-def _dispatch(target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _resolve(target)(*args, **kwargs)
+def _call(target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call "package.module:function"."""
+    module, _, name = target.partition(":")
+    function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    return function(*args, **kwargs)  # type: ignore[operator]
 
 
 def serve(*, forked: bool = False) -> None:
@@ -371,7 +367,7 @@ def serve(*, forked: bool = False) -> None:
                 here.allow_maps()
             with contextlib.suppress(OSError):  # foreign code may have closed it
                 os.write(2, _CALL_BEGINS)
-            reply = here.invoke(_dispatch, (target, args, kwargs), {})
+            reply = here.invoke(_call, (target, args, kwargs), {})
         except BaseException as error:  # the request itself cannot be unpickled here
             reply = here._failure(error)
         arm(0.0)

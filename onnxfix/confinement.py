@@ -432,8 +432,8 @@ _KEPT = (0, 1, 2, 3, 4, 14, 15, 23, 24)
 """chown, dac_override, dac_read_search, fowner, fsetid; ipc_lock, ipc_owner; sys_nice, sys_resource."""
 
 
-def _drop_capabilities(libc: Any) -> bool:
-    """Give up all of the superuser's rights but those about files, memory and priorities. Returns whether none is left.
+def _drop_capabilities(libc: Any) -> None:
+    """Give up all of the superuser's rights but those about files, memory and priorities.
 
     With them a child of root could read other processes and change the machine. Other users have none to give up.
     """
@@ -443,12 +443,10 @@ def _drop_capabilities(libc: Any) -> bool:
     kept = sum(1 << number for number in _KEPT)
     head = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION, 0))
     data = ctypes.create_string_buffer(24)
-    try:
-        if libc.capget(head, data) != 0:
-            return False
-        had = struct.unpack_from("=6I", data)
-        left = tuple(value & (kept if at < 3 else 0) for at, value in enumerate(had))
-        struct.pack_into("=6I", data, 0, *left)
-        return left == had or libc.capset(head, data) == 0
-    except AttributeError:  # a C library without these functions
-        return False
+    with contextlib.suppress(AttributeError):  # a C library without these functions
+        if libc.capget(head, data) == 0:
+            had = struct.unpack_from("=6I", data)
+            struct.pack_into(
+                "=6I", data, 0, *(value & (kept if at < 3 else 0) for at, value in enumerate(had))
+            )
+            libc.capset(head, data)

@@ -7,6 +7,8 @@ Children are given what is left at most, and loops of this process ask ``check``
 from __future__ import annotations
 
 import contextlib
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -66,55 +68,30 @@ def least(seconds: float) -> float:
 def watched() -> Iterator[None]:
     """Interrupt what happens in the context if it goes on ``GRACE`` seconds after the limit.
 
-    ``Expired`` is raised between two instructions of Python in the thread that entered the context, as an interrupt is:
-    one long call of C code is not cut short, and Python drops what is raised in a destructor.
+    ``Expired`` is raised by an alarm between two instructions of Python, as an interrupt is: one long call of C code is
+    not cut short, and Python drops what is raised in a destructor. Other threads than the main one have no alarm, nor
+    has Windows.
     """
-    rest = left()
-    if rest is None:
+    rest, began = left(), time.monotonic()
+    main = threading.current_thread() is threading.main_thread()
+    if sys.platform == "win32" or rest is None or not main:
         yield
         return
-    watch = _Watch(rest + GRACE)
+    active = True
+
+    def expire(*_: object) -> None:
+        if active:
+            raise Expired
+
+    handler = signal.signal(signal.SIGALRM, expire)
+    earlier, _ = signal.setitimer(signal.ITIMER_REAL, max(rest + GRACE, 1e-6))
     try:
         try:
-            watch.start()
             yield
         finally:
-            watch.stop()
-    finally:
-        watch.stop()  # again: the interrupt may have come at the first instruction of the other call
-
-
-class _Watch:
-    """Raises ``Expired`` in the thread that made it, so many seconds after its start, unless it is stopped before."""
-
-    def __init__(self, seconds: float) -> None:
-        self._thread = threading.get_ident()
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._timer = threading.Timer(seconds, self._fire)
-        self._timer.daemon = True
-
-    def start(self) -> None:
-        """Raise after the seconds."""
-        self._timer.start()
-
-    def stop(self) -> None:
-        """Nothing is raised after this. An ``Expired`` on its way may be raised here, and then stop again."""
-        with self._lock:
-            self._stopped = True
-            self._timer.cancel()
-        # What is on its way arrives here and not later. To take it back is no option: CPython 3.11 then runs into an
-        # endless loop where calls are traced.
-        for _ in range(100):
-            pass
-
-    def _fire(self) -> None:
-        with self._lock:
-            if not self._stopped:
-                _raise_in(self._thread)
-
-
-def _raise_in(thread: int) -> None:
-    import ctypes  # lazy: start-up, seldom used
-
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Expired))
+            active = False
+    finally:  # also where the alarm rang at the first instruction of the other block
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
+        if earlier:  # that of a context around this one
+            signal.setitimer(signal.ITIMER_REAL, max(earlier - (time.monotonic() - began), 1e-6))

@@ -1,8 +1,7 @@
 """Run something that may crash, hang or eat memory in a child process that can be killed.
 
 ONNX Runtime, onnx's C++ code and TensorRT do all three on real models. ``Worker`` keeps one child for many calls
-(``python -m onnxfix._child``, or one of ``spares``); ``run`` uses one for a single call. ``forks.forked`` guards a
-function of this process by ``os.fork``.
+(``python -m onnxfix._child``, or one of ``spares``). ``forks.forked`` guards a function of this process by ``os.fork``.
 
 The child talks by length-prefixed pickles over copies of its stdin and stdout, made before foreign code can
 print: file descriptor 1 then points at stderr, whose last bytes are kept for the message.
@@ -42,19 +41,12 @@ __all__ = [
     "default_memory_mb",
     "note",
     "one_line",
-    "run",
     "shared",
-    "within",
 ]
 
 
 WATCHERS: list[Callable[[str], None]] = []
 """Called with how far the step of a child is, and with "" when that is over."""
-
-
-def within(memory_mb: int) -> str:
-    """A child's memory limit as text, and how to change it."""
-    return f"memory is limited to {memory_mb} MiB: --memory-limit sets it"
 
 
 _Process = subprocess.Popen[bytes] | spares.Spare
@@ -67,14 +59,6 @@ def _kill_group(process: _Process, owner: int) -> None:
     if process.returncode is None:  # not reaped, so that its id cannot belong to another process
         system.kill(process)
     process.wait()
-
-
-def _await_death(process: _Process, seconds: float = 5.0) -> None:
-    """Wait for the child to end by itself, without reaping it: its group has yet to be killed."""
-    deadline = time.monotonic() + seconds
-    with contextlib.suppress(ChildProcessError):
-        while system.ended(process.pid) is False and time.monotonic() < deadline:
-            time.sleep(0.002)
 
 
 def _pump_replies(stream: io.RawIOBase, into: queue.SimpleQueue[bytearray | None]) -> None:
@@ -369,7 +353,6 @@ class Worker:
                 deadline.check()
                 return Outcome("timeout", message=_late(timeout), note=last)
             if frame is None:
-                _await_death(child.process)
                 self._child = None
                 self._posted.clear()
                 code = child.close()
@@ -387,15 +370,14 @@ class Worker:
 
     def _limited(self, outcome: Outcome) -> Outcome:
         """The outcome, with the limit in the message if memory ran out."""
-        return (
-            replace(outcome, message=self.starved(outcome.message)) if outcome.status == "memory" else outcome
-        )
+        lack = outcome.status == "memory"
+        return replace(outcome, message=self.starved(outcome.message)) if lack else outcome
 
     def starved(self, error: str) -> str:
         """The message of an out-of-memory error in the child, with the limit and how to change it."""
         if self.limit_mb is None:
             return error
-        limit = within(self.limit_mb)
+        limit = f"memory is limited to {self.limit_mb} MiB: --memory-limit sets it"
         return error if limit in error else f"{error} ({limit})"
 
 
@@ -419,9 +401,3 @@ def close_shared() -> None:
     if getattr(_SHARED, "owner", 0) == os.getpid():
         for worker in _SHARED.workers.values():
             worker.close()
-
-
-def run(target: str, *, timeout: float, memory_mb: int | None = None, **kwargs: Any) -> Outcome:
-    """Call ``target`` ("package.module:function") once, in a child of its own. See ``Worker.call``."""
-    with Worker(memory_mb=memory_mb) as worker:
-        return worker.call(target, timeout=timeout, **kwargs)

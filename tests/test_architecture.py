@@ -105,8 +105,12 @@ HEAVY = {
     "tensorrt",
     "tensorrt_rtx",
 }
-HOME = {"onnxfix.backend.interface": "onnx.backend"}
-"""A module that is nothing but the adapter to a heavy one, which may load it."""
+HOME = {
+    "onnxfix.backend.interface": "onnx.backend",
+    "onnxfix.backends.reference_legacy": "onnx.reference",
+    "onnxfix.backends.reference_ops": "onnx.reference",
+}
+"""Modules that are nothing but adapters to a heavy one, which they may load."""
 OPTIONAL = {"onnxfix.fleet.ray", "onnxfix.fleet.remote"}
 """Packages that only ``--ray`` and URLs load."""
 RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)

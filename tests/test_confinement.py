@@ -19,7 +19,7 @@ import pytest
 from onnxfix import confinement
 from onnxfix.confinement import InForce, Policy
 from onnxfix.forks import forked
-from onnxfix.sandbox import Worker, run
+from onnxfix.sandbox import Worker
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("new_children")
@@ -142,7 +142,9 @@ def test_a_program_that_a_fork_starts_has_no_network_either() -> None:
 @pytest.mark.slow
 @needs
 def test_a_worker_is_confined() -> None:
-    assert run("onnxfix.confinement:in_force", timeout=PATIENCE).value == InForce(True, True, True)
+    with Worker() as worker:
+        found = worker.call("onnxfix.confinement:in_force", timeout=PATIENCE)
+    assert found.value == InForce(True, True, True)
 
 
 def test_the_switch_turns_it_off_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

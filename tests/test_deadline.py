@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import sys
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -74,6 +75,12 @@ def count_for_ever() -> None:
         number += 1
 
 
+def alarm() -> None:
+    """The last resort of a child."""
+    os.kill(os.getpid(), signal.SIGALRM)
+    hang()
+
+
 def test_code_that_does_not_look_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline, "GRACE", 0.02)
     with pytest.raises(Expired), deadline.within(0.02), deadline.watched():
@@ -100,13 +107,26 @@ def test_code_that_ends_in_time_is_not_interrupted(monkeypatch: pytest.MonkeyPat
             except Expired:
                 continue
     time.sleep(0.1)  # nothing is on its way any more
-    calls: list[str] = []
-    sys.setprofile(lambda frame, event, argument: calls.append(event))
-    try:
-        hang_not()  # ran for ever where an interrupt had been taken back
-    finally:
-        sys.setprofile(None)
-    assert calls
+
+
+def count_twice() -> None:
+    with contextlib.suppress(Expired), deadline.within(0.02), deadline.watched():
+        count_for_ever()
+    count_for_ever()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
+def test_the_limit_around_another_one_still_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "GRACE", 0.02)
+    handler = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(Expired), deadline.within(0.3), deadline.watched():
+        count_twice()
+    assert signal.getsignal(signal.SIGALRM) is handler
+
+
+def test_a_fork_inside_a_limit_still_ends_by_its_own_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deadline.within(PATIENCE), deadline.watched():
+        assert forked(alarm, timeout=PATIENCE).status == "timeout"
 
 
 @pytest.mark.slow

@@ -169,6 +169,11 @@ CASES = [
 ]
 
 
+def run_once(target: str, *, timeout: float, memory_mb: int | None = None, **given: Any) -> Outcome:
+    with Worker(memory_mb=memory_mb) as worker:
+        return worker.call(target, timeout=timeout, **given)
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     with Worker(memory_mb=600) as started:
@@ -291,7 +296,7 @@ def test_an_idle_child_that_died_is_replaced() -> None:
 @linux
 def test_a_failure_without_a_reason_is_a_lack_of_memory_where_there_is_none() -> None:
     for megabytes, status in ((230, "memory"), (1, "error")):
-        outcome = sandbox.run(f"{HERE}:fail_silently", timeout=60.0, memory_mb=256, megabytes=megabytes)
+        outcome = run_once(f"{HERE}:fail_silently", timeout=60.0, memory_mb=256, megabytes=megabytes)
         assert outcome.status == status, outcome
 
 
@@ -309,11 +314,6 @@ def test_a_system_that_starts_no_more_threads_is_no_fault_of_ours() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     (line,) = done.stdout.splitlines()
     assert line.startswith("m.onnx: the system starts no more threads: ")
-
-
-def test_one_shot() -> None:
-    assert sandbox.run(f"{HERE}:echo", timeout=PATIENCE, value=5) == Outcome("ok", 5)
-    assert sandbox.run(f"{HERE}:segfault", timeout=PATIENCE).status == "crash"
 
 
 def test_without_fork_a_subprocess_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,16 +396,6 @@ def test_no_zombies_and_no_descriptors_are_left() -> None:
         forked(echo, timeout=PATIENCE)
     assert set(children()) == processes
     assert descriptors() <= before
-
-
-def test_closing_closes_the_pipes() -> None:
-    worker = Worker()
-    worker.start()
-    child = worker._child
-    assert child is not None
-    worker.close()
-    assert [stream.closed for stream in child._streams] == [True] * 3
-    assert child.process.returncode == -signal.SIGKILL
 
 
 @linux
@@ -519,21 +509,8 @@ def test_a_fork_of_the_owner_does_not_kill_the_worker() -> None:
 def test_the_users_folder_shadows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pickle.py").write_text("raise SystemExit('shadowed')")
     monkeypatch.chdir(tmp_path)
-    outcome = sandbox.run("os:getcwd", timeout=PATIENCE)
+    outcome = run_once("os:getcwd", timeout=PATIENCE)
     assert outcome == Outcome("ok", str(tmp_path))
-
-
-@pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid, which Windows and macOS have not")
-def test_a_call_never_takes_the_lock_that_closing_needs() -> None:
-    """An interrupt between taking it and the block that releases it again would leave it taken for good."""
-    with Worker() as worker:
-        assert worker.call("os:getpid", timeout=PATIENCE).ok
-        first = worker.pid
-        assert worker._child is not None
-        lock = worker._child.process._waitpid_lock  # type: ignore[attr-defined]
-        with lock:
-            outcome = worker.call("os:getpid", timeout=PATIENCE)
-        assert (outcome.value, worker.pid) == (first, first)
 
 
 class Unspeakable(Exception):
@@ -548,7 +525,7 @@ def fail_unspeakably() -> None:
 
 
 def test_an_exception_whose_text_does_not_fit_into_memory_is_a_lack_of_memory() -> None:
-    limit = sandbox.run(f"{HERE}:fail_unspeakably", timeout=PATIENCE, memory_mb=256)
+    limit = run_once(f"{HERE}:fail_unspeakably", timeout=PATIENCE, memory_mb=256)
     assert (limit.status, limit.message) == (
         "memory",
         "MemoryError (memory is limited to 256 MiB: --memory-limit sets it)",

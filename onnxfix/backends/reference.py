@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnxfix import walk
 from onnxfix.backends import Unsupported
-from onnxfix.backends.reference_legacy import legacy
-from onnxfix.backends.reference_ops import corrected
-from onnxfix.backends.reference_quantized import quantized
 from onnxfix.sandbox import one_line
 
 if TYPE_CHECKING:
     import onnx
-    from onnx.reference import ReferenceEvaluator
+
+    from onnxfix.backends.reference_ops import Evaluator
 
 #: Element-operations that the evaluator does in about ten seconds. Measured: 20-100 million a second for
 #: element-wise operators, far fewer for the ones written as Python loops, which the timeout then stops.
@@ -32,8 +30,7 @@ def missing() -> str | None:
 
 def warm() -> None:
     """Import the evaluator and its operators."""
-    _watched()
-    _own()
+    importlib.import_module("onnxfix.backends.reference_ops")
 
 
 def load(path: str) -> ReferenceSession:
@@ -64,7 +61,7 @@ class ReferenceSession:
     def traced(self, feed: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
         """Execute, and count by name the elements that are not finite, in the order of computation, those in subgraphs
         and functions included; names without any are left out."""
-        watched, counts = _watched(), dict[str, int]()
+        watched, counts = type(self._evaluator), dict[str, int]()
         watched.counts = counts
         try:
             return self.run(feed), counts
@@ -72,61 +69,11 @@ class ReferenceSession:
             watched.counts = None
 
 
-def _named_alone(names: tuple[str, ...], results: Any) -> tuple[Any, ...]:
-    return tuple(value if name else None for name, value in zip(names, results, strict=False))
-
-
-def _infinite(value: Any) -> int:
-    if isinstance(value, (list, tuple)):
-        return sum(map(_infinite, value))
-    if "float" not in getattr(getattr(value, "dtype", None), "name", ""):
-        return 0
-    return int(np.count_nonzero(~np.isfinite(np.asarray(value).astype(np.float64))))
-
-
-def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
+def evaluator(source: str | onnx.ModelProto) -> Evaluator:
     """ONNX's evaluator for a model or its file, with corrected operators."""
-    made: ReferenceEvaluator = _watched()(source)
-    return made
+    from onnxfix.backends.reference_ops import Evaluator  # lazy: start-up
 
-
-def _own() -> list[Any]:
-    """The operators that are our own."""
-    return [*corrected(), *quantized(), *legacy()]
-
-
-@functools.cache
-def _watched() -> Any:
-    """The class of evaluators, which onnx makes of subgraphs and functions too: with the corrected operators in all of
-    them, as onnx's own has not in functions, nodes in topological order, and an eye on what is not finite.
-
-    An output that the node leaves out is dropped: onnx 1.23 and older keep it under its empty name, and each later node
-    that leaves out an input reads it there.
-    """
-    from onnx.reference import ReferenceEvaluator  # lazy: start-up
-
-    class Watched(ReferenceEvaluator):
-        counts: ClassVar[dict[str, int] | None] = None
-
-        def __init__(self, proto: Any, **how: Any) -> None:
-            own = how.get("new_ops") or _own()
-            super().__init__(proto, **{**how, "new_ops": own})
-            self.rt_nodes_ = [
-                self.rt_nodes_[number] for number in walk.order([o.onnx_node for o in self.rt_nodes_])
-            ]
-            for node in self.rt_nodes_:
-                node.run = functools.partial(self._watch, node.run, tuple(node.output))
-
-        @classmethod
-        def _watch(cls, run: Any, names: tuple[str, ...], *args: Any, **how: Any) -> Any:
-            results = run(*args, **how)
-            if cls.counts is not None:
-                for name, value in zip(names, results, strict=False):
-                    if count := _infinite(value):
-                        cls.counts[name] = cls.counts.get(name, 0) + count
-            return results if all(names) else _named_alone(names, results)
-
-    return Watched
+    return Evaluator(source)
 
 
 def work(model: onnx.ModelProto, input_elements: int) -> int:

@@ -6,20 +6,17 @@ onnx's own evaluator runs the newest kernel whatever the model imports, and alig
 
 from __future__ import annotations
 
-import functools
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_batch_normalization, op_prelu
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 _BINARY = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
-
-
-@functools.cache
-def legacy() -> tuple[type[Any], ...]:
-    """The broadcasting operators that take a second operand, PRelu, and BatchNormalization."""
-    return (*map(_binary, _BINARY), _prelu(), _batch_norm())
+_BATCH_NORM: Any = op_batch_normalization
 
 
 def _binary(op_type: str) -> type[Any]:
@@ -28,9 +25,7 @@ def _binary(op_type: str) -> type[Any]:
     own = getattr(importlib.import_module(f"onnx.reference.ops.op_{op_type.lower()}"), op_type)
 
     def _run(self: Any, a: Any, b: Any, **unused: Any) -> Any:
-        axis = getattr(
-            self, "axis", None
-        )  # set where the node has it; onnx hands these operators no attributes
+        axis = getattr(self, "axis", None)  # of the node: onnx hands these operators no attributes
         if axis is not None and b.ndim:
             b = _shifted(b, a.ndim - (axis + a.ndim if axis < 0 else axis) - b.ndim)
         return own._run(self, a, b)
@@ -38,46 +33,35 @@ def _binary(op_type: str) -> type[Any]:
     return type(op_type, (own,), {"op_domain": "", "_run": _run})
 
 
-def _prelu() -> type[Any]:
-    """PRelu, whose slope of rank 1 belongs to the channels before opset 7."""
-    from onnx.reference.ops.op_prelu import PRelu as Own  # lazy: start-up
+class PRelu(op_prelu.PRelu):
+    """Its slope of rank 1 belongs to the channels before opset 7."""
 
-    class PRelu(Own):
-        op_domain = ""
+    op_domain = ""
 
-        def _run(self, x: Any, slope: Any, **unused: Any) -> Any:
-            old = self.run_params["opsets"].get("", 7) < 7
-            if old and slope.ndim == 1 and slope.size > 1:
-                slope = _shifted(slope, x.ndim - 2)
-            return super()._run(x, slope)  # type: ignore[no-untyped-call]
-
-    return PRelu
+    def _run(self, x: Any, slope: Any, **unused: Any) -> Any:
+        old = self.run_params["opsets"].get("", 7) < 7
+        if old and slope.ndim == 1 and slope.size > 1:
+            slope = _shifted(slope, x.ndim - 2)
+        return super()._run(x, slope)  # type: ignore[no-untyped-call]
 
 
-def _batch_norm() -> type[Any]:
-    """BatchNormalization. From operator set 7 to 13 it is in training mode where it gives more than one output;
-    onnx's evaluator takes it for training mode throughout."""
-    from onnx.reference.op_run import OpRun  # lazy: start-up
-    from onnx.reference.ops import op_batch_normalization  # lazy: start-up
+class BatchNormalization(OpRun):
+    """From operator set 7 to 13 it is in training mode where it gives more than one output; onnx's evaluator takes it
+    for training mode throughout."""
 
-    own: Any = op_batch_normalization
+    op_domain = ""
 
-    class BatchNormalization(OpRun):
-        op_domain = ""
-
-        def _run(self, *values: Any, **how: Any) -> Any:
-            version = self.run_params["opsets"].get("", 0)
-            # What the newest version has and the node does not comes with its default.
-            known = {**_DEFAULTS, **{name: value for name, value in how.items() if value is not None}}
-            if version >= 14:
-                return own.BatchNormalization_14._run(self, *values, **_some(known, "training_mode"))
-            one = len([name for name in self.onnx_node.output if name]) == 1
-            if version >= 9 and not one:
-                return own.BatchNormalization_9._run(self, *values, **_some(known))
-            known["is_test"] = one if version >= 7 else getattr(self, "is_test", 0)
-            return own.BatchNormalization_6._run(self, *values, **_some(known, "is_test"))
-
-    return BatchNormalization
+    def _run(self, *values: Any, **how: Any) -> Any:
+        version = self.run_params["opsets"].get("", 0)
+        # What the newest version has and the node does not comes with its default.
+        known = {**_DEFAULTS, **{name: value for name, value in how.items() if value is not None}}
+        if version >= 14:
+            return _BATCH_NORM.BatchNormalization_14._run(self, *values, **_some(known, "training_mode"))
+        one = len([name for name in self.onnx_node.output if name]) == 1
+        if version >= 9 and not one:
+            return _BATCH_NORM.BatchNormalization_9._run(self, *values, **_some(known))
+        known["is_test"] = one if version >= 7 else getattr(self, "is_test", 0)
+        return _BATCH_NORM.BatchNormalization_6._run(self, *values, **_some(known, "is_test"))
 
 
 _DEFAULTS = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
@@ -90,3 +74,7 @@ def _some(known: dict[str, Any], *names: str) -> dict[str, Any]:
 def _shifted(array: npt.NDArray[Any], places: int) -> npt.NDArray[Any]:
     """The array with so many dimensions of 1 behind its own."""
     return array.reshape(*array.shape, *[1] * max(places, 0))
+
+
+LEGACY: tuple[type[Any], ...] = (*map(_binary, _BINARY), PRelu, BatchNormalization)
+"""The broadcasting operators that take a second operand, PRelu, and BatchNormalization."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import ModelError
-from onnxfix.graph.overlay import Node, Value
+from onnxfix.graph.overlay import Use, Value
 from onnxfix.model import Model
 from onnxfix.sizes.problem import Problem, problem_of
 from onnxfix.sizes.solve import Sizes, fitted
@@ -131,8 +131,10 @@ def deciding(proto: ModelProto) -> list[Pins]:
         model = Model(proto)
     except ModelError:
         return [{}]
-    single = [value for value in model.main.inputs if _is_single(value)]
-    found = {value.name: _sides(value) if _elem(value) in _INTEGERS else _both(value) for value in single}
+    single = [(value, elem) for value in model.main.inputs if (elem := _single(value))]
+    found = {
+        value.name: _both(value) if elem == TensorProto.BOOL else _sides(value) for value, elem in single
+    }
     named = {name: sides for name, sides in found.items() if sides}
     combined = list(itertools.islice(itertools.product(*named.values()), _MOST + 1))
     if len(combined) > _MOST:
@@ -141,41 +143,28 @@ def deciding(proto: ModelProto) -> list[Pins]:
     return [dict(zip(named, one, strict=True)) for one in combined]
 
 
-def _is_single(value: Value) -> bool:
-    """Whether it is a tensor of one integer or boolean, without a default."""
+def _single(value: Value) -> int:
+    """The element type of a tensor of one integer or boolean, without a default; 0 for any other value."""
     declared = value.declared
     if declared is None or not declared.HasField("tensor_type") or value.initializer is not None:
-        return False
+        return 0
     tensor = declared.tensor_type
-    sizes = [dim.dim_value for dim in tensor.shape.dim]
-    known = tensor.elem_type in (*_INTEGERS, TensorProto.BOOL)
-    return known and tensor.HasField("shape") and all(size == 1 for size in sizes)
-
-
-def _elem(value: Value) -> int:
-    return int(value.declared.tensor_type.elem_type) if value.declared is not None else 0
+    single = tensor.HasField("shape") and all(dim.dim_value == 1 for dim in tensor.shape.dim)
+    return int(tensor.elem_type) if single and tensor.elem_type in (*_INTEGERS, TensorProto.BOOL) else 0
 
 
 def _both(value: Value) -> list[int]:
     """True and False if the value is a condition of an If; else nothing."""
-    pending, seen = [value], {value}
-    while pending:
-        for use in pending.pop().uses:
-            if not use.node.is_onnx:
-                continue
-            if use.node.op_type == "If":
-                return [1, 0]
-            if use.node.op_type in _PASSES or use.node.op_type == "Not":
-                fresh = [out for out in use.node.outputs if out is not None and out not in seen]
-                seen.update(fresh)
-                pending.extend(fresh)
-    return []
+    return [1, 0] if any(use.node.op_type == "If" for use in _uses(value, _PASSES | {"Not"})) else []
 
 
 def _sides(value: Value) -> list[int]:
     """For each constant that the value is compared with: the constant and a number on the other side."""
     known: dict[int, None] = {}
-    for node, other in _compared(value):
+    compared = [use for use in _uses(value, _PASSES) if use.node.op_type in _COMPARES]
+    others = [(use.node, use.node.inputs[1 - use.index]) for use in compared if len(use.node.inputs) == 2]
+    pairs = [(node, other) for node, other in others if other is not None]
+    for node, other in pairs:
         array = other.constant()
         if array is None or array.size != 1:
             continue
@@ -185,25 +174,21 @@ def _sides(value: Value) -> list[int]:
             known[number + 1] = None
         elif node.op_type in ("Less", "GreaterOrEqual"):
             known[number - 1] = None
-    if known and all(node.op_type == "Equal" for node, _ in _compared(value)):
+    if known and all(node.op_type == "Equal" for node, _ in pairs):
         other_one = next((n for n in (min(known) // 2, max(known) + 1) if n not in known), None)
         known.update({} if other_one is None else {other_one: None})
     return list(known)
 
 
-def _compared(value: Value) -> Iterator[tuple[Node, Value]]:
-    """The comparisons that the value reaches, each with the other operand."""
+def _uses(value: Value, passing: Set[str]) -> Iterator[Use]:
+    """The uses of a value by ONNX's operators, and of what ``passing`` operators make of it."""
     pending, seen = [value], {value}
     while pending:
         for use in pending.pop().uses:
-            node = use.node
-            if not node.is_onnx:
+            if not use.node.is_onnx:
                 continue
-            if node.op_type in _COMPARES and len(node.inputs) == 2:
-                other = node.inputs[1 - use.index]
-                if other is not None:
-                    yield node, other
-            elif node.op_type in _PASSES and use.index == 0:
-                fresh = [out for out in node.outputs if out is not None and out not in seen]
+            yield use
+            if use.node.op_type in passing and use.index == 0:
+                fresh = [out for out in use.node.outputs if out is not None and out not in seen]
                 seen.update(fresh)
                 pending.extend(fresh)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxfix import walk
 from onnxfix.errors import ModelError
@@ -184,7 +184,11 @@ def _trim(proto: ModelProto, *, types: bool) -> None:
         graphs.extend(walk.subgraphs(node))
     for graph in graphs:
         _unclaim(graph.value_info, graph.output, () if graph is proto.graph else graph.input, types=types)
-        _densify(graph)
+        for sparse in graph.sparse_initializer:
+            dense = graph.initializer.add(name=sparse.values.name, data_type=sparse.values.data_type)
+            dense.dims.extend(sparse.dims)
+            _empty(dense)
+        graph.ClearField("sparse_initializer")
 
 
 def _unclaim(*infos: Iterable[ValueInfoProto], types: bool) -> None:
@@ -203,11 +207,3 @@ def _unshape(kind: TypeProto) -> None:
         _unshape(getattr(kind, which).elem_type)
     elif which == "map_type":
         _unshape(kind.map_type.value_type)
-
-
-def _densify(graph: GraphProto) -> None:
-    for sparse in graph.sparse_initializer:
-        dense = graph.initializer.add(name=sparse.values.name, data_type=sparse.values.data_type)
-        dense.dims.extend(sparse.dims)
-        _empty(dense)
-    graph.ClearField("sparse_initializer")

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnxfix.backends import ort_cuda
 from onnxfix.causes import ENDED
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Worker
-from onnxfix.verification import remote
 from onnxfix.verification.compare.compare import Metrics, agreement, largest
 from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.ran import ran_of
+from onnxfix.verification.ran import Ran, ran_of
+from onnxfix.verification.request import REMOTE, Request
 from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
-
-if TYPE_CHECKING:
-    from onnxfix.verification.request import Request
 
 #: For the original and the fixed model: execution provider -> nodes, or None where that is not known.
 Places = Sequence[Mapping[str, int] | None]
@@ -84,7 +81,7 @@ def informed(request: Request, result: RungResult) -> RungResult:
     worst = _worst(result.feeds)
     if worst is not None:
         notes.append(f"the largest error is {_error(worst)}")
-    feeds = _telling(request, result)
+    feeds = _choose(request, result)
     if os.environ.get(ort_cuda.TF32_VARIABLE) == "0":
         return replace(result, notes=(*notes, f"TF32 was not tried: {ort_cuda.TF32_VARIABLE}=0 forbids it"))
     if not feeds:
@@ -111,63 +108,56 @@ def _error(worst: Metrics) -> str:
     return f"{worst.max_abs:.2g} (relative {worst.relative:.2g}) in output {worst.name}"
 
 
-def _telling(request: Request, result: RungResult) -> list[tuple[str, Feed | None, dict[str, Any]]]:
-    """The feeds that show rounding best: many plausible values."""
+def _choose(request: Request, result: RungResult) -> list[tuple[FeedResult, dict[str, Any]]]:
+    """The feeds that show rounding best, with their values: many plausible ones."""
     counted = []
     for place, one in enumerate(result.feeds):
         elements = sum(part.elements for part in one.metrics)
-        if (
-            one.status in ("identical", "within")
-            and elements
-            and (one.feed is None or one.feed.kind != "extreme")
-        ):
+        plausible = one.feed is None or one.feed.kind != "extreme"
+        if one.status in ("identical", "within") and elements and plausible:
             counted.append((one.feed is not None and one.feed.kind != "normal", -elements, place))
     chosen = [(result.feeds[place], place) for *_, place in sorted(counted)[:_FEEDS]]
-    return [(one.label, one.feed, _values(request, one.feed, place)) for one, place in chosen]
-
-
-def _values(request: Request, feed: Feed | None, place: int) -> dict[str, Any]:
-    if feed is None:  # the user's feeds are tried in their order, and nothing else is
-        return (request.given or [])[place]
-    return feed.values(request.known)
+    # The user's feeds are tried in their order, and nothing else is.
+    return [
+        (one, (request.given or [])[place] if one.feed is None else one.feed.values(request.known))
+        for one, place in chosen
+    ]
 
 
 def _with_tf32(
-    request: Request, feeds: list[tuple[str, Feed | None, dict[str, Any]]], skip: tuple[str, ...]
+    request: Request, feeds: list[tuple[FeedResult, dict[str, Any]]], skip: tuple[str, ...]
 ) -> tuple[tuple[FeedResult, ...], str]:
     """The original without TF32 against the fixed model with it; and why there is nothing to tell, else "".
 
     In a process of its own: the one that verified has forbidden TF32 to NVIDIA's libraries for good.
     """
-    request.worker.call(f"{remote.__name__}:drop", timeout=request.step)  # room on the GPU
+    request.worker.call(f"{REMOTE}:drop", timeout=request.step)  # room on the GPU
     results: list[FeedResult] = []
     with Worker() as worker:
-        ran = ran_of(
-            worker.call(
-                f"{remote.__name__}:load",
-                timeout=request.step,
-                backend="ort-cuda",
-                original=str(request.original),
-                fixed=str(request.fixed),
-                options={"strict": False},
-                fixed_options={"tf32": True},
-            )
+
+        def call(function: str, **arguments: Any) -> Ran:
+            return ran_of(worker.call(f"{REMOTE}:{function}", timeout=request.step, **arguments))
+
+        ran = call(
+            "load",
+            backend="ort-cuda",
+            original=str(request.original),
+            fixed=str(request.fixed),
+            options={"strict": False},
+            fixed_options={"tf32": True},
         )
-        for label, feed, values in feeds if not ran.stage else ():
-            ran = ran_of(
-                worker.call(
-                    f"{remote.__name__}:run",
-                    timeout=request.step,
-                    feed=values,
-                    again=False,
-                    drawn=request.known.drawn or (),
-                    terms=replace(request.terms, exact=False),
-                    skip=skip,
-                    without=request.without,
-                )
+        for one, values in feeds if not ran.stage else ():
+            ran = call(
+                "run",
+                feed=values,
+                again=False,
+                drawn=request.known.drawn or (),
+                terms=replace(request.terms, exact=False),
+                skip=skip,
+                without=request.without,
             )
             if ran.stage:
                 break
             status: FeedStatus = agreement(ran.metrics) if ran.metrics else "not counted"
-            results.append(FeedResult(TF32 + label, feed, status, "", ran.metrics))
+            results.append(FeedResult(TF32 + one.label, one.feed, status, "", ran.metrics))
     return tuple(results), ran.error

@@ -65,20 +65,22 @@ def reach(request: Request, path: Path, sizes: Assignment) -> Reach:
 
 def _reach(request: Request, path: Path, sizes: Assignment) -> Reach:
     known, inside = request.known, request.known.quantizers.inside
-    seen = _extents(request, path, Feed(sizes, "quantized", request.seed)) if inside else {}
-    gain = _needed(inside, seen)
-    if gain > 1.0 and known.quantizers.scaled:
+    extents = _extents(request, path, Feed(sizes, "quantized", request.seed)) if inside else {}
+    shares = (share for one in inside for share in _shares(one, extents))
+    most = max((share for share in shares if math.isfinite(share)), default=1.0)
+    if most > 1.0 and known.quantizers.scaled:  # a factor suffices for all that grow with the inputs
+        gain = min(_MORE * most, _MOST)
         more = _extents(request, path, Feed(sizes, "quantized", request.seed, gain=gain))
-        if _missing(inside, more) < _missing(inside, seen):
+        if _missed(inside, more) < _missed(inside, extents):
             return Reach(gain, _words(known, more))
-    return Reach(1.0, _words(known, seen))
+    return Reach(1.0, _words(known, extents))
 
 
-def _words(known: Signature, seen: Mapping[str, Extent]) -> str:
+def _words(known: Signature, extents: Mapping[str, Extent]) -> str:
     """The quantizers whose limits are not reached, and those that were not checked."""
     inside, hidden = known.quantizers.inside, known.quantizers.hidden
-    names = [one.name for one in inside if seen and any(share > 1.0 for share in _shares(one, seen))]
-    unseen = 0 if seen else len(inside)
+    names = [one.name for one in inside if extents and _missed([one], extents)]
+    unseen = 0 if extents else len(inside)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     short = f"do not reach both limits on generated inputs: {', '.join(names[:_NAMED])}{more}"
     parts = [f"{len(names)} of {len(inside)} quantizers inside {short}"] if names else []
@@ -90,28 +92,22 @@ def _words(known: Signature, seen: Mapping[str, Extent]) -> str:
     return "; ".join(parts)
 
 
-def _missing(inside: Sequence[Range], seen: Mapping[str, Extent]) -> int:
+def _missed(inside: Sequence[Range], extents: Mapping[str, Extent]) -> int:
     """How many limits are not reached."""
-    return sum(share > 1.0 for one in inside for share in _shares(one, seen))
+    return sum(share > 1.0 for one in inside for share in _shares(one, extents))
 
 
-def _shares(one: Range, seen: Mapping[str, Extent]) -> list[float]:
+def _shares(one: Range, extents: Mapping[str, Extent]) -> list[float]:
     """The factors by which the data would have to grow for the upper and for the lower limit; infinite where it has not
     that sign, or is not known."""
-    least, most = seen.get(one.name, (one.center, one.center))
-    pairs = ((one.high - one.center, most - one.center), (one.center - one.low, one.center - least))
-    return [_share(wanted, found) for wanted, found in pairs]
-
-
-def _share(wanted: float, found: float) -> float:
-    return 0.0 if wanted <= 0.0 else wanted / found if found > 0.0 else math.inf
-
-
-def _needed(inside: Sequence[Range], seen: Mapping[str, Extent]) -> float:
-    """The factor that suffices for all that grow with the inputs; 1 where there is none."""
-    shares = (share for one in inside for share in _shares(one, seen))
-    found = max((share for share in shares if math.isfinite(share)), default=1.0)
-    return min(_MORE * found, _MOST) if found > 1.0 else 1.0
+    least, most = extents.get(one.name, (one.center, one.center))
+    shares = []
+    for wanted, reached in (
+        (one.high - one.center, most - one.center),
+        (one.center - one.low, one.center - least),
+    ):
+        shares.append(0.0 if wanted <= 0.0 else wanted / reached if reached > 0.0 else math.inf)
+    return shares
 
 
 def _extents(request: Request, path: Path, feed: Feed) -> dict[str, Extent]:

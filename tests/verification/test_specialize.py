@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.rungs import gpu, probe
 from onnxfix.verification.specialize.resolve import resolve
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
+from onnxfix.verification.verdict import RungResult, Verdict
 from support import fake_engines
 from support.cli import run
 from support.paths import FIXTURES
@@ -66,11 +68,25 @@ def apply(source: Any, output: Path | None = None, **options: Any) -> Report:
 def proven(source: Any, output: Path | None = None, **options: Any) -> ModelProto:
     """The specialized model, which was compared with the original."""
     report = apply(source, output, **options)
-    assert report.verdict is not None
-    assert report.verdict.passed, report.verdict
-    assert report.verdict.compared
+    assert passing(report).compared
     assert report.model is not None
     return report.model
+
+
+def verdict_of(report: Report) -> Verdict:
+    assert report.verdict is not None
+    return report.verdict
+
+
+def passing(report: Report) -> Verdict:
+    assert verdict_of(report).passed, report.verdict
+    return verdict_of(report)
+
+
+def rung_of(report: Report, name: str) -> RungResult:
+    rung = verdict_of(report).rung(name)
+    assert rung is not None
+    return rung
 
 
 def dims(info: onnx.ValueInfoProto) -> list[int | str]:
@@ -182,9 +198,7 @@ def test_an_output_that_is_declared_falsely_is_caught(monkeypatch: pytest.Monkey
     monkeypatch.setattr(specialize, "declare_outputs", declared)
     report = apply(model_of("g (float[N, 3] x) => (float[M, 3] y) { y = Exp(x) }"), fix_dims={"N": 2})
     assert report.exit_code == 3
-    assert report.verdict is not None
-    rung = report.verdict.rung("reference")
-    assert rung is not None
+    rung = rung_of(report, "reference")
     assert rung.reason.startswith("output y has shape [2, 3], and is declared otherwise")
 
 
@@ -300,8 +314,7 @@ def test_a_branch_that_returns_the_input_itself() -> None:
             rungs=["contract", "reference"],
             require=["reference"],
         )
-        assert report.verdict is not None
-        assert report.verdict.passed, report.verdict
+        passing(report)
         session = ReferenceEvaluator(report.model)
         feed = {"x": np.ones(2, np.float32), "c": np.array(False)}
         found = session.run(None, {**feed, **({"k": np.array([9, 9], np.float32)} if keep else {})})
@@ -331,9 +344,8 @@ def test_a_default_gives_way_to_the_value(sparse: bool, keep: bool) -> None:
         original.graph.initializer.append(numpy_helper.from_array(np.array([7, 7, 7], np.float32), "k"))
     rungs = ["contract", *([] if sparse else ["ort-cpu"])]
     report = apply(original, fix_inputs={"k": 2.0}, keep_inputs=keep, select=["GRA001"], rungs=rungs)
-    assert report.verdict is not None
-    assert report.verdict.rungs[0].status == "passed", report.verdict
-    assert sparse or report.verdict.passed
+    assert verdict_of(report).rungs[0].status == "passed", report.verdict
+    assert sparse or passing(report)
     model = report.model
     assert model is not None
     if not sparse or not keep:
@@ -371,13 +383,10 @@ def test_static_from_inputs(tmp_path: Path) -> None:
             np.save(folder / f"{name}.npy", np.full((batch, *tail), number, np.float32))
     report = apply(model_of(), static=True, inputs=tmp_path / "feeds")
     assert report.model is not None
-    assert report.verdict is not None
-    assert report.verdict.passed
+    passing(report)
     assert shapes(report.model) == {"x": [2, 7, 4], "m": [2, 7], "y": [2, 7, 4], "z": [2, 14]}
     assert any(note.startswith("1 of 3 given inputs do not have the fixed sizes") for note in report.notes)
-    rung = report.verdict.rung("ort-cpu")
-    assert rung is not None
-    assert len(rung.feeds) == 2, "the third has another batch"
+    assert len(rung_of(report, "ort-cpu").feeds) == 2, "the third has another batch"
 
 
 def test_static_from_input_shapes_and_fixed_dimensions() -> None:
@@ -486,42 +495,34 @@ def test_a_size_that_the_model_has_already_changes_nothing(tmp_path: Path) -> No
 # ---- proof
 
 
-def broken_value(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
-    REAL(
-        proto,
-        ResolvedSpecialization(special.sizes, {name: value + 1 for name, value in special.values.items()}),
-        base_dir,
-    )
+def broken(
+    after: Callable[[ModelProto], object] | None = None,
+    before: Callable[[ResolvedSpecialization], ResolvedSpecialization] = lambda special: special,
+) -> Callable[..., None]:
+    """A step that does something else than it was told, or something more."""
+
+    def specialized(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
+        REAL(proto, before(special), base_dir)
+        if after is not None:
+            after(proto)
+
+    return specialized
 
 
-def broken_size(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
-    REAL(
-        proto,
-        ResolvedSpecialization({name: size + 1 for name, size in special.sizes.items()}, special.values),
-        base_dir,
-    )
+def node_of(proto: ModelProto) -> onnx.NodeProto:
+    return next(node for node in proto.graph.node if node.op_type == "Add")
 
 
-def broken_output(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
-    REAL(proto, special, base_dir)
-    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 7
-
-
-def broken_inputs(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
-    REAL(proto, special, base_dir)
-    proto.graph.input.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [1]))
-
-
-def broken_use(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
-    REAL(proto, special, base_dir)
-    next(node for node in proto.graph.node if node.op_type == "Add").input[1] = "k"
-
-
-def broken_node(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
-    REAL(proto, special, base_dir)
-    next(node for node in proto.graph.node if node.op_type == "Add").op_type = "Sub"
-
-
+VALUE = broken(
+    before=lambda one: replace(one, values={name: value + 1 for name, value in one.values.items()})
+)
+SIZE = broken(before=lambda one: replace(one, sizes={name: size + 1 for name, size in one.sizes.items()}))
+OUTPUT = broken(lambda proto: setattr(proto.graph.output[0].type.tensor_type.shape.dim[0], "dim_value", 7))
+INPUTS = broken(
+    lambda proto: proto.graph.input.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [1]))
+)
+USE = broken(lambda proto: node_of(proto).input.__setitem__(1, "k"))
+NODE = broken(lambda proto: setattr(node_of(proto), "op_type", "Sub"))
 REAL = specialize.specialize
 ADD = "g (float[N, 3] x, float[N, 3] k) => (float[N, 3] y) { y = Add(x, k) }"
 
@@ -529,11 +530,11 @@ ADD = "g (float[N, 3] x, float[N, 3] k) => (float[N, 3] y) { y = Add(x, k) }"
 @pytest.mark.parametrize(
     ("bug", "rung"),
     [
-        (broken_value, "reference"),
-        (broken_node, "reference"),
-        (broken_size, "contract"),
-        (broken_output, "contract"),
-        (broken_inputs, "contract"),
+        (VALUE, "reference"),
+        (NODE, "reference"),
+        (SIZE, "contract"),
+        (OUTPUT, "contract"),
+        (INPUTS, "contract"),
     ],
 )
 def test_a_bug_in_specializing_is_caught(
@@ -545,23 +546,21 @@ def test_a_bug_in_specializing_is_caught(
     report = apply(write(tmp_path, ADD), out, fix_dims={"N": 2}, fix_inputs={"k": 2.0})
     assert report.exit_code == 3
     assert not out.exists()
-    assert report.verdict is not None
-    assert next(one.name for one in report.verdict.rungs if one.refutes) == rung
+    assert next(one.name for one in verdict_of(report).rungs if one.refutes) == rung
     assert report.withdrawn == (), "no fix is to blame"
 
 
 def test_a_kept_input_that_is_still_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the values that are fixed nobody could tell by what is computed."""
-    monkeypatch.setattr(specialize, "specialize", broken_use)
+    monkeypatch.setattr(specialize, "specialize", USE)
     report = apply(model_of(ADD), fix_dims={"N": 2}, fix_inputs={"k": 2.0}, keep_inputs=True)
     assert report.exit_code == 3
-    assert report.verdict is not None
-    assert report.verdict.rungs[0].reason == "input 'k' is still read"
+    assert verdict_of(report).rungs[0].reason == "input 'k' is still read"
 
 
 def test_a_bug_that_shows_after_rules_is_no_fault_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "g (float[N, 3] x, float[N, 3] k) => (float[N, 3] y) { a = Identity(x) b = Add(a, k) y = Identity(b) }"
-    monkeypatch.setattr(specialize, "specialize", broken_value)
+    monkeypatch.setattr(specialize, "specialize", VALUE)
     report = apply(model_of(text), fix_dims={"N": 2}, fix_inputs={"k": 2.0})
     assert report.exit_code == 3
     assert report.withdrawn == ()
@@ -601,10 +600,8 @@ def test_the_contract_allows_what_was_asked_and_nothing_else() -> None:
 def test_it_is_proven_for_these_inputs_and_no_others() -> None:
     """The result differs from the original on any other rate, so that feeds of another one would refute it."""
     report = apply(model_of(RATE), fix_inputs={"sr": 16000}, fix_dims={"N": 3})
-    assert report.verdict is not None
     for name in ("reference", "ort-cpu"):
-        rung = report.verdict.rung(name)
-        assert rung is not None
+        rung = rung_of(report, name)
         assert rung.status == "passed"
         assert rung.exact
         assert rung.reason.startswith("identical on ")
@@ -626,16 +623,14 @@ def test_sizes_that_the_original_does_not_take_are_no_bug_of_ours(tmp_path: Path
     report = apply(write(tmp_path, text), out, fix_dims={"a": 2, "b": 5}, rungs=["ort-cpu"])
     assert report.exit_code == 3
     assert not out.exists()
-    rung = report.verdict.rung("ort-cpu") if report.verdict is not None else None
-    assert rung is not None
+    rung = rung_of(report, "ort-cpu")
     assert rung.status == "skipped"
     assert rung.reason.startswith("the original does not run on the fixed sizes and values either: ")
 
 
 def test_a_constant_of_floats_need_not_give_the_same_bits() -> None:
     report = apply(model_of(ADD), fix_inputs={"k": 2.0}, fix_dims={"N": 2})
-    rung = report.verdict.rung("ort-cpu") if report.verdict is not None else None
-    assert rung is not None
+    rung = rung_of(report, "ort-cpu")
     assert rung.status == "passed"
     assert not rung.exact
 
@@ -647,17 +642,14 @@ def test_a_fixed_model_is_judged_in_float64_too() -> None:
     original = model_of(text.replace("=> (float[4, 512] y)", "=> (float y)"))
     w = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32) / 8
     report = apply(original, fix_inputs={"w": w}, rungs=["ort-cpu"])
-    assert report.verdict is not None
-    assert not report.verdict.failed
-    assert not any("could not run" in note for rung in report.verdict.rungs for note in rung.notes)
+    assert not verdict_of(report).failed
+    assert not any("could not run" in note for rung in verdict_of(report).rungs for note in rung.notes)
 
 
 def test_inputs_of_the_user_have_the_fixed_values_filled_in(tmp_path: Path) -> None:
     np.savez(tmp_path / "feed.npz", x=np.ones((3, 4), np.float32))
     report = apply(model_of(RATE), fix_inputs={"sr": 16000}, inputs=tmp_path / "feed.npz")
-    assert report.verdict is not None
-    assert report.verdict.passed
-    assert report.verdict.compared
+    assert passing(report).compared
     np.savez(tmp_path / "feed.npz", x=np.ones((3, 4), np.float32), sr=np.int64(8000))
     with pytest.raises(UsageError, match="input sr is 8000, and is fixed as 16000"):
         apply(model_of(RATE), fix_inputs={"sr": 16000}, inputs=tmp_path / "feed.npz")
@@ -675,8 +667,7 @@ def test_tensorrt_reads_and_builds_the_result(tmp_path: Path, given: bool) -> No
         rungs=["ort-cpu", "trt-build", "trt-network"],
         require=["trt-build", "trt-network"],
     )
-    assert report.verdict is not None
-    assert report.verdict.passed, report.verdict
+    passing(report)
     before, after = report.builds
     assert after.accepted
     assert after.profiles == (), "nothing is dynamic any more"
@@ -725,16 +716,14 @@ def test_inputs_of_the_user_where_tensorrt_refuses_the_original(tmp_path: Path) 
     )
     assert report.won
     assert [one.status for one in report.networks][-1] == "agrees"
-    assert report.verdict is not None
-    assert not report.verdict.broken
+    assert not verdict_of(report).broken
 
 
 def test_what_was_learnt_under_one_value_is_forgotten_under_another(tmp_path: Path) -> None:
     path = write(tmp_path, RATE)
     for rate in (16000, 8000):
         report = apply(path, fix_inputs={"sr": rate}, fix_dims={"N": 2}, rungs=["ort-cpu", "trt-network"])
-        assert report.verdict is not None
-        assert report.verdict.passed, report.verdict
+        passing(report)
 
 
 # ---- the report
@@ -799,8 +788,7 @@ def test_steps_see_the_specialized_model() -> None:
     report = apply(model_of(RATE), fix_inputs={"sr": 16000}, simplify=True, select=["GRA001"])
     assert [step.name for step in report.steps] == ["specialize", "--simplify"]
     assert report.steps[1].status == "taken"
-    assert report.verdict is not None
-    assert report.verdict.passed
+    passing(report)
     assert report.model is not None
     assert operators(report.model) == ["Exp"]
 
@@ -816,8 +804,7 @@ def test_a_script_may_change_a_specialized_model(tmp_path: Path) -> None:
     report = apply(model_of(text), fix_inputs={"k": 2}, graphsurgeon=[script], unsafe_fixes=True)
     assert [step.status for step in report.steps] == ["taken", "taken"]
     assert report.applied, "so that something is left to prove"
-    assert report.verdict is not None
-    assert report.verdict.passed
+    passing(report)
     assert report.model is not None
     assert list(shapes(report.model)) == ["x", "k", "other"], "the script's own input is none that was fixed"
 
@@ -840,8 +827,7 @@ def test_exported_models_at_batch_1(tmp_path: Path, name: str, sizes: dict[str, 
     known = signature(original)
     asked = {symbol: sizes.get(symbol, 4) for symbol in known.symbols}
     report = onnxfix.apply(FIXTURES / name, out, fix_dims=asked, rungs=["ort-cpu"])
-    assert report.verdict is not None
-    assert report.verdict.passed, report.verdict
+    passing(report)
     fixed = onnx.load(out)
     assert all(isinstance(size, int) for info in fixed.graph.input for size in dims(info))
     special, _, _ = resolve(known, Specialization(dims=asked))
@@ -884,9 +870,7 @@ def test_a_model_over_the_limit_of_protobuf(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(wire, "PROTOBUF_LIMIT", 8000)
     monkeypatch.setattr(loading, "SMALL", 0)
     report = onnxfix.apply(path, out, fix_dims={"N": 2}, fix_inputs={"n": 1}, rungs=["ort-cpu"])
-    assert report.verdict is not None
-    assert report.verdict.passed
-    assert report.verdict.compared
+    assert passing(report).compared
     fixed = onnx.load(out)
     assert dims(fixed.graph.input[0]) == [2, 64]
     assert (tmp_path / "out.onnx.data").exists()
@@ -911,8 +895,7 @@ def test_in_place_and_unsafe_fixes(tmp_path: Path) -> None:
     text = "g (float[N, 2] x, int64 n) => (float[N, 2] y) { a = Add<broadcast = 1>(x, x) y = Exp(a) }"
     path = write(tmp_path, model_of(text, '<ir_version: 3, opset_import: ["" : 6]>\n'))
     report = apply(path, in_place=True, fix_dims={"N": 2}, fix_inputs={"n": 1}, unsafe_fixes=True)
-    assert report.verdict is not None
-    assert report.verdict.passed, report.verdict
+    passing(report)
     assert any(one.safety == "unsafe" for one in report.applied), "the imports are part of the interface"
     assert report.output == str(path)
     assert shapes(onnx.load(path)) == {"x": [2, 2], "y": [2, 2]}

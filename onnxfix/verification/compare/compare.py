@@ -221,10 +221,8 @@ def _compare(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, 
         if original is None and fixed is None:
             return (Metrics(name, "identical", dtype="optional"),)
         return (_differ_in_structure(name, original, fixed, "absent"),)
-    if isinstance(original, (list, tuple)) or isinstance(fixed, (list, tuple)):
-        return _compare_sequences(name, original, fixed, how)
-    if isinstance(original, dict) or isinstance(fixed, dict):
-        return _compare_maps(name, original, fixed, how)
+    if isinstance(original, (list, tuple, dict)) or isinstance(fixed, (list, tuple, dict)):
+        return _compare_items(name, original, fixed, how)
     return (_compare_arrays(name, np.asarray(original), np.asarray(fixed), how),)
 
 
@@ -262,29 +260,19 @@ def structure_of(value: Any) -> str:
     return "a tensor"
 
 
-def _compare_sequences(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
-    both = isinstance(original, (list, tuple)) and isinstance(fixed, (list, tuple))
-    if not both or len(original) != len(fixed):
-        return (_differ_in_structure(name, original, fixed, "structure"),)
+def _compare_items(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
+    """Compare sequences item by item, and maps value by value."""
+    lists = [isinstance(value, (list, tuple)) for value in (original, fixed)]
+    maps = [isinstance(value, dict) for value in (original, fixed)]
+    keys: Iterable[Any] = range(len(original)) if all(lists) else original
+    alike = len(original) == len(fixed) if all(lists) else all(maps) and original.keys() == fixed.keys()
+    if not alike:
+        end = "" if any(lists) else "with different keys in the new model"
+        return (_differ_in_structure(name, original, fixed, "structure", end),)
     if not original:
-        return (Metrics(name, "identical", dtype="sequence", shape=(0,)),)
-    pairs = enumerate(zip(original, fixed, strict=True))
-    return tuple(part for i, (a, b) in pairs for part in _compare(f"{name}[{i}]", a, b, how.at(i)))
-
-
-def _compare_maps(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
-    both = isinstance(original, dict) and isinstance(fixed, dict)
-    if not both or original.keys() != fixed.keys():
-        return (
-            _differ_in_structure(name, original, fixed, "structure", "with different keys in the new model"),
-        )
-    if not original:
-        return (Metrics(name, "identical", dtype="map", shape=(0,)),)
-    return tuple(
-        part
-        for key in original
-        for part in _compare(f"{name}[{key!r}]", original[key], fixed[key], how.at(key))
-    )
+        return (Metrics(name, "identical", dtype="map" if all(maps) else "sequence", shape=(0,)),)
+    pairs = ((key, original[key], fixed[key]) for key in keys)
+    return tuple(part for key, a, b in pairs for part in _compare(f"{name}[{key!r}]", a, b, how.at(key)))
 
 
 def dtype_name(array: npt.NDArray[Any]) -> str:

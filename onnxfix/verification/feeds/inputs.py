@@ -17,8 +17,7 @@ import numpy as np
 import onnx
 
 from onnxfix.errors import UsageError
-from onnxfix.verification.feeds.draw import KINDS, Array, Draw, Kind, shape_of
-from onnxfix.verification.feeds.integers import integers
+from onnxfix.verification.feeds.draw import KINDS, Array, Draw, Kind, integers, shape_of
 from onnxfix.verification.feeds.signature import Signature, signature
 
 if TYPE_CHECKING:

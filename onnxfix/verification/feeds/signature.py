@@ -15,7 +15,7 @@ from onnxfix import walk
 from onnxfix.errors import ModelError
 from onnxfix.files import loading
 from onnxfix.shapes import dimnames
-from onnxfix.sizes.limits import Limit, limits_of, within
+from onnxfix.sizes.bounds import Limit, limits_of, within
 from onnxfix.sizes.search import Search
 from onnxfix.verification.feeds import quantizers
 from onnxfix.verification.feeds.flow import Dim, Flow, Role, dims_of

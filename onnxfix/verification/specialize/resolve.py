@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,9 @@ from onnx import TensorProto
 from onnxfix.errors import UsageError
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.files import check_inputs, check_type, load_inputs
+from onnxfix.verification.feeds.files import array_of, check_inputs, check_type, load_inputs
 from onnxfix.verification.feeds.profiles import given_profiles, symbols_of
 from onnxfix.verification.feeds.signature import Assignment, Input, Signature
-from onnxfix.verification.feeds.values import array_of
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization, shown
 
 if TYPE_CHECKING:
@@ -48,10 +47,8 @@ def resolve(
     sizes = _named_sizes(known, request.dims)
     shapes = plan.bind_shapes(known, plan.parse_shapes(input_shapes, known.names)) if input_shapes else {}
     if request.static:
-        for found, origin in (
-            (_first_sizes(known, feeds), "the first of --inputs"),
-            (shapes, "--input-shapes"),
-        ):
+        first = plan.bind_shapes(known, _shapes_of(known, feeds[0] if feeds else {}, known.names))
+        for found, origin in ((first, "the first of --inputs"), (shapes, "--input-shapes")):
             _merge(sizes, {name: found[name] for name in _open_names(known) if name in found}, origin)
     values = _values(known, request.inputs, sizes)
     for name, size in shapes.items():
@@ -104,24 +101,19 @@ def _open_names(known: Signature) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _named_sizes(known: Signature, dims: Mapping[str, int]) -> Assignment:
+def _named_sizes(known: Signature, dims: Mapping[str, Any]) -> Assignment:
     """The sizes that the user gave by name."""
     names, sizes = _open_names(known), {}
     for name, size in dims.items():
         least = 0 if name.endswith(".rank") and name not in known.symbols else 1
-        if not _is_size(size, least):
+        whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+        if not whole or not least <= size <= LARGEST:
             raise UsageError(f"--fix-dim {name}={size}: a size is a whole number from {least} to {LARGEST}")
         if name in names:
             sizes[name] = int(size)
         else:
             _declared(known, name, size)  # it says what is wrong, unless the model has that size already
     return sizes
-
-
-def _is_size(size: Any, least: int) -> bool:
-    return (
-        isinstance(size, (int, np.integer)) and not isinstance(size, bool) and least <= int(size) <= LARGEST
-    )
 
 
 def _declared(known: Signature, name: str, size: int) -> None:
@@ -141,23 +133,24 @@ def _declared(known: Signature, name: str, size: int) -> None:
         raise UsageError(
             f"--fix-dim {name}={size}: this dimension has the name {dim}: --fix-dim {dim}={size}"
         )
-    there = [
+    named = (
         one for one in _open_names(known) if not one.rpartition(".")[2].isdecimal() or one in known.symbols
-    ]
+    )
     raise UsageError(
         f"--fix-dim {name}={size}: the inputs have no dimension {name}; those that can be fixed are "
-        f"{', '.join(there) or 'none'}"
+        f"{', '.join(named) or 'none'}"
     )
 
 
-def _first_sizes(known: Signature, feeds: Sequence[Mapping[str, Any]] | None) -> Assignment:
-    """The sizes of the first of the user's inputs."""
-    shapes = {
+def _shapes_of(
+    known: Signature, feed: Mapping[str, Any], names: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in a feed, of the inputs ``names``."""
+    return {
         name: np.shape(value)
-        for name, value in (feeds[0] if feeds else {}).items()
-        if name in known.names and known[name].kind == "tensor"
+        for name, value in feed.items()
+        if name in names and known[name].kind == "tensor"
     }
-    return plan.bind_shapes(known, shapes)
 
 
 def _merge(sizes: Assignment, more: Mapping[str, int], origin: str, least: int = 1) -> None:
@@ -352,8 +345,7 @@ def _mismatch(known: Signature, special: ResolvedSpecialization, feed: Mapping[s
         )
         if not same:
             return f"input {name} is {shown(given)}, and is fixed as {shown(value)}"
-    shapes = {name: np.shape(feed[name]) for name in feed if known[name].kind == "tensor"}
-    for name, size in plan.bind_shapes(known, shapes).items():
+    for name, size in plan.bind_shapes(known, _shapes_of(known, feed, feed)).items():
         if special.sizes.get(name, size) != size:
             return f"{name} is {size}, and is fixed as {special.sizes[name]}"
     return ""

@@ -70,7 +70,7 @@ class Tail:
         return self._data.rpartition(_CALL_BEGINS)[2].decode("utf-8", "replace")
 
 
-def obituary(code: int, tail: str, note: str = "") -> Outcome:
+def describe_exit(code: int, tail: str, note: str = "") -> Outcome:
     """The outcome of a child that ended by itself, by its return code (negative: a signal) and the end of its
     stderr."""
     name = f"exited with status {code}"

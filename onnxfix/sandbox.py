@@ -356,7 +356,7 @@ class Worker:
                 self._child = None
                 self._posted.clear()
                 code = child.close()
-                return self._limited(_child.obituary(code, child.tail.text(), last))
+                return self._limited(_child.describe_exit(code, child.tail.text(), last))
             reply = _child.decode(frame)
             for watch in WATCHERS:
                 watch(reply if isinstance(reply, Share) else "")

@@ -51,9 +51,9 @@ def test_a_pipe_that_windows_calls_invalid_is_a_reader_that_left(
 
 
 def test_windows_exit_codes_are_crashes() -> None:
-    ended = _child.obituary(0xC0000005, "")
+    ended = _child.describe_exit(0xC0000005, "")
     assert (ended.status, ended.killed, ended.message) == ("crash", True, "ended by an access violation")
-    assert not _child.obituary(3, "").killed
+    assert not _child.describe_exit(3, "").killed
 
 
 def test_the_strongest_signal_is_one_that_exists() -> None:

@@ -106,17 +106,13 @@ def _session(model: str | bytes, options: Any) -> OrtSession:
 def cuts_off() -> bool:
     """Whether kernels for products of uint8 and int8 cut off sums at 16 bits on this processor, as they do with AVX2
     and without VNNI ("U8S8" in ONNX Runtime's page on quantization). Tried, not looked up."""
-    import onnx  # lazy: start-up
+    from onnx import numpy_helper, parser  # lazy: start-up
 
-    make, kinds = onnx.helper, onnx.TensorProto
     a, b = np.full((4, 64), 255, np.uint8), np.full((64, 4), 127, np.int8)
-    x, y = (
-        make.make_tensor_value_info("x", kinds.UINT8, a.shape),
-        make.make_tensor_value_info("y", kinds.INT32, [4, 4]),
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 13]> products (uint8[4,64] x) => (int32[4,4] y) {y = MatMulInteger(x, w)}'
     )
-    node = make.make_node("MatMulInteger", ["x", "w"], ["y"])
-    graph = make.make_graph([node], "products", [x], [y], [onnx.numpy_helper.from_array(b, "w")])
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8)
+    model.graph.initializer.append(numpy_helper.from_array(b, "w"))
     found = OrtSession(model.SerializeToString(), session_options(), ["CPUExecutionProvider"]).run({"x": a})
     return bool((found[0] != a.astype(np.int32) @ b.astype(np.int32)).any())
 
@@ -194,7 +190,7 @@ class OrtSession:
         self._odd = [name for name, kind in self._types.items() if _element(kind) in _EXOTIC]
         self._plain = [name for name in self.outputs if name not in self._odd]
         self.mapped = False  # whether weights that the model's file embeds are mapped from it
-        nested = [kind for kind in self._types.values() if _element(kind) is None and _holds_exotic(kind)]
+        nested = [kind for kind in self._types.values() if _is_nested(kind)]
         if nested:
             raise Unsupported(f"onnxruntime's Python API cannot return {nested[0]}")
 
@@ -262,8 +258,9 @@ def _element(kind: str) -> str | None:
     return kind.removeprefix("tensor(").rstrip(")") if kind.startswith("tensor(") else None
 
 
-def _holds_exotic(kind: str) -> bool:
-    return any(f"({name})" in kind for name in _EXOTIC)
+def _is_nested(kind: str) -> bool:
+    """Whether exotic values are in something else than a tensor."""
+    return _element(kind) is None and any(f"({name})" in kind for name in _EXOTIC)
 
 
 def pack(array: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:

@@ -97,12 +97,10 @@ def unavailable() -> Missing | None:
 
 
 def _one_node() -> bytes:
-    from onnx import TensorProto, helper  # lazy: start-up
+    from onnx import parser  # lazy: start-up
 
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "probe", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return model.SerializeToString()
+    text = '<ir_version: 8, opset_import: ["": 13]> probe (float[1] x) => (float[1] y) { y = Add(x, x) }'
+    return bytes(parser.parse_model(text).SerializeToString())
 
 
 def _why_fallen(onnxruntime: Any, printed: str) -> Missing:
@@ -115,11 +113,8 @@ def _why_fallen(onnxruntime: Any, printed: str) -> Missing:
         ctypes.CDLL(str(Path(onnxruntime.__file__).parent / "capi" / name))
     except OSError as error:
         cause = one_line(str(error), 200)
-    needs = (
-        f" (it is built for CUDA {onnxruntime.cuda_version})"
-        if getattr(onnxruntime, "cuda_version", "")
-        else ""
-    )
+    version = getattr(onnxruntime, "cuda_version", "")
+    needs = f" (it is built for CUDA {version})" if version else ""
     mend = 'pip install "onnxruntime-gpu[cuda,cudnn]"'
     return Missing(
         f"onnxruntime falls back to the CPU{needs}: {cause}", cause_of(cause) or "not-loadable", mend

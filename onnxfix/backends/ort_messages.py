@@ -7,7 +7,6 @@ nothing else reads them. Texts that onnxfix makes are never matched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,11 +100,8 @@ def node(text: str) -> tuple[str, str] | None:
 
 def clues(text: str) -> Clues:
     """What the text says about a node, in all forms that ONNX Runtime has."""
-    return Clues(*(tuple(_found(forms, text)) for forms in (_NAMES, _OUTPUTS, _OPERATORS)))
-
-
-def _found(forms: tuple[re.Pattern[str], ...], text: str) -> Iterator[str]:
-    return (match[1] for form in forms if (match := form.search(text)) is not None)
+    found = ((form.search(text) for form in forms) for forms in (_NAMES, _OUTPUTS, _OPERATORS))
+    return Clues(*(tuple(match[1] for match in matches if match is not None) for matches in found))
 
 
 def is_gap(text: str) -> bool:

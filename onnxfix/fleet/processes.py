@@ -167,7 +167,7 @@ class _Job:
         if died and self._pool is not None:
             self._pool.shutdown()  # waits for the process, too
         code = process.exitcode if process is not None else None
-        ending = _child.obituary(code or 0, _read(folder, "stderr"), _read(folder, "step"))
+        ending = _child.describe_exit(code or 0, _read(folder, "stderr"), _read(folder, "step"))
         self.close()
         if isinstance(error, OSError):
             what = f": cannot be started: {error.strerror or error}"

@@ -158,11 +158,8 @@ def _bound(proto: ModelProto, values: Mapping[str, Any], sizes: Mapping[str, int
         tensor = one.type.tensor_type
         dims = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim]
         array = np.broadcast_to(np.asarray(values[one.name]), dims)
-        copy.graph.initializer.append(_tensor(array, tensor.elem_type, one.name))
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        value = np.ascontiguousarray(array).astype(dtype)
+        copy.graph.initializer.append(numpy_helper.from_array(value, one.name))
         del copy.graph.input[index]
     return copy
-
-
-def _tensor(array: Any, elem: int, name: str) -> Any:
-    dtype = helper.tensor_dtype_to_np_dtype(elem)
-    return numpy_helper.from_array(np.ascontiguousarray(array).astype(dtype), name)

@@ -56,7 +56,11 @@ def write_copies(original: str, fixed: str, folder: str) -> list[str]:
     """Write the copies to ``folder``. Their paths, and the outputs of their random nodes; nothing where the random
     nodes differ, or one of them cannot be replaced. Runs in the sandbox's child."""
     models = [onnx.load(path) for path in (original, fixed)]
-    drawn = [_read_draws(model) for model in models]
+    drawn = []
+    for model in models:  # the random nodes whose output something reads; others may be removed
+        read = {name for node in walk.model_nodes(model) for name in node.input}
+        read.update(info.name for graph in walk.graphs(model.graph) for info in graph.output)
+        drawn.append(Counter(one for one in _drawn(model.graph.node) if one[0] in read))
     names = sorted({name for name, *_ in drawn[0]})
     phases = {name: number for number, name in enumerate(names)}
     if drawn[0] != drawn[1] or not all(_replace(model, phases) for model in models):
@@ -81,13 +85,6 @@ def _drawn(nodes: Iterable[NodeProto], inside: str = "") -> Iterator[tuple[str, 
         elif node.op_type == "If":
             for one in node.attribute:
                 yield from _drawn(one.g.node, f"{inside}/{node.output[0]}.{one.name}")
-
-
-def _read_draws(model: ModelProto) -> Counter[tuple[str, str, str, bytes]]:
-    """The random nodes whose output something reads; others may be removed."""
-    read = {name for node in walk.model_nodes(model) for name in node.input}
-    read.update(info.name for graph in walk.graphs(model.graph) for info in graph.output)
-    return Counter(one for one in _drawn(model.graph.node) if one[0] in read)
 
 
 def _replace(model: ModelProto, phases: Mapping[str, int]) -> bool:

@@ -156,18 +156,13 @@ def bind_shapes(known: Signature, shapes: Mapping[str, Sequence[int]]) -> Assign
                 raise UsageError(f"input {name} has size {dim} in dimension {axis}, got shape {list(shape)}")
             if isinstance(dim, str) and known.size(dim, {}) is None and bound.setdefault(dim, size) != size:
                 raise UsageError(f"dimension {dim} of input {name} is {size}, but {bound[dim]} elsewhere")
-    _agree(known, shapes, bound)
-    return bound
-
-
-def _agree(known: Signature, shapes: Mapping[str, Sequence[int]], bound: Assignment) -> None:
-    """Sizes of dimensions such as ``past + 1`` must be what the other sizes make them."""
-    for name, shape in shapes.items():
+    for name, shape in shapes.items():  # sizes such as ``past + 1`` must be what the other sizes make them
         for dim, size in zip(known[name].dims or (), shape, strict=False):
             others = {symbol: other for symbol, other in bound.items() if symbol != dim}
             due = known.size(dim, others) if isinstance(dim, str) else None
             if due is not None and due != size:
                 raise UsageError(f"dimension {dim} of input {name} is {size}, but must be {due}")
+    return bound
 
 
 def assignments(known: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
@@ -227,7 +222,9 @@ def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignmen
         for sizes in ((2, 3, 4, 5), (1, 2, 2, 2), (3, 7, 6, 5))
     ]
     yield _all_taken(known, [{**one, **base} for one in tied], fixed)
-    for size in (*_GROWN, *(_LONG if _are_signals(known, free) else ())):
+    behind = [sum(dim in free for dim in (one.dims or ("", ""))[1:]) for one in known.inputs]
+    signals = max(behind, default=0) == 1  # two long dimensions would make a large tensor
+    for size in (*_GROWN, *(_LONG if signals else ())):
         group = [
             {name: batch if place.get(name, 0) == 0 else wide for name in free}
             for batch, wide in ((2, size), (1, size), (3, 2 * size if size < 64 else size))
@@ -235,12 +232,6 @@ def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignmen
         yield _all_taken(known, [{**one, **base} for one in group], fixed)
     for size in _GROWN[:4]:
         yield _all_taken(known, [{**dict.fromkeys(free, size), **base}], fixed)
-
-
-def _are_signals(known: Signature, free: Sequence[str]) -> bool:
-    """Whether no input has two free dimensions behind the leading one: two long ones make a large tensor."""
-    behind = [sum(dim in free for dim in (one.dims or ("", ""))[1:]) for one in known.inputs]
-    return max(behind, default=0) == 1
 
 
 def _all_taken(known: Signature, wishes: Sequence[Assignment], fixed: Mapping[str, int]) -> list[Assignment]:

@@ -84,7 +84,12 @@ class Signature:
     @property
     def pins(self) -> tuple[tuple[str, bytes], ...]:
         """What tells the pinned values from others."""
-        return tuple((name, _digest(value)) for name, value in self.pinned.items())
+        found = []
+        for name, value in self.pinned.items():
+            content = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+            about = f"{value.dtype}{value.shape}".encode()
+            found.append((name, hashlib.blake2b(about + content).digest()))
+        return tuple(found)
 
     def draws_on(self, name: str) -> bool:
         """Whether the values of a tensor of the main graph depend on a random operator."""
@@ -183,21 +188,16 @@ def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Inpu
     return Input(value.name, short, elem, named if dims is not None else None, default, inner)
 
 
-def _digest(value: Any) -> bytes:
-    content = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
-    return hashlib.blake2b(f"{value.dtype}{value.shape}".encode() + content).digest()
-
-
 def _known_strings(model: onnx.ModelProto) -> list[str]:
     found: dict[str, None] = {}
     graphs: list[Any] = [model.graph, *model.functions]
     while graphs:
         graph = graphs.pop()
-        for node in graph.node:
-            for attribute in node.attribute:
-                found.update((text.decode("utf-8", "replace"), None) for text in attribute.strings[:50])
-                graphs.extend(walk.attribute_graphs(attribute))
-                found.update((t.decode("utf-8", "replace"), None) for t in attribute.t.string_data[:50])
+        texts: list[bytes] = []
+        for attribute in (one for node in graph.node for one in node.attribute):
+            texts += [*attribute.strings[:50], *attribute.t.string_data[:50]]
+            graphs.extend(walk.attribute_graphs(attribute))
         for tensor in getattr(graph, "initializer", ()):
-            found.update((text.decode("utf-8", "replace"), None) for text in tensor.string_data[:50])
+            texts += tensor.string_data[:50]
+        found.update((text.decode("utf-8", "replace"), None) for text in texts)
     return list(found)

@@ -41,7 +41,7 @@ def on_cpu_alone(places: Places) -> bool:
     return all(one is not None and not one.get(ort_cuda.PROVIDER) for one in places)
 
 
-def placed(places: Places) -> str:
+def describe_places(places: Places) -> str:
     """How many nodes of the original and of the fixed model run on the CPU, as text."""
     known = [one for one in places if one is not None]
     if len(known) < len(places) or not known:
@@ -67,13 +67,13 @@ def overflows(metric: Metrics, feed: Feed) -> bool:
     return feed.kind == "extreme" and metric.kind == "special"
 
 
-def wobbles(metrics: Sequence[Metrics]) -> list[str]:
+def describe_wobble(metrics: Sequence[Metrics]) -> list[str]:
     """How far the original is from itself in a second run, as text; empty where it is the same."""
     worst = largest(metrics, relative=True)
     return [] if worst is None else [f"from run to run the original itself differs by up to {_error(worst)}"]
 
 
-def informed(request: Request, result: RungResult) -> RungResult:
+def add_notes(request: Request, result: RungResult) -> RungResult:
     """The result with notes: the largest error, and what TF32 would cost."""
     if result.status != "passed":
         return result

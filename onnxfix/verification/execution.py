@@ -21,7 +21,7 @@ from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Assignment
 from onnxfix.verification.pair import Pair
-from onnxfix.verification.progress import Progress, judged
+from onnxfix.verification.progress import Progress, describe_judges
 from onnxfix.verification.ran import Ran
 from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import FeedResult, FeedStatus, LeftOut, RungResult, Side
@@ -38,7 +38,7 @@ _BRIEF = 3.0  # the same where no sizes satisfy the operators, or where ONNX Run
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
 
 
-def climb(request: Request, name: str) -> RungResult:
+def run_check(request: Request, name: str) -> RungResult:
     """Run the check ``name``: "reference", "ort-cpu" or "ort-cuda".
 
     On ort-cuda ``request.exact`` only adds the feeds that test a claim of identical bits: CUDA chooses its kernels by
@@ -57,7 +57,7 @@ def climb(request: Request, name: str) -> RungResult:
             same, random = draws.share_noise(request, folder)
             again = _Check(same, name, folder).result() if random else result
             result = replace(again, random=random) if again.judged else result
-    return cuda.informed(request, result) if name == "ort-cuda" else result
+    return cuda.add_notes(request, result) if name == "ort-cuda" else result
 
 
 class _Test(NamedTuple):
@@ -107,7 +107,7 @@ class _Check:
         outcome, ran = self.pair.load()
         self.budget.loaded(ran.seconds)
         decide = self.seen.decide
-        if ran.starved and self.pair.spare():
+        if ran.starved and self.pair.save_memory():
             self._load()
         elif ran.stage == "original":
             reason = f"the original cannot be loaded: {ran.error}"
@@ -119,15 +119,15 @@ class _Check:
         elif self._lacks_kernel(ran):
             decide("skipped", self._no_kernel(ran))
         elif ran.starved:
-            decide(*self.pair.starved(ran, None), "memory")
-        elif ran.stage and (why := self.pair.unfit()):
+            decide(*self.pair.judge_memory(ran, None), "memory")
+        elif ran.stage and (why := self.pair.explain_misfit()):
             decide("skipped", f"the original does not run on the fixed sizes and values either: {why}")
         elif ran.stage:
             decide("failed", f"the original loads, the new model does not: {ran.error}", ran.cause)
         elif self.gpu and cuda.on_cpu_alone(ran.places):
-            decide("skipped", cuda.placed(ran.places))
+            decide("skipped", cuda.describe_places(ran.places))
         elif self.gpu:
-            self.seen.placed = (cuda.placed(ran.places),)
+            self.seen.placed = (cuda.describe_places(ran.places),)
 
     def _lacks_kernel(self, ran: Ran) -> bool:
         """Whether this backend lacks an operator of the fixed model, which another check has shown to compute the same.
@@ -298,7 +298,7 @@ class _Check:
             if seen.verdict is not None:
                 return False
         outcome, ran = self.pair.run(test.values)
-        if ran.starved and self.pair.spare():
+        if ran.starved and self.pair.save_memory():
             return self._try(test)
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken or ran.starved
@@ -312,7 +312,7 @@ class _Check:
         if self._lacks_kernel(ran):
             return self._skip(test, ran, self._no_kernel(ran))
         if ran.starved:
-            status, reason = self.pair.starved(ran, test.values)
+            status, reason = self.pair.judge_memory(ran, test.values)
             if status == "failed":
                 return self._fail(test, ran, reason)
             seen.deaths += 1
@@ -355,7 +355,7 @@ class _Check:
         elif wrong:
             self._fail(test, ran, difference(wrong[0]))
         else:
-            judges = judged(ran.metrics, self.seen.precision)
+            judges = describe_judges(ran.metrics, self.seen.precision)
             self._record(test, agreement(ran.metrics), judges, ran.metrics)
         return not reason
 

@@ -382,18 +382,18 @@ def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     """Any rung but the contract, which alone needs nothing of what is imported here."""
-    from onnxfix.verification.execution import climb  # lazy: start-up
+    from onnxfix.verification.execution import run_check  # lazy: start-up
     from onnxfix.verification.readback import network  # lazy: start-up
     from onnxfix.verification.rungs import build, gpu  # lazy: start-up
 
     if name == "reference":
-        return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
+        return run_check(replace(request, step=limits.reference_step, total=limits.reference_total), name)
     if name == "ort-cpu":
-        return climb(request, name)
+        return run_check(request, name)
     # TensorRT is never held to identical bits, nor a GPU, so half precision need not be proven elsewhere first.
     exact, request = request, replace(request, coarse=half_type(request.known.model))
     if name == "trt-build":
         return build.climb(exact)
     if name == "ort-cuda":
-        return climb(request, name)
+        return run_check(request, name)
     return network.climb(request) if name == "trt-network" else gpu.climb(request)

@@ -108,13 +108,13 @@ class Pair:
             worker.close()
         return outcome, ran
 
-    def spare(self) -> bool:
+    def save_memory(self) -> bool:
         """Whether there is an untried way to use less memory, which is used from now on."""
         possible = self.name == "ort-cpu" and not self._lean
         self._lean = self._lean or possible
         return possible
 
-    def starved(self, ran: Ran, values: dict[str, Any] | None) -> tuple[Status, str]:
+    def judge_memory(self, ran: Ran, values: dict[str, Any] | None) -> tuple[Status, str]:
         """Status and reason where memory ran out: whether the fixes are to blame.
 
         Where both need about the same, the limit may lie between them by chance. Where the original fits into half of
@@ -171,7 +171,7 @@ class Pair:
         outcome = self.request.worker.call("onnxfix.backends.ort:cuts_off", timeout=self.request.step)
         return bool(outcome.ok and outcome.value)
 
-    def unfit(self) -> str:
+    def explain_misfit(self) -> str:
         """Why the original, alone, rejects inputs of the fixed sizes and values; "" where it accepts them."""
         request = self.request
         if request.special is None:

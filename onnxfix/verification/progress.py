@@ -83,7 +83,7 @@ class Progress:
             reason += f"; the original refused {len(news)} more"
         elif news:
             reason += f"; {len(news)} more do not count"
-        if judges := judged(metrics, self.precision):
+        if judges := describe_judges(metrics, self.precision):
             reason += f"; {judges}"
         return self.decide("passed", reason)
 
@@ -96,13 +96,13 @@ class Progress:
             )
         if late:
             self.notes.append("stopped at the time limit")
-        self.notes.extend(cuda.wobbles(self.wobble))
+        self.notes.extend(cuda.describe_wobble(self.wobble))
         if self.excluded:
             names = ", ".join(sorted(self.excluded))
             self.notes.append(f"not compared, since the original is not deterministic there: {names}")
 
 
-def judged(metrics: Iterable[Metrics], precision: str) -> str:
+def describe_judges(metrics: Iterable[Metrics], precision: str) -> str:
     """How many values higher precision had to judge, as text; "" for none."""
     parts, all_metrics = [], list(metrics)
     for counts, why in (

@@ -224,9 +224,9 @@ def test_why_no_engine_is_executed_is_data(
 def test_one_rung_breaks_and_the_others_are_climbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Literal["reference", "ort-cpu"]
 ) -> None:
-    real = execution.climb
+    real = execution.run_check
     monkeypatch.setattr(
-        execution, "climb", lambda request, rung: stop() if rung == name else real(request, rung)
+        execution, "run_check", lambda request, rung: stop() if rung == name else real(request, rung)
     )
     networks.write(tmp_path / "m.onnx", RELU)
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["reference", "ort-cpu"])

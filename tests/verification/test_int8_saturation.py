@@ -16,7 +16,7 @@ from onnxfix import walk
 from onnxfix.backends import Unsupported, ort
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.compare.copies import CUT_OFF, UNSIGNED, product, unsigned
-from onnxfix.verification.execution import climb
+from onnxfix.verification.execution import run_check
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import RungResult
@@ -130,7 +130,7 @@ def climbed(
     ]
     with Asked(answer, apart) as worker:
         request = Request(paths[0], paths[1], signature(paths[0]), worker, True, 0, {}, None, shown=shown)
-        return climb(request, rung), worker.times
+        return run_check(request, rung), worker.times
 
 
 @pytest.mark.parametrize("shown", ["reference", ""])

@@ -11,6 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from onnxfix.backends import ort_cuda
 from onnxfix.sandbox import Worker
 from onnxfix.verification import cuda, remote
 from onnxfix.verification.compare.compare import Metrics, Terms, compare, largest
-from onnxfix.verification.execution import climb
+from onnxfix.verification.execution import run_check
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
@@ -39,6 +40,7 @@ MUL = "g (float[N, 2] x) => (float[N, 2] y) <float two = {2}> { y = Mul(x, two) 
 RELU = "g (float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }"
 SHAPES = "g (float[N, 2] x) => (float[N, 2] y) { s = Shape(x) y = Reshape(x, s) }"
 Rung = Callable[..., RungResult]
+Install = Callable[..., Any]
 
 
 @pytest.fixture
@@ -46,6 +48,12 @@ def worker() -> Iterator[Worker]:
     """One for each test: the child reads its environment when it starts."""
     with Worker() as started:
         yield started
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Install:
+    """Put a fake GPU in place, which is as its name says."""
+    return partial(fake_cuda.install, monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -60,7 +68,7 @@ def rung(tmp_path: Path, worker: Worker) -> Rung:
             model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{text}')
             paths[-1].write_bytes(model.SerializeToString())
         request = Request(paths[0], paths[1], signature(paths[0]), worker, True, 0, {}, None)
-        return climb(replace(request, **more), "ort-cuda")
+        return run_check(replace(request, **more), "ort-cuda")
 
     return call
 
@@ -154,8 +162,8 @@ def test_a_child_that_dies_is_a_reason(monkeypatch: pytest.MonkeyPatch, rung: Ru
 # ------------------------------------------------------------------------------------------------ falling back
 
 
-def test_a_silent_fallback_is_a_skip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
-    fake_cuda.install(monkeypatch, tmp_path, "falls back")
+def test_a_silent_fallback_is_a_skip(install: Install, rung: Rung) -> None:
+    install("falls back")
     result = rung(ADD, ADD)
     assert result.status == "skipped"
     expected = "onnxruntime falls back to the CPU" if nvidia.gpus() else "no NVIDIA GPU found"
@@ -176,10 +184,8 @@ def test_a_model_for_which_it_falls_back_is_no_proof(monkeypatch: pytest.MonkeyP
         ort_cuda.CudaSession("m.onnx", tf32=False)
 
 
-def test_a_provider_that_raises_is_a_skip(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
-    fake = fake_cuda.install(monkeypatch, tmp_path, "fails to load")
+def test_a_provider_that_raises_is_a_skip(install: Install, rung: Rung) -> None:
+    fake = install("fails to load")
     result = rung(ADD, ADD)
     assert result.status == "skipped"
     assert result.reason == (
@@ -188,8 +194,8 @@ def test_a_provider_that_raises_is_a_skip(
     assert len(fake.records("options")) == 1
 
 
-def test_no_node_on_cuda_proves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
-    fake_cuda.install(monkeypatch, tmp_path, "computes nothing")
+def test_no_node_on_cuda_proves_nothing(install: Install, rung: Rung) -> None:
+    install("computes nothing")
     result = rung(ADD, ADD)
     assert result.status == "skipped"
     assert "no CUDA kernel for any node" in result.reason
@@ -198,8 +204,8 @@ def test_no_node_on_cuda_proves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pat
 # ------------------------------------------------------------------------------------------------ verifying
 
 
-def test_options_and_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
-    fake = fake_cuda.install(monkeypatch, tmp_path)
+def test_options_and_order(install: Install, rung: Rung) -> None:
+    fake = install()
     result = rung(ADD, MUL)
     assert result.status == "passed"
     probe, original, fixed, *tf32 = fake.records("options")
@@ -222,10 +228,8 @@ def test_options_and_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung
     assert max(places[:2]) < fake.records().index(tf32[0]), "the GPU must have room for the next pair"
 
 
-def test_equal_models_pass_and_say_where_they_ran(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_equal_models_pass_and_say_where_they_ran(install: Install, rung: Rung) -> None:
+    install()
     result = rung(SHAPES, RELU.replace("Relu", "Identity"))
     assert result.status == "passed"
     assert result.reason.startswith("identical on ")
@@ -236,8 +240,8 @@ def test_equal_models_pass_and_say_where_they_ran(
     assert {one.feed.kind for one in result.feeds if one.feed is not None} >= {"normal", "edge", "extreme"}
 
 
-def test_a_wrong_fix_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_a_wrong_fix_fails(install: Install, rung: Rung) -> None:
+    install()
     result = rung(ADD, RELU)
     assert result.status == "failed"
     assert result.reason.startswith("output y: ")
@@ -245,8 +249,8 @@ def test_a_wrong_fix_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung
     assert "every node ran on CUDA" in result.notes
 
 
-def test_a_fix_that_is_wrong_later_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_a_fix_that_is_wrong_later_fails(install: Install, rung: Rung) -> None:
+    install()
     mean = (
         "g (float[N, 2] x) => (float[N, 2] y) { m = ReduceMean<axes = [0]>(x) d = Sub(x, m) y = Add(x, d) }"
     )
@@ -258,11 +262,9 @@ def test_a_fix_that_is_wrong_later_fails(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert not any("TF32" in note for note in result.notes)
 
 
-def test_what_the_cpu_refuses_does_not_count(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
+def test_what_the_cpu_refuses_does_not_count(install: Install, rung: Rung) -> None:
     """CUDA's kernels check no index, so that the original would be held to what memory happened to hold."""
-    fake_cuda.install(monkeypatch, tmp_path, "reads beyond")
+    install("reads beyond")
     text = "g (float[3] x, int64[N] i) => (float[N] y) { y = Gather(x, i) }"
     values = np.array([1, 2, 3], np.float32)
     given = [{"x": values, "i": np.array(index)} for index in ([0, 2], [7, 1])]
@@ -273,9 +275,9 @@ def test_what_the_cpu_refuses_does_not_count(
     assert len(result.informative) == 1
 
 
-def test_the_last_bits_may_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
+def test_the_last_bits_may_differ(install: Install, rung: Rung) -> None:
     """Exact on paper; CUDA's kernels may differ by the shape, so the claim is put to ort-cpu and not here."""
-    fake_cuda.install(monkeypatch, tmp_path)
+    install()
     other = "g (float[N, 2] x) => (float[N, 2] y) <float k = {2.000001}> { y = Mul(x, k) }"
     result = rung(ADD, other)
     assert result.status == "passed"
@@ -285,20 +287,18 @@ def test_the_last_bits_may_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.mark.parametrize(("coarse", "status"), [("float16", "passed"), ("", "failed")])
 def test_half_precision_inside_single_is_judged_as_half(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung, coarse: str, status: str
+    install: Install, rung: Rung, coarse: str, status: str
 ) -> None:
     """The caller says by ``coarse`` that values went through float16: rounded twice or once is no fault."""
-    fake_cuda.install(monkeypatch, tmp_path)
+    install()
     graph = "g (float[N, 8] x) => (float[N, 8] y) { a = Cast<to = 10>(x) BODY y = Cast<to = 1>(d) }"
     twice, once = "b = Cast<to = 1>(a) c = Cast<to = 10>(b) d = Exp(c)", "d = Exp(a)"
     result = rung(graph.replace("BODY", twice), graph.replace("BODY", once), coarse=coarse)
     assert result.status == status
 
 
-def test_overflow_by_order_does_not_count(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_overflow_by_order_does_not_count(install: Install, rung: Rung) -> None:
+    install()
     early = "g (float[N, 2] x) => (float[N, 2] y) <float h = {0.5}> { a = Add(x, x) y = Mul(a, h) }"
     result = rung(early, RELU.replace("Relu", "Identity"))
     assert result.status == "passed"
@@ -321,11 +321,9 @@ def test_overflow_is_told_from_other_differences() -> None:
     assert not cuda.overflows(metric(2.0, 1.0), extreme)
 
 
-def test_the_original_may_differ_from_itself(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
+def test_the_original_may_differ_from_itself(install: Install, rung: Rung) -> None:
     """Sums by atomics: the last bits change from run to run, and the output is judged all the same."""
-    fake_cuda.install(monkeypatch, tmp_path, "wobbles")
+    install("wobbles")
     result = rung(ADD, ADD)
     assert result.status == "passed"
     assert result.excluded == ()
@@ -335,10 +333,8 @@ def test_the_original_may_differ_from_itself(
     assert rung(ADD, RELU).status == "failed"
 
 
-def test_an_output_that_is_random_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path, "wobbles")
+def test_an_output_that_is_random_is_left_out(install: Install, rung: Rung) -> None:
+    install("wobbles")
     two = "g (float[N, 2] x) => (float[N, 2] y, float[N, 2] wild) { y = Add(x, x) wild = Relu(x) }"
     result = rung(two, two)
     assert result.status == "passed"
@@ -346,10 +342,8 @@ def test_an_output_that_is_random_is_left_out(
     assert {part.name for one in (*result.feeds, *result.informative) for part in one.metrics} == {"y"}
 
 
-def test_a_version_that_does_not_say_where_nodes_ran(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path, "says nothing")
+def test_a_version_that_does_not_say_where_nodes_ran(install: Install, rung: Rung) -> None:
+    install("says nothing")
     result = rung(ADD, ADD)
     assert result.status == "passed"
     assert "this onnxruntime does not report which nodes ran on CUDA" in result.notes
@@ -358,10 +352,8 @@ def test_a_version_that_does_not_say_where_nodes_ran(
 # ------------------------------------------------------------------------------------------------ TF32
 
 
-def test_tf32_informs_and_does_not_decide(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_tf32_informs_and_does_not_decide(install: Install, rung: Rung) -> None:
+    install()
     result = rung(ADD, MUL)
     assert result.status == "passed"
     assert {one.status for one in result.feeds} == {"identical"}
@@ -378,10 +370,8 @@ def test_tf32_informs_and_does_not_decide(
     assert note.endswith("(relative 0.00049) in output y")
 
 
-def test_tf32_is_measured_on_the_largest_feeds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_tf32_is_measured_on_the_largest_feeds(install: Install, rung: Rung) -> None:
+    install()
     result = rung(ADD, MUL)
     normal = {one.feed.assignment["N"] for one in result.feeds if one.feed and one.feed.kind == "normal"}
     first = result.informative[0].feed
@@ -390,8 +380,8 @@ def test_tf32_is_measured_on_the_largest_feeds(
     assert first.assignment["N"] == max(normal)
 
 
-def test_tf32_with_the_users_own_inputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_tf32_with_the_users_own_inputs(install: Install, rung: Rung) -> None:
+    install()
     given = [{"x": np.full((size, 2), size, np.float32)} for size in (1, 5, 2, 4)]
     result = rung(ADD, MUL, given=given)
     assert [one.label for one in result.informative] == [
@@ -400,8 +390,8 @@ def test_tf32_with_the_users_own_inputs(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert [one.metrics[0].scale for one in result.informative] == [10.0, 8.0, 4.0]
 
 
-def test_tf32_that_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_tf32_that_changes_nothing(install: Install, rung: Rung) -> None:
+    install()
     whole = "g (int64[N] x) => (int64[N] y) { y = Add(x, x) }"
     result = rung(whole, whole)
     assert {one.status for one in result.informative} == {"identical"}
@@ -409,9 +399,9 @@ def test_tf32_that_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_tf32_is_not_tried_where_the_user_forbids_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung
+    install: Install, monkeypatch: pytest.MonkeyPatch, rung: Rung
 ) -> None:
-    fake = fake_cuda.install(monkeypatch, tmp_path)
+    fake = install()
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     result = rung(ADD, ADD)
     assert result.status == "passed"
@@ -423,10 +413,8 @@ def test_tf32_is_not_tried_where_the_user_forbids_it(
 # ------------------------------------------------------------------------------------------------ the GPU fails
 
 
-def test_a_lost_gpu_costs_the_process_and_not_the_model(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung, worker: Worker
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path, "breaks")
+def test_a_lost_gpu_costs_the_process_and_not_the_model(install: Install, rung: Rung, worker: Worker) -> None:
+    install("breaks")
     result = rung(ADD, ADD)
     assert result.status == "skipped"
     assert result.reason == "the original fails: CUDA failure 700: an illegal memory access"
@@ -434,10 +422,8 @@ def test_a_lost_gpu_costs_the_process_and_not_the_model(
 
 
 @pytest.mark.parametrize("when", ["is small", "is small at run time"])
-def test_a_gpu_too_small_for_both_refutes_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung, when: str
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path, when)
+def test_a_gpu_too_small_for_both_refutes_nothing(install: Install, rung: Rung, when: str) -> None:
+    install(when)
     result = rung(ADD, ADD)
     assert result.status == "skipped"
     assert result.reason.startswith("the new model")
@@ -540,8 +526,8 @@ def test_largest_error() -> None:
     assert metric("same", 0.0, 3.0).relative == 0.0
 
 
-def test_bfloat16_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
+def test_bfloat16_comes_back(install: Install, tmp_path: Path, rung: Rung) -> None:
+    install()
     text = "g (float[N] x) => (bfloat16[N] y) { y = Cast<to = 16>(x) }"
     result = rung(text, text)
     assert result.status == "passed"

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import onnx
 
@@ -208,6 +209,28 @@ class Flow:
             for value, target in zip(list(graph.output)[skip_out:], outputs, strict=False):
                 self._link(self._key(value.name, inner), target, True)
 
+    @cached_property
+    def makers(self) -> dict[Key, Site]:
+        """The node that makes each value."""
+        return {key: site for site in self.sites for key in site.outputs if key is not None}
+
+    @cached_property
+    def kept_from(self) -> dict[Key, list[Key]]:
+        """The values that each one holds, unchanged or merely rounded."""
+        found: dict[Key, list[Key]] = {}
+        for source, targets in self.keeps.items():
+            for target in targets:
+                found.setdefault(target, []).append(source)
+        return found
+
+    def is_main(self, key: Key) -> bool:
+        """Whether it is a value of the main graph."""
+        return key[0] == self.main.number
+
+    def reach_from_input(self, name: str) -> set[Key]:
+        """The values that are computed from a graph input."""
+        return self.reach((self.main.number, name), (self.keeps, self.changes))
+
     def reach(self, start: Key, through: tuple[defaultdict[Key, list[Key]], ...]) -> set[Key]:
         return walk.reached([start], lambda key: [one for edges in through for one in edges.get(key, ())])
 
@@ -237,7 +260,7 @@ class Flow:
                 self._beside_constant(role, node, index, scope)
         for node, index, scope in self._uses.get(start, ()):
             self._demands(role, node, index, scope)
-        for key in self.reach(start, (self.keeps, self.changes)) - kept:
+        for key in self.reach_from_input(name) - kept:
             for node, index, _ in self._uses.get(key, ()):
                 if (what := SINKS.get((node.op_type, index))) is not None:
                     role.loose.add(what)

@@ -9,9 +9,8 @@ enough, as in ``flow``: it shapes test inputs and proves nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -59,77 +58,40 @@ class Quantizers:
     hidden: int = 0
 
 
-class _Backward:
-    """A model's flow, read backward."""
+def _constants(flow: Flow, key: Key | None) -> list[npt.NDArray[Any]]:
+    """The small constants that a value may be: one, unless it is a function's and that is called several times; none
+    where it may be computed."""
+    found: list[npt.NDArray[Any]] = []
+    stack, seen = ([key] if key is not None else []), set[Key]()
+    while stack:
+        one = stack.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        tensor = _tensor(flow, one)
+        array = tensors.to_array(tensor, None, _SMALL) if tensor is not None else None
+        if array is not None:
+            found.append(array)
+            continue
+        site = flow.makers.get(one)
+        formal = site is None or (site.node.domain, site.node.op_type) in flow.functions
+        passed = formal or (site is not None and site.node.op_type == "Identity")
+        sources = flow.kept_from.get(one, []) if passed else []
+        if tensor is not None or not sources:
+            return []
+        stack.extend(sources)
+    return found
 
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
 
-    def sites(self, op_types: Collection[str]) -> Iterator[Site]:
-        """The nodes of these operators, in subgraphs and functions too."""
-        calls = self._flow.functions
-        found = (site for site in self._flow.sites if site.node.op_type in op_types)
-        return (site for site in found if (site.node.domain, site.node.op_type) not in calls)
-
-    def site_of(self, key: Key) -> Site | None:
-        """The node that makes a value."""
-        return self._makers.get(key)
-
-    def sources(self, key: Key) -> list[Key]:
-        """The values that this one holds, unchanged or merely rounded."""
-        return self._kept_from.get(key, [])
-
-    def is_main(self, key: Key) -> bool:
-        """Whether it is a value of the main graph."""
-        return key[0] == self._flow.main.number
-
-    def reached_from(self, name: str) -> set[Key]:
-        """The values that are computed from a graph input."""
-        return self._flow.reach((self._flow.main.number, name), (self._flow.keeps, self._flow.changes))
-
-    def constants(self, key: Key | None) -> list[npt.NDArray[Any]]:
-        """The small constants that a value may be: one, unless it is a function's and that is called several times;
-        none where it may be computed."""
-        found: list[npt.NDArray[Any]] = []
-        stack, seen = ([key] if key is not None else []), set[Key]()
-        while stack:
-            one = stack.pop()
-            if one in seen:
-                continue
-            seen.add(one)
-            tensor = self._tensor(one)
-            array = tensors.to_array(tensor, None, _SMALL) if tensor is not None else None
-            if array is not None:
-                found.append(array)
-                continue
-            site = self._makers.get(one)
-            formal = site is None or (site.node.domain, site.node.op_type) in self._flow.functions
-            sources = self.sources(one) if formal or (site and site.node.op_type == "Identity") else []
-            if tensor is not None or not sources:
-                return []
-            stack.extend(sources)
-        return found
-
-    def _tensor(self, key: Key) -> onnx.TensorProto | None:
-        """The tensor of an initializer or a Constant; None of any other value."""
-        scope, node = self._flow.scopes[key[0]], self._flow.scopes[key[0]].makers.get(key[1])
-        if node is not None and node.op_type == "Constant":
-            for attribute in node.attribute:
-                if attribute.name in ("value", "value_float", "value_int"):
-                    return _constant(attribute)
-        return scope.tensors.get(key[1])
-
-    @cached_property
-    def _makers(self) -> dict[Key, Site]:
-        return {key: site for site in self._flow.sites for key in site.outputs if key is not None}
-
-    @cached_property
-    def _kept_from(self) -> dict[Key, list[Key]]:
-        found: dict[Key, list[Key]] = {}
-        for source, targets in self._flow.keeps.items():
-            for target in targets:
-                found.setdefault(target, []).append(source)
-        return found
+def _tensor(flow: Flow, key: Key) -> onnx.TensorProto | None:
+    """The tensor of an initializer or a Constant; None of any other value."""
+    scope = flow.scopes[key[0]]
+    node = scope.makers.get(key[1])
+    if node is not None and node.op_type == "Constant":
+        for attribute in node.attribute:
+            if attribute.name in ("value", "value_float", "value_int"):
+                return _constant(attribute)
+    return scope.tensors.get(key[1])
 
 
 def _constant(attribute: onnx.AttributeProto) -> onnx.TensorProto:
@@ -149,15 +111,17 @@ class _Step:
     offset: float = 0.0
 
 
-def find(whole: Flow, inputs: Mapping[str, int]) -> Quantizers:
+def find(flow: Flow, inputs: Mapping[str, int]) -> Quantizers:
     """The quantizers of a model whose scale and zero point are constants; ``inputs`` are its graph inputs with their
     element types."""
-    flow = _Backward(whole)
     points: dict[str, dict[float, None]] = {name: {} for name in inputs}
     computed: list[
         tuple[Key, tuple[float, float, float]]
     ] = []  # data that no input determines, and their limits
-    for site in flow.sites(("QuantizeLinear",)):
+    sites = [site for site in flow.sites if (site.node.domain, site.node.op_type) not in flow.functions]
+    for site in sites:
+        if site.node.op_type != "QuantizeLinear":
+            continue
         limits = _limits(flow, site, 1, 2)
         if limits is None:
             continue
@@ -172,14 +136,14 @@ def find(whole: Flow, inputs: Mapping[str, int]) -> Quantizers:
             ends = (one.least - one.zero) * one.scale, (one.most - one.zero) * one.scale
             computed.append((site.inputs[0], (*ends, 0.0)))
     for op_type, (scale, zero) in _PRODUCTS.items():
-        for site in flow.sites((op_type,)):
+        for site in (one for one in sites if one.node.op_type == op_type):
             limits = _limits(flow, site, scale, zero)
             if limits is not None and site.outputs[0] is not None:
                 computed.append((site.outputs[0], (limits[0].least, limits[0].most, limits[0].zero)))
     main = {key: None for key, _ in computed if flow.is_main(key)}
     inside = dict.fromkeys(Range(key[1], *ends) for key, ends in computed if key in main)
     hidden = sum(key not in main for key, _ in computed)
-    scaled = frozenset(name for name in inputs if main and main.keys() & flow.reached_from(name))
+    scaled = frozenset(name for name in inputs if main and main.keys() & flow.reach_from_input(name))
     chosen: dict[str, tuple[float, ...]] = {}
     for name, known in points.items():
         if known:  # of many values, those of all quantizers in turn
@@ -209,13 +173,13 @@ class _Limits:
         return ((number - self.zero) * self.scale for number in numbers)
 
 
-def _limits(flow: _Backward, site: Site, scale: int, zero: int) -> list[_Limits] | None:
+def _limits(flow: Flow, site: Site, scale: int, zero: int) -> list[_Limits] | None:
     """The limits of a quantizer, for the greatest and the least of its scales; None where they are not constant."""
     found = (
-        array for array in flow.constants(_at(site, scale)) if "float" in array.dtype.name and array.size
+        array for array in _constants(flow, _at(site, scale)) if "float" in array.dtype.name and array.size
     )
     scales = [array for array in found if np.isfinite(array.astype(np.float64)).all()]
-    zeros = flow.constants(_at(site, zero))
+    zeros = _constants(flow, _at(site, zero))
     if not scales or (_at(site, zero) is not None and not zeros):
         return None
     wanted = next((one.i for one in site.node.attribute if one.name == "output_dtype"), 0)
@@ -256,7 +220,7 @@ def _ends(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def _ways(
-    flow: _Backward, start: Key | None, inputs: Mapping[str, int]
+    flow: Flow, start: Key | None, inputs: Mapping[str, int]
 ) -> Iterator[tuple[str, _Step, tuple[float, ...]]]:
     """The graph inputs whose values reach a quantizer by moves and simple arithmetic, with how they do, and the bounds
     of the Clips on the way, as the quantizer sees them."""
@@ -271,8 +235,8 @@ def _ways(
         if flow.is_main(step.key) and step.key[1] in inputs:
             yield step.key[1], step, tuple(bounds)
             continue
-        stack.extend(_Step(source, step.gain, step.offset) for source in flow.sources(step.key))
-        site = flow.site_of(step.key)
+        stack.extend(_Step(source, step.gain, step.offset) for source in flow.kept_from.get(step.key, []))
+        site = flow.makers.get(step.key)
         if site is None:
             continue
         if site.node.op_type in _BOUNDED and site.inputs:
@@ -283,7 +247,7 @@ def _ways(
         stack.extend(_undone(flow, site, step))
 
 
-def _undone(flow: _Backward, site: Site, step: _Step) -> Iterator[_Step]:
+def _undone(flow: Flow, site: Site, step: _Step) -> Iterator[_Step]:
     """The step before an addition or a product with a constant: ``gain * (factor * x + term) + offset``."""
     op_type, inputs = site.node.op_type, site.inputs
     if op_type in _NEGATIVE and inputs and inputs[0] is not None:
@@ -291,9 +255,9 @@ def _undone(flow: _Backward, site: Site, step: _Step) -> Iterator[_Step]:
     if op_type not in ("Add", "Sub", "Mul", "Div") or len(inputs) != 2:
         return
     for place in (0, 1):
-        key, constants = inputs[place], flow.constants(inputs[1 - place])
+        key, constants = inputs[place], _constants(flow, inputs[1 - place])
         number = _middle(constants)
-        if key is None or number is None or flow.constants(key):
+        if key is None or number is None or _constants(flow, key):
             continue
         factor, term = 1.0, 0.0
         if op_type == "Mul":
@@ -318,12 +282,12 @@ def _middle(constants: list[npt.NDArray[Any]]) -> float | None:
     return float(flat[flat.size // 2]) if math.isfinite(flat[flat.size // 2]) else None
 
 
-def _bounds(flow: _Backward, site: Site) -> Iterator[float]:
+def _bounds(flow: Flow, site: Site) -> Iterator[float]:
     """The bounds of a Clip, attributes before opset 11."""
     if site.node.op_type != "Clip":
         return
     for key in site.inputs[1:3]:
-        value = _middle(flow.constants(key))
+        value = _middle(_constants(flow, key))
         if value is not None:
             yield value
     yield from (one.f for one in site.node.attribute if one.name in ("min", "max") and math.isfinite(one.f))

@@ -103,12 +103,12 @@ NOTHING_ADDED = "adds nothing to ort-cpu"
 
 def too_large(request: Request) -> str | None:
     """Why the evaluator would take too long for any input; None where it should not."""
-    sizes = elements(request)
+    sizes = _elements(request)
     tried = sizes if request.given is not None else sizes[:2]
     return reference.infeasible(request.known.model, min(tried))
 
 
-def elements(request: Request) -> list[int]:
+def _elements(request: Request) -> list[int]:
     """How many elements the planned or given inputs have, for each of them."""
     if request.given is not None:
         return [sum(map(plan.size, feed.values())) for feed in request.given]
@@ -120,4 +120,4 @@ def is_redundant(request: Request, half: str) -> bool:
     type ``half``) is not judged without it."""
     if request.effort.whole or half or backends.missing("ort-cpu") is not None:
         return False
-    return sum(reference.work(request.known.model, count) for count in elements(request)) > CHEAP
+    return sum(reference.work(request.known.model, count) for count in _elements(request)) > CHEAP

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -45,7 +44,6 @@ DEFAULT_RUNGS = RUNGS
 _TENSORRT = ("trt-build", "trt-network", "trt-gpu")
 #: Rungs that run models on the CPU.
 _EXECUTING = ("reference", "ort-cpu")
-_WARMING = 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -152,12 +150,6 @@ def verify(
         return Verdict(results, tuple(require), allowed=request.allowed)
 
 
-def _warm(worker: Worker, backend: str) -> None:
-    """Have a new child load what the first check needs that runs models, while others do other work."""
-    with suppress(deadline.Expired):  # the checks themselves say so
-        worker.begin(f"{REMOTE}:warm", timeout=_WARMING, backend=backend)
-
-
 class _Proof:
     """Runs check after check: ``fixed`` is the fixed model where the caller has it; ``stack`` unwinds at the end."""
 
@@ -172,7 +164,6 @@ class _Proof:
         self.request, self.limits, self.contract = request, limits, contract
         self.fixed, self.stack = fixed, stack
         self.worker: Worker | None = None  # the child, where it runs models
-        self.warm: Callable[[], None] = lambda: None
         self._parts: dict[bool, Rest | str] = {}
 
     def run(
@@ -193,13 +184,8 @@ class _Proof:
         order = [name for name in RUNGS if name in wanted and not (redundant and name == "reference")]
         if redundant:
             order.insert(order.index("ort-cpu") + 1, "reference")
-        first = next((name for name in order if name in _EXECUTING), None)
-        if first is not None:
+        if any(name in _EXECUTING for name in order):
             self.worker = self.request.worker
-            if self.worker.pid is None:
-                self.warm = partial(_warm, self.worker, first)
-        if "contract" not in order:
-            self.warm()
         for name in order:
             if redundant and name == "reference" and results["ort-cpu"].status == "passed":
                 results[name] = unjudged(name, budget.NOTHING_ADDED, "redundant")
@@ -293,7 +279,6 @@ class _Proof:
             timeout=limits.step,
             memory_mb=limits.memory_mb,
             worker=self.worker,
-            meanwhile=self.warm,
         )
         status, words, notes = validity.judge(checks)
         starved = any(one.starved for one in checks)

@@ -58,11 +58,6 @@ OUTPUTS = Outputs()
 """What both models computed, for the check that compares them with TensorRT's networks."""
 
 
-def warm(backend: str) -> None:
-    """Load what a backend needs for any model."""
-    backends.warm(backend)
-
-
 def drop(scope: str = "") -> None:
     """Release both models, and what they computed, but for what is kept of the original in the run ``scope``."""
     unload()
@@ -91,8 +86,9 @@ def load(
     What the original computes is kept for later calls with the same ``scope`` ("": for none). An original of which
     something is kept is loaded when it has to run.
     """
-    clock, began = _clock(backend)
     unload()
+    backends.warm(backend)  # what any model needs is no price of this one
+    clock, began = _clock(backend)
     note("original")
     _STATE.backend, _STATE.options = backend, options or {}
     _STATE.path, _STATE.fixed_path = original, fixed

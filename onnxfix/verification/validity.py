@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,25 +30,20 @@ def ask(
     timeout: float,
     memory_mb: int | None,
     worker: Worker | None = None,
-    meanwhile: Callable[[], None] = lambda: None,
 ) -> tuple[Checked, ...]:
     """Run onnx.checker on each model file. ``timeout`` is in seconds, for each run.
 
-    ``worker`` is a child that runs anyway; without it a fork of this process is made. That copies each page to which
-    this process writes meanwhile, and takes the longer the larger this process is. ``meanwhile`` is called when the
-    child has been asked.
+    ``worker`` is a child that is needed anyway; without it a fork of this process is made. That copies each page to
+    which this process writes then, and takes the longer the larger this process is.
 
     Crashes and hangs of ONNX's shape inference are not complaints: they happen with valid models.
     """
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         names = [str(path) for path in paths]
         limits: dict[str, Any] = {"timeout": timeout, "memory_mb": memory_mb}
-        both = None
         if worker is not None:
-            posted = worker.post(f"{_CHECKER}:check_all", timeout=timeout, paths=names, folder=folder)
-            meanwhile()
-            both = worker.collect(posted)
-        if both is None:
+            both = worker.call(f"{_CHECKER}:check_all", timeout=timeout, paths=names, folder=folder)
+        else:
             both = forked(check_all, names, folder, **limits)
         checks: list[Checked] = list(both.value) if both.ok else []
         for name in names if not both.ok else ():

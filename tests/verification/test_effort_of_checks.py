@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,11 @@ from onnxfix import backends
 from onnxfix.effort import DEFAULT, QUICK, THOROUGH, Effort, effort_of
 from onnxfix.report.render.proof import left_out_words
 from onnxfix.report.summary import RungFact
-from onnxfix.sandbox import Worker
 from onnxfix.verification import budget, ladder
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import models
-from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -300,45 +296,3 @@ def test_what_was_left_out_is_one_line() -> None:
     rung = RungFact("ort-cpu", "passed", left_out=2, spared=14.4)
     assert left_out_words(rung) == "2 planned inputs of ort-cpu, about 14 s → --effort thorough"
     assert left_out_words(RungFact("ort-cpu", "passed")) == ""
-
-
-# ---- what is loaded ahead
-
-
-def loaded(names: list[str]) -> list[str]:
-    return [name for name in names if name in sys.modules]
-
-
-@pytest.mark.parametrize(
-    ("rungs", "backends"),
-    [
-        (("contract",), []),
-        (("contract", "ort-cpu"), ["ort-cpu"]),
-        (("ort-cpu",), ["ort-cpu"]),
-        (("contract", "reference", "ort-cpu"), ["reference"]),
-    ],
-)
-def test_a_new_child_loads_the_first_backend_before_it_is_asked(
-    tmp_path: Path, rungs: tuple[str, ...], backends: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, began = models.write(tmp_path / "a.onnx", proto_of(ABS, 17)), []
-    real = Worker.begin
-
-    def begin(self: Worker, target: str, **given: Any) -> None:
-        began.append((target, given["backend"]))
-        real(self, target, **given)
-
-    monkeypatch.setattr(Worker, "begin", begin)
-    with Worker() as worker:
-        for _ in range(2):  # a child that runs has loaded what it needs
-            assert ladder.verify(path, path, exact=True, rungs=rungs, worker=worker).passed
-        assert (worker.pid is None) == (not backends), "the contract needs no child"
-    assert began == [(f"{REMOTE}:warm", backend) for backend in backends]
-
-
-def test_what_is_loaded_ahead() -> None:
-    asked = ["onnxruntime", "onnx.reference"]
-    for backend, there in (("reference", "onnx.reference"), ("ort-cpu", "onnxruntime")):
-        with Worker() as worker:
-            ladder._warm(worker, backend)
-            assert there in worker.call(f"{__name__}:loaded", timeout=PATIENCE, names=asked).value

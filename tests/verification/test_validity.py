@@ -281,27 +281,23 @@ def test_a_child_that_runs_models_is_asked_instead(tmp_path: Path, monkeypatch: 
     paths = [
         models.write(tmp_path / f"{number}.onnx", made(text)) for number, text in enumerate((TYPES, NEG))
     ]
-    alone, calls = validity.ask(paths, timeout=TIMEOUT, memory_mb=None), []
+    alone = validity.ask(paths, timeout=TIMEOUT, memory_mb=None)
     monkeypatch.setattr(validity, "forked", lambda *_, **__: pytest.fail("forked"))
     with Worker() as worker:
-        found = validity.ask(
-            paths, timeout=TIMEOUT, memory_mb=None, worker=worker, meanwhile=lambda: calls.append(worker.pid)
-        )
-        assert calls == [worker.pid] != [None]
+        found = validity.ask(paths, timeout=TIMEOUT, memory_mb=None, worker=worker)
     assert found == alone
     assert [one.complete for one in found] == [False, True]
 
 
-@pytest.mark.parametrize("end", ["crash", "memory", "lost"])
+@pytest.mark.parametrize("end", ["crash", "memory"])
 def test_where_that_child_ends_each_model_is_asked_about_in_a_fork(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Any
 ) -> None:
     paths = [
         models.write(tmp_path / f"{number}.onnx", made(text)) for number, text in enumerate((NEG, TYPES))
     ]
     alone = validity.ask(paths, timeout=TIMEOUT, memory_mb=None)
-    lost = None if end == "lost" else Outcome(end, message="it ended")
-    monkeypatch.setattr(Worker, "collect", lambda *_: lost)
+    monkeypatch.setattr(Worker, "call", lambda *_, **__: Outcome(end, message="it ended"))
     with Worker() as worker:
         assert validity.ask(paths, timeout=TIMEOUT, memory_mb=None, worker=worker) == alone
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from onnxfix.verification.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, 
 _COMPARES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 #: Those whose constant operand shows something about the other.
 _BESIDE = frozenset((*_COMPARES, "Div", "Mul", "Sub"))
+_OF_CHANNELS = ("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "PRelu")
 _PIXELS = 255.0  # the greatest value of a pixel
 _SMALL = 64  # bytes of a number
 #: A dimension: its size, the name of a symbol (or expression), or unknown.
@@ -223,6 +224,19 @@ class Flow:
                 found.setdefault(target, []).append(source)
         return found
 
+    def tensor(self, key: Key) -> onnx.TensorProto | None:
+        """The tensor of an initializer or a Constant; None of any other value."""
+        scope = self.scopes[key[0]]
+        node = scope.makers.get(key[1])
+        for attribute in node.attribute if node is not None and node.op_type == "Constant" else ():
+            if attribute.name == "value":
+                return attribute.t
+            if attribute.name == "value_int":
+                return onnx.helper.make_tensor("", onnx.TensorProto.INT64, [], [attribute.i])
+            if attribute.name == "value_float":
+                return onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [], [attribute.f])
+        return scope.tensors.get(key[1])
+
     def is_main(self, key: Key) -> bool:
         """Whether it is a value of the main graph."""
         return key[0] == self.main.number
@@ -293,8 +307,8 @@ class Flow:
         """What a constant beside the operand tells of it."""
         if len(node.input) != 2 or node.op_type not in _BESIDE:
             return
-        found = scope.find(node.input[1 - index])
-        number = _number_of(node.input[1 - index], found.tensors, found.makers) if found is not None else None
+        other = self._key(node.input[1 - index], scope)
+        number = _number_of(self.tensor(other)) if other is not None else None
         if number is None:
             return
         made = self._key(node.output[0], scope)
@@ -333,13 +347,7 @@ class Flow:
 
         op = node.op_type
         weights = beside[1] if len(beside) > 1 else None
-        if index == 0 and op in (
-            "Conv",
-            "ConvTranspose",
-            "BatchNormalization",
-            "InstanceNormalization",
-            "PRelu",
-        ):
+        if index == 0 and op in _OF_CHANNELS:
             if op in ("Conv", "ConvTranspose") and weights is not None:
                 role.rank = len(weights)
             group = attributes["group"].i if "group" in attributes and op == "Conv" else 1
@@ -374,16 +382,8 @@ def _meaning(op_type: str, index: int, number: float, users: Collection[str]) ->
     return None
 
 
-def _number_of(
-    name: str, initializers: Mapping[str, onnx.TensorProto], makers: Mapping[str, onnx.NodeProto]
-) -> float | None:
+def _number_of(tensor: onnx.TensorProto | None) -> float | None:
     """The one finite number that a constant holds; None for what is none."""
-    tensor, maker = initializers.get(name), makers.get(name)
-    if maker is not None and maker.op_type == "Constant" and maker.attribute:
-        first = maker.attribute[0]
-        if first.name in ("value_float", "value_int"):
-            return float(first.f if first.name == "value_float" else first.i)
-        tensor = first.t if first.HasField("t") else None
     if tensor is None or math.prod(tensor.dims) != 1:
         return None
     array = tensors.to_array(tensor, None, _SMALL)

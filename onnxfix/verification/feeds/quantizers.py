@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
 from onnxfix.files import tensors
@@ -68,7 +67,7 @@ def _constants(flow: Flow, key: Key | None) -> list[npt.NDArray[Any]]:
         if one in seen:
             continue
         seen.add(one)
-        tensor = _tensor(flow, one)
+        tensor = flow.tensor(one)
         array = tensors.to_array(tensor, None, _SMALL) if tensor is not None else None
         if array is not None:
             found.append(array)
@@ -81,25 +80,6 @@ def _constants(flow: Flow, key: Key | None) -> list[npt.NDArray[Any]]:
             return []
         stack.extend(sources)
     return found
-
-
-def _tensor(flow: Flow, key: Key) -> onnx.TensorProto | None:
-    """The tensor of an initializer or a Constant; None of any other value."""
-    scope = flow.scopes[key[0]]
-    node = scope.makers.get(key[1])
-    if node is not None and node.op_type == "Constant":
-        for attribute in node.attribute:
-            if attribute.name in ("value", "value_float", "value_int"):
-                return _constant(attribute)
-    return scope.tensors.get(key[1])
-
-
-def _constant(attribute: onnx.AttributeProto) -> onnx.TensorProto:
-    if attribute.HasField("t"):
-        return attribute.t
-    if attribute.name == "value_int":
-        return onnx.helper.make_tensor("", onnx.TensorProto.INT64, [], [attribute.i])
-    return onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [], [attribute.f])
 
 
 @dataclass(frozen=True)

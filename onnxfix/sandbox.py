@@ -7,7 +7,6 @@ The child talks by length-prefixed pickles over copies of its stdin and stdout, 
 print: file descriptor 1 then points at stderr, whose last bytes are kept for the message.
 """
 
-# Long because: a child, its pipes and the worker around it share their state.
 from __future__ import annotations
 
 import contextlib
@@ -32,17 +31,7 @@ from onnxfix.allowance import memory_limit_mb
 from onnxfix.confinement import Policy, outdated, policy
 from onnxfix.errors import working_directory
 
-__all__ = [
-    "Outcome",
-    "Posted",
-    "Status",
-    "Worker",
-    "allow_maps",
-    "default_memory_mb",
-    "note",
-    "one_line",
-    "shared",
-]
+__all__ = ["Outcome", "Status", "Worker", "allow_maps", "default_memory_mb", "note", "one_line", "shared"]
 
 
 WATCHERS: list[Callable[[str], None]] = []

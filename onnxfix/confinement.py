@@ -19,7 +19,7 @@ import struct
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -195,17 +195,20 @@ def _homes() -> tuple[str, ...]:
 def _open_to_children() -> tuple[tuple[str, ...], dict[str, tuple[int, int]]]:
     """Files and folders that a child may only read, and those that it may write as well, each with its identity."""
     temporary = os.path.realpath(tempfile.gettempdir())
-    writable = [temporary, *list(_named), *_kernel_caches()]
-    read = [*_needed(tuple(sys.path), tuple(os.environ.get(name, "") for name in _LIBRARY_FOLDERS))]
-    for path in _list_public(os.sep, temporary):
+    writable, read = [temporary, *list(_named), *_kernel_caches()], _needed()
+    secrets = frozenset(map(os.path.realpath, _SECRETS))
+    above = {*_homes()}  # folders that contain something private, home directories included
+    for path in (*_homes(), *secrets):
+        while (path := os.path.dirname(path)) not in above:
+            above.add(path)
+    for path in _list_public(os.sep, secrets, above - {temporary}):
         (read if path in _READ_ONLY else writable).append(path)
     identities = {path: _identity(path) for path in writable}
     return tuple(read), {path: identity for path, identity in identities.items() if identity is not None}
 
 
-def _list_public(folder: str, temporary: str) -> Iterator[str]:
+def _list_public(folder: str, secrets: Set[str], above: Set[str]) -> Iterator[str]:
     """What is in a folder and not private. Links lead to what is listed elsewhere, or is private."""
-    homes, secrets, above = _homes(), *_private(_homes())
     try:
         entries = [entry for entry in os.scandir(folder) if not entry.is_symlink()]
     except OSError:
@@ -214,36 +217,24 @@ def _list_public(folder: str, temporary: str) -> Iterator[str]:
             yield from (path for path in system if os.path.isdir(path) and not os.path.islink(path))
         return
     for entry in entries:
-        if entry.path in secrets or (folder in homes and entry.name.startswith(".")):
+        if entry.path in secrets or (folder in _homes() and entry.name.startswith(".")):
             continue
-        if entry.path in above and entry.path != temporary:
-            yield from _list_public(entry.path, temporary)
+        if entry.path in above:
+            yield from _list_public(entry.path, secrets, above)
         else:
             yield entry.path
 
 
-@cache
-def _private(homes: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
-    """Folders of secrets, and the folders that contain something private, home directories included."""
-    secrets = frozenset(map(os.path.realpath, _SECRETS))
-    above = {*homes}
-    for path in (*homes, *secrets):
-        while (path := os.path.dirname(path)) not in above:
-            above.add(path)
-    return secrets, frozenset(above)
-
-
-@cache
-def _needed(path: tuple[str, ...], variables: tuple[str, ...]) -> tuple[str, ...]:
+def _needed() -> list[str]:
     """What Python and the libraries need, wherever they are installed, by ``sys.path`` and environment variables."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, package]
-    folders += [os.path.abspath(entry) for entry in path if entry]
-    for value in variables:
-        folders += filter(os.path.isabs, value.split(os.pathsep))
+    folders += [os.path.abspath(entry) for entry in sys.path if entry]
+    for name in _LIBRARY_FOLDERS:
+        folders += filter(os.path.isabs, os.environ.get(name, "").split(os.pathsep))
     # A folder above a home directory cannot be opened without opening that.
     real = dict.fromkeys(map(os.path.realpath, folders))
-    return tuple(folder for folder in real if not any(_is_below(home, folder) for home in _homes()))
+    return [folder for folder in real if not any(_is_below(home, folder) for home in _homes())]
 
 
 def _kernel_caches() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Time limits: of a whole call, of one rung in it, and so on. Of nested ones the earliest holds.
+"""Time limits: of a whole call, of one check in it, and so on. Of nested ones the earliest holds.
 
 Children are given what is left at most, and loops of this process ask ``check``. What does neither is stopped by
 ``watched``, a little later. In all three cases ``Expired`` is raised, and whoever set the limit handles it.

@@ -120,7 +120,7 @@ def compare_builds(
 
 
 def _request(builder: Builder, path: Path, model: ModelProto, verification: Verification) -> Request:
-    """The request of a rung about one model."""
+    """The request of a check about one model."""
     limits, known = Limits(), signature(model)
     trt_builder.check(builder.options, known)
     return Request(

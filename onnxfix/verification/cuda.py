@@ -1,4 +1,4 @@
-"""What the rung ort-cuda has beyond the others: whether CUDA computes at all, where nodes ran, what TF32 costs."""
+"""What the check ort-cuda has beyond the others: whether CUDA computes at all, where nodes ran, what TF32 costs."""
 
 from __future__ import annotations
 

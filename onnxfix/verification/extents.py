@@ -154,7 +154,7 @@ def measure(
         onnx.save(model, variant)
         session = backends.load(backend, str(variant))
         values = dict(zip(session.outputs, session.run(feed), strict=True))
-    except Exception:  # a model that takes no such inputs: the rungs say so
+    except Exception:  # a model that takes no such inputs: the checks say so
         return {}
     found = {}
     for name in names:

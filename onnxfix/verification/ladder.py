@@ -48,11 +48,11 @@ _EXECUTING = ("reference", "ort-cpu")
 
 @dataclass(frozen=True)
 class Limits:
-    """Time limits of a rung, in seconds, and its memory limit.
+    """Time limits of a check, in seconds, and its memory limit.
 
     ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
-    evaluator. ``total`` and ``reference_total`` bound all feeds of a rung: the feed that runs when time is up is the
-    last. ``rung`` bounds all that a rung does; what it has judged until then counts. ``memory_mb`` limits the child
+    evaluator. ``total`` and ``reference_total`` bound all feeds of a check: the feed that runs when time is up is the
+    last. ``rung`` bounds all that a check does; what it has judged until then counts. ``memory_mb`` limits the child
     process, by default to three quarters of the memory that is available.
     """
 
@@ -366,7 +366,7 @@ def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
 
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
-    """Any rung but the contract, which alone needs nothing of what is imported here."""
+    """Any check but the contract, which alone needs nothing of what is imported here."""
     from onnxfix.verification.execution import run_check  # lazy: start-up
     from onnxfix.verification.readback import network  # lazy: start-up
     from onnxfix.verification.rungs import build, gpu  # lazy: start-up

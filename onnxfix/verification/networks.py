@@ -1,4 +1,4 @@
-"""The networks and engines that TensorRT made of the models of one climb, for the rungs that share them."""
+"""The networks and engines that TensorRT made of the models of one proof, for the checks that share them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Networks:
-    """Models of one climb by path: ``lifted`` are those whose network was read back, into ``folder``; ``begun`` are
+    """Models of one proof by path: ``lifted`` are those whose network was read back, into ``folder``; ``begun`` are
     builds under way, all in the child of ``worker``. ``builds`` have ended; the file ``engine`` is that of an accepted
     one. ``ran`` are feeds that both models have run in ONNX Runtime; ``refused`` are those that the original refuses
     there, if it accepts none."""
@@ -55,7 +55,7 @@ def engine_beside(network: Path) -> Path:
 
 @contextmanager
 def networks() -> Iterator[Networks]:
-    """Networks for one climb, whose files and builds end with it."""
+    """Networks for one proof, whose files and builds end with it."""
     with TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         found = Networks(Path(folder))
         try:

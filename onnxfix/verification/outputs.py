@@ -1,4 +1,4 @@
-"""What models computed in ONNX Runtime, kept in the sandbox's child for a later rung of the same climb.
+"""What models computed in ONNX Runtime, kept in the sandbox's child for a later check of the same proof.
 
 A model computes the same on the same inputs again: whoever needs its outputs once more need neither load nor run it.
 """

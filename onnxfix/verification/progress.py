@@ -1,4 +1,4 @@
-"""The progress of a rung that executes ONNX models, and the result that follows."""
+"""The progress of a check that executes ONNX models, and the result that follows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Progress:
     feeds: list[FeedResult] = field(default_factory=list)
     excluded: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
-    verdict: RungResult | None = None  # set as soon as the rung is decided
+    verdict: RungResult | None = None  # set as soon as the check is decided
     wobble: list[Metrics] = field(default_factory=list)  # how the original differs from itself
     placed: tuple[str, ...] = ()  # on the GPU: which nodes ran there
-    deaths: int = 0  # of the child, by the original: a few end the rung
+    deaths: int = 0  # of the child, by the original: a few end the check
     generation: int = -1  # of the worker's child that holds the models
     precision: str = ""  # of the twin, where one was asked
     beyond: str = ""  # the first value that the original cannot hold in half precision

@@ -1,4 +1,4 @@
-"""The request that the ladder hands to each of its rungs."""
+"""The request that the ladder hands to each of its checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REMOTE = "onnxfix.verification.remote"
 
 @dataclass(frozen=True)
 class Request:
-    """All that a rung needs.
+    """All that a check needs.
 
     ``exact``: outputs must be bit-identical. Else they may differ within ``compare.tolerance_for``. Where the original
     leaves half precision's range, the original in higher precision decides (``compare.Twin``); ``half`` names that
@@ -38,7 +38,7 @@ class Request:
     ``known`` is the original's signature, ``shapes`` are symbols that the user fixed (name -> size), ``given`` the
     user's own feeds, or with ``labels`` those that they describe. ``step`` and ``total`` are in seconds. ``trt`` are
     the options for TensorRT. ``inherit``: the fixes are not to blame where the original fails as well. ``shown``
-    names the rung that has compared the two models already and passed; "" where there is none, or where this rung
+    names the check that has compared the two models already and passed; "" where there is none, or where this check
     must pass itself. ``special`` is how the fixed model is specialized: ``known`` has its values pinned and
     ``shapes`` has its sizes. ``allowed`` is the user's tolerance, which no ``exact`` request has. ``networks`` are
     what TensorRT's rungs leave for each other (None: nothing). ``effort`` bounds what is spent on running models.

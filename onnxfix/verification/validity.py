@@ -17,7 +17,7 @@ _CHECKER = "onnxfix.verification.checker"
 
 
 class Judged(NamedTuple):
-    """The checker's part of the rung ``contract``: its status, and a line."""
+    """onnx.checker's part of the check ``contract``: its status, and a line."""
 
     status: Literal["passed", "failed", "skipped"]
     words: str

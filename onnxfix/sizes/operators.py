@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from onnxfix.graph.overlay import Node
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import Dim, as_dim, equal, product, total
+from onnxfix.sizes.bounds import largest
 from onnxfix.sizes.demands import Term, at_least, broadcast, extends, multiple, same
-from onnxfix.sizes.largest import largest
 
 Found = Iterator[tuple[str, Term]]
 Shape = tuple[Dim, ...]

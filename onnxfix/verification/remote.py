@@ -6,6 +6,7 @@ Every function here is called through the sandbox. ``note`` reports what runs, s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +88,8 @@ def load(
     something is kept is loaded when it has to run.
     """
     unload()
-    backends.warm(backend)  # what any model needs is no price of this one
+    with contextlib.suppress(Exception):  # what is wrong with a backend shows where the model is loaded
+        backends.warm(backend)  # any model needs that: it is not part of this one's price
     clock, began = _clock(backend)
     note("original")
     _STATE.backend, _STATE.options = backend, options or {}

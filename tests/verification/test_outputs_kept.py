@@ -1,18 +1,23 @@
-"""What ONNX Runtime computed in one rung serves the rung that compares TensorRT's networks."""
+"""What the child of the proof keeps: outputs for the check that compares TensorRT's networks, and for candidates."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
+from onnxfix import backends
+from onnxfix.backends import ort
 from onnxfix.effort import THOROUGH, Effort
 from onnxfix.sandbox import Worker
 from onnxfix.trt.engine import Ran
+from onnxfix.verification import remote
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.compare.compare import Terms
 from onnxfix.verification.feeds.plan import Feed
@@ -20,6 +25,7 @@ from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.outputs import Computed, Outputs
 from onnxfix.verification.readback import child
 from onnxfix.verification.readback.bench import Bench, Tried
+from onnxfix.verification.remote import _State
 from onnxfix.verification.rungs.trials import Finder
 from support.patience import PATIENCE
 
@@ -135,3 +141,106 @@ def test_inputs_that_cost_too_much_are_spared_and_said() -> None:
     assert found(Effort("", 0.0, 5.0), tuple(feeds)) == ([1, 2, 3], [])
     assert found(Effort("", 0.0, 4.9), tuple(feeds)) == ([1, 2], feeds[2:])
     assert found(Effort("", 0.0, 1.9)) == ([1], feeds[1:])
+
+
+# ---------------------------------------------- what an original computed is not computed again for the next candidate
+
+THREE = {"x": np.arange(3.0, dtype=np.float32)}
+
+
+class Toy:
+    """A model that multiplies by what its file says, and counts its runs."""
+
+    outputs = ("y",)
+
+    def __init__(self, path: str, runs: list[str]) -> None:
+        self.factors = [float(word) for word in Path(path).read_text(encoding="utf-8").split()]
+        self.name, self.runs = Path(path).name, runs
+
+    def run(self, feed: dict[str, Any]) -> list[Any]:
+        self.runs.append(self.name)
+        factor = self.factors.pop(0) if len(self.factors) > 1 else self.factors[0]
+        return [feed["x"] * np.float32(factor)]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is loaded (with a plus) and run, in order."""
+    found: list[str] = []
+
+    def load(name: str, path: str, **options: Any) -> Toy:
+        found.append(f"+{Path(path).name}")
+        return Toy(path, found)
+
+    monkeypatch.setattr(backends, "load", load)
+    yield found
+    remote.drop()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[str, str, str]:
+    for name, text in (("o", "2"), ("a", "3"), ("b", "2")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return str(tmp_path / "o"), str(tmp_path / "a"), str(tmp_path / "b")
+
+
+def judge(original: str, fixed: str, scope: str = "run", **more: Any) -> list[str]:
+    assert not remote.load("toy", original, fixed, scope=scope).stage
+    how = {"again": False, "drawn": (), "terms": Terms(exact=True), "skip": ()} | more
+    ran = remote.run(THREE, **how)
+    assert not ran.stage
+    remote.drop(scope)
+    return [one.agreement for one in ran.metrics]
+
+
+def test_another_run_another_feed_another_file_are_computed(
+    calls: list[str], paths: tuple[str, str, str]
+) -> None:
+    original, wrong, right = paths
+    judge(original, wrong)
+    assert judge(original, right, scope="another") == ["identical"]
+    assert judge(original, right, scope="") == ["identical"]
+    assert calls.count("o") == 3
+    judge(original, right)
+    calls.clear()
+    Path(original).write_text("5.0", encoding="utf-8")
+    assert judge(original, right) == ["different"], "the file has changed"
+    assert calls == ["+o", "+b", "o", "b"]
+    remote.load("toy", original, right, scope="run")
+    other = {"x": THREE["x"] + 1}
+    assert remote.run(other, again=False, drawn=(), terms=Terms(exact=True), skip=()).metrics
+    assert calls[-3:] == ["+o", "o", "b"], "it is loaded where it has to run"
+    remote.load("other", original, right, scope="run")
+    assert calls[-2:] == ["+o", "+b"], "another backend"
+
+
+def test_what_draws_is_never_kept(calls: list[str], paths: tuple[str, str, str]) -> None:
+    original, _, right = paths
+    for _ in range(2):
+        judge(original, right, again=True, drawn=("y",))
+    assert calls.count("o") == 4
+
+
+# ------------------------------------------------------------------------------------- inputs that a model writes to
+
+TRAINING = parser.parse_model("""<ir_version: 7, opset_import: ["" : 9]>
+    g (float[4,2] x, float[2] s, float[2] b, float[2] m, float[2] v)
+        => (float[4,2] y, float[2] z) {
+        y, p, q, r, t = BatchNormalization<momentum = 0.5>(x, s, b, m, v)  z = Neg(m) }""")
+
+
+def session() -> Any:
+    """The model in ONNX Runtime."""
+    return ort.OrtSession(TRAINING.SerializeToString(), ort.session_options(), ["CPUExecutionProvider"])
+
+
+def test_each_run_gets_the_same_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_STATE", _State(original=session(), fixed=session(), backend="ort-cpu"))
+    feed = {"x": np.arange(8, dtype=np.float32).reshape(4, 2)}
+    feed |= {name: np.full(2, 3, np.float32) for name in "sbmv"}
+    before = {name: value.copy() for name, value in feed.items()}
+    ran = remote.run(feed, again=True, drawn=(), terms=Terms(exact=True), skip=())
+    assert not ran.unstable
+    assert {one.agreement for one in ran.metrics} == {"identical"}
+    assert len(ran.metrics) == 2
+    assert all(np.array_equal(before[name], value) for name, value in feed.items())

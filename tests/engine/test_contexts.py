@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from onnx import ModelProto
 
-from onnxfix import contexts
+from onnxfix import contexts, walk
 from onnxfix.rule import Draft, Example, Fix, Fixed, Match, Model, Node, Rule, Silent, rule
 from onnxfix.testing import check_contexts, check_example, graph_difference, model_of, readable
 
@@ -121,7 +121,7 @@ def test_other_names_are_the_same_graph() -> None:
     assert [info.name for info in (*other.graph.input, *other.graph.output)] == ["x", "c", "d", "y", "x"]
     assert len({node.name for node in other.graph.node}) == 1
     kept = {"x", "y", "c", "d"}
-    old, new = ({name for node in contexts._nodes(one) for name in node.output} for one in (nested(), other))
+    old, new = ({name for node in walk.model_nodes(one) for name in node.output} for one in (nested(), other))
     assert old & new <= kept
 
 

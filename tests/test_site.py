@@ -90,13 +90,13 @@ def test_what_a_page_loads_from_elsewhere_is_found(tmp_path: Path, html: str, co
 
 def test_links_to_other_files_of_the_repository_lead_to_copies(tmp_path: Path) -> None:
     text = (
-        "[rule](../../rules/onnxfix_rules/cst/cst002_no_op_cast.py#L1) [page](../proof.md) [folder](../../tests) "
+        "[rule](../../rules/onnxfix_rules/cst/casts.py#L1) [page](../proof.md) [folder](../../tests) "
         "[site](https://x.y/z.py) [`a` [1]](#here) ![no](gone.png)\n\n```text\n[kept](../../tests)\n```\n"
     )
     assert website().rewritten(text, "docs/rules/CST002.md", tmp_path) == text.replace(
         "[folder](../../tests)", "folder"
     )
-    copied = tmp_path / "rules" / "onnxfix_rules" / "cst" / "cst002_no_op_cast.py"
+    copied = tmp_path / "rules" / "onnxfix_rules" / "cst" / "casts.py"
     assert copied.read_bytes() == (ROOT / copied.relative_to(tmp_path)).read_bytes()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [copied]
 

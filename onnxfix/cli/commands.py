@@ -341,7 +341,7 @@ _ALL = (
         },
     ),
     Command(
-        "doctor", "knowledge", "Look up",
+        "doctor", "doctor", "Look up",
         "Show which checks this machine can run, why others cannot run, and how to enable them.",
         (),
         _options(PLAIN),

@@ -1,4 +1,4 @@
-"""``onnxfix explain``, ``rules`` and ``doctor``: what onnxfix knows."""
+"""``onnxfix explain`` and ``rules``: what onnxfix knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxfix.errors import UsageError
 from onnxfix.packs import installed
 from onnxfix.registry import registry
 from onnxfix.report.lookup import families, search
-from onnxfix.report.render.doctor import examination_lines, pack_sections
+from onnxfix.report.render.doctor import pack_sections
 from onnxfix.report.render.lines import line, print_lines
 from onnxfix.report.render.rules import (
     family_lines,
@@ -20,7 +20,7 @@ from onnxfix.report.render.rules import (
     rules_lines,
     rules_markdown,
 )
-from onnxfix.report.render.stream import as_json, output
+from onnxfix.report.render.stream import output
 from onnxfix.report.render.terminal import section_lines
 
 _EXAMPLES = 2
@@ -77,15 +77,3 @@ def rules(given: Given) -> None:
     else:
         print_lines(rules_lines(chosen))
         print_lines(section_lines(pack_sections(installed(origins=True)), verbose=True))
-
-
-def doctor(given: Given) -> None:
-    """Show which checks this machine can run."""
-    from onnxfix.examination import examine  # lazy: start-up
-
-    result = examine()
-    if given.format == "json":
-        output().write(as_json(result.to_json()) + "\n")
-    else:
-        print_lines(examination_lines(result))
-    raise typer.Exit(result.exit_code)

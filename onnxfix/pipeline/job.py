@@ -97,7 +97,7 @@ def prepare(source: Source, options: RunOptions, progress: Progress | None = Non
 
     plan = make_plan(options, progress)
     plan.say("reading")
-    steps = steps_of(options.fixes.simplify, [Path(script) for script in options.fixes.graphsurgeon])
+    steps = steps_of(options.fixes.simplify, options.fixes.graphsurgeon)
     # Other tools know no stand-ins for weights: they get a model with its weights in memory.
     in_memory = bool(steps) and not isinstance(source, (bytes, ModelProto))
     with structure_limit(options.structure_mb):

@@ -26,6 +26,8 @@ def output_file(path: Path) -> Path:
     Raises:
         UsageError: it cannot be written.
     """
+    if "\0" in str(path):
+        raise UsageError(f"{str(path)!r}: cannot be written: its name has a zero byte")
     try:
         regular.status(path)
         if path.is_dir():
@@ -33,8 +35,8 @@ def output_file(path: Path) -> Path:
         real = regular.destination(path)
         if not real.parent.is_dir():
             raise UsageError(f"{real.parent}: no such directory for the output")
-    except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
-        raise UsageError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:  # a name that is too long
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
     return real
 
 

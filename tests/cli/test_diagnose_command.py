@@ -35,7 +35,7 @@ def test_the_answer_comes_first(nets: tuple[Path, Path]) -> None:
     lines = text.splitlines()
     assert code == 1
     assert lines[0] == f"{nets[0]} against {nets[1]}  differs: b (weight)"
-    assert lines[1].startswith("  node  b (Mul): own error 0.")
+    assert lines[1].startswith("  node      b (Mul): own error 0.")
     assert [line[:8] for line in lines if line.startswith("  why") or line.startswith("  do")] == [
         "  why   ",
         "  do    ",

@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, parser
 
 from onnxfix import edits as ed
 from onnxfix import engine
+from onnxfix.changes import footprint
 from onnxfix.edits import Draft
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.overlay import Node, Scope
@@ -270,7 +271,7 @@ def test_random_edits_of_nested_graphs_leave_true_links(seed: int) -> None:
         original.CopyFrom(model.proto)
         written: set[object] = set()
         for fix in [random_fix(model, rng, 10 * number + turn) for turn in range(4)]:
-            changes = ed.touched(fix) | ed.rewired(fix)
+            changes = footprint.touched(fix) | footprint.rewired(fix)
             if not written.isdisjoint(changes):
                 continue  # as the engine has it
             written |= changes
@@ -295,7 +296,9 @@ def test_all_that_the_bodies_of_a_new_node_define_counts_as_written() -> None:
     (node,) = model.main.nodes
     names = {"k", "n", "u", "s", "z", "v"}
     assert set(ed.defined(node.proto)) == names
-    assert ed.touched([ed.AddNode(model.main, node.proto)]) == {(model.main, name) for name in {"y", *names}}
+    assert footprint.touched([ed.AddNode(model.main, node.proto)]) == {
+        (model.main, name) for name in {"y", *names}
+    }
 
 
 NAMESAKE = """<ir_version: 10, opset_import: ["" : 21]>

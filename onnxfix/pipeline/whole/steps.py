@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,13 +66,13 @@ class Made:
     refused: str = ""
 
 
-def steps_of(simplify: bool, scripts: Sequence[Path]) -> tuple[Step, ...]:
+def steps_of(simplify: bool, scripts: Sequence[str | os.PathLike[str]]) -> tuple[Step, ...]:
     """The requested steps: onnxsim first, then the scripts in their order.
 
     Raises:
         UsageError: a package that one of them needs is not installed, or a script does not exist.
     """
-    found = ([Step()] if simplify else []) + [Step(script) for script in scripts]
+    found = ([Step()] if simplify else []) + [Step(Path(script)) for script in scripts]
     for step in found:
         module = step.package.replace("-", "_")
         if importlib.util.find_spec(module) is None:

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 
 def rules_lines(rules: Sequence[Rule]) -> Iterator[Line]:
     """One line a rule: code, name, severity, safety, summary."""
-    rows = []
+    width = max((len(rule.name) for rule in rules), default=0)
     for rule in rules:
         safety = rule.safety.name.lower() if rule.safety is not None else "detect"
-        summary = f"{rule.summary}{'' if rule.default else ' (off by default)'}"
-        rows.append((ui.strong(rule.code), rule.name, rule.severity.name.lower(), safety, summary))
-    if rows:
-        yield from table_lines(ui.Table(("",) * 5, rows, "Rules"), verbose=True, indent=0)
+        off = "" if rule.default else " (off by default)"
+        facts = f"  {rule.name:<{width}}  {rule.severity.name.lower():<8}{safety:<8}{rule.summary}{off}"
+        yield line((rule.code, "bold"), facts, hang=8)
 
 
 def rules_json(rules: Sequence[Rule]) -> str:

@@ -39,7 +39,8 @@ _NEVER_NONE = (Kind.FLAG, Kind.WHOLE, Kind.EFFORT)
 
 def run_options(given: Mapping[str, Any], *, exported: bool = False) -> RunOptions:
     """The record of a run. ``given`` are keywords, such as the ``locals()`` of a function; those that are no options of
-    the table are left out, ``trt`` excepted. ``exported``: the model comes from PyTorch in the same run.
+    the table are left out, ``trt`` excepted: without it TensorRT is not asked. ``exported``: the model comes from
+    PyTorch in the same run.
 
     Raises:
         UsageError: a value is of another type, or names something that does not exist.
@@ -55,7 +56,7 @@ def run_options(given: Mapping[str, Any], *, exported: bool = False) -> RunOptio
             value = _READERS[option.kind](keyword, value, *filter(None, [option.example]))
         if value is not False:  # TrtOptions may say True of what a keyword leaves alone
             fields[option.field] = value
-    options = RunOptions() if given["trt"] is False else RunOptions(trt=trt(given["trt"]))
+    options = RunOptions(trt=trt(given["trt"])) if "trt" in given else RunOptions()
     return options.with_fields(fields)
 
 

@@ -64,7 +64,10 @@ def check(
         ModelError: the model cannot be read, or is not a valid graph.
         UsageError: a selector, a pack or the target does not exist, or ``trt`` is given and TensorRT is not available.
     """
-    options = run_options({**locals(), "trt": trt or False})
+    given = dict(locals())
+    if trt is None or trt is False:
+        del given["trt"]
+    options = run_options(given)
     if options.trt is None and (options.verification.inputs is not None or options.verification.input_shapes):
         raise UsageError("inputs and input_shapes have no effect without trt")
     from onnxfix.pipeline import checking  # lazy: start-up

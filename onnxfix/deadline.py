@@ -16,6 +16,8 @@ from contextvars import ContextVar
 
 GRACE = 3.0
 """Seconds after a limit at which ``watched`` interrupts code that did not notice it."""
+_LONGEST = 1e8
+"""Seconds: a limit of three years. The system's clocks take no infinite one."""
 
 _ENDS: ContextVar[float | None] = ContextVar("deadline", default=None)
 
@@ -28,7 +30,7 @@ class Expired(BaseException):
 def within(seconds: float | None) -> Iterator[None]:
     """Limit what happens in the context to so many seconds, or to the limit around it; None sets no limit. A new thread
     has a limit only if it runs in a copy of this context (``contextvars.copy_context``)."""
-    around, own = _ENDS.get(), None if seconds is None else time.monotonic() + seconds
+    around, own = _ENDS.get(), None if seconds is None else time.monotonic() + min(seconds, _LONGEST)
     token = _ENDS.set(min((end for end in (around, own) if end is not None), default=None))
     try:
         yield

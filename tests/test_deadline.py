@@ -160,3 +160,10 @@ def test_a_child_that_exceeds_its_own_limit_is_an_outcome() -> None:
 def test_a_fork_is_stopped_at_the_limit_of_the_caller() -> None:
     with deadline.within(0.05), pytest.raises(Expired):
         forked(hang, timeout=PATIENCE)
+
+
+def test_a_limit_without_end() -> None:
+    """Python's ``timeout=math.inf`` and ``--timeout inf`` are limits that nothing reaches."""
+    with deadline.within(float("inf")), deadline.watched():
+        rest = deadline.left()
+    assert rest is not None and 1e7 < rest < float("inf")

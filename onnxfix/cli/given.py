@@ -79,7 +79,7 @@ def _number(option: Option, kind: type[int] | type[float], value: Any) -> float:
     except ValueError:
         whole = "whole " if kind is int else ""
         raise typer.BadParameter(f"{value!r} is not a {whole}number") from None
-    if option.least is not None and number < option.least:
+    if option.least is not None and not number >= option.least:  # nor is NaN
         raise typer.BadParameter(f"{value} is less than {option.least}")
     if option.most is not None and number > option.most:
         raise typer.BadParameter(f"{value} is more than {option.most}")

@@ -137,6 +137,7 @@ def test_styles_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["apply", "m", "--bogus"], "--bogus: no such option; see '{} apply --help'"),
         (["apply", "m", "--seed", "1.5"], "--seed: '1.5' is not a whole number; see '{} apply --help'"),
+        (["check", "m", "--timeout", "nan"], "--timeout: nan is less than 0.1; see '{} check --help'"),
         (["verify", "m", "--max-batch", "1"], "--max-batch: 1 is less than 2; see '{} verify --help'"),
         (
             ["verify", "m", "--max-batch", "9999999999"],

@@ -17,6 +17,7 @@ from onnxfix.options import RunOptions
 from onnxfix.place import Place
 from onnxfix.report.render.findings import accepted_section, accepted_words
 from onnxfix.report.render.html import render_html
+from onnxfix.report.render.markdown import render_markdown
 from onnxfix.report.render.terminal import section_lines
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
 from onnxfix.trt.records import TrtBuild
@@ -265,3 +266,13 @@ def test_options_of_each_model() -> None:
     assert held.options("v.onnx", unproven).verification.require == ()
     exact = replace(plain, verification=replace(plain.verification, exact=True))
     assert held.options("v.onnx", exact).verification.rtol is None
+
+
+def test_markdown_names_each_known_finding_that_is_gone() -> None:
+    """The first three stand in the summary; a comment on a pull request has no other place for the rest."""
+    gone = [finding("INT001", f"/node{number}") for number in range(5)]
+    baseline = Baseline(Path("b.json"), {"m.onnx": known_of(gone)})
+    found = holding(baseline=baseline).judge("m.onnx", REPORT, RunOptions())
+    page = render_markdown([found])
+    assert all(f"/node{number}" in page for number in range(5))
+    assert "((" not in page

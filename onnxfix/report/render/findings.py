@@ -240,9 +240,9 @@ def accepted_section(suppressed: Sequence[Suppressed], vanished: Sequence[Vanish
         words = f" {counted(len(vanished), 'known finding')} no longer there: "
         named = [f"{one.code} at {one.place}" for one in vanished]
         some = ", ".join(named[:_GONE]) + (f" and {len(named) - _GONE} more" if len(named) > _GONE else "")
-        update = ui.small(f"(update it with --write-baseline {vanished[0].origin})")
-        blocks.append(ui.Items([[ui.Chip("good", "gone"), words, some, " ", update]]))
+        update = f"(update it with --write-baseline {vanished[0].origin})"
+        blocks.append(ui.Items([[ui.Chip("good", "gone"), words, some, "  ", update]]))
         if len(named) > _GONE:
-            blocks.append(ui.Fold("no longer there", (ui.Items(named),)))
+            blocks.append(ui.Fold("no longer there", (ui.Items(named),), brief=True))
     aside = accepted_words(suppressed) or None
     return ui.Section("accepted", "Accepted findings", blocks, aside, brief=True) if blocks else None

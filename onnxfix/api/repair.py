@@ -65,7 +65,7 @@ def check(
         UsageError: a selector, a pack or the target does not exist, or ``trt`` is given and TensorRT is not available.
     """
     given = dict(locals())
-    if trt is None or trt is False:
+    if given["trt"] is None or given["trt"] is False:
         del given["trt"]
     options = run_options(given)
     if options.trt is None and (options.verification.inputs is not None or options.verification.input_shapes):

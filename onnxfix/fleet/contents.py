@@ -17,7 +17,7 @@ from onnxfix._version import __version__
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import apart, lazy
 from onnxfix.files.sharing import digest
-from onnxfix.fleet.paths import TaskFiles, is_remote
+from onnxfix.fleet.paths import TaskFiles, beside, is_remote
 from onnxfix.packs import installed, setting
 
 if TYPE_CHECKING:
@@ -49,24 +49,33 @@ def hash_files(paths: Iterable[str]) -> dict[str, str]:
     return {path: hash_file(path) for path in paths}
 
 
-def hash_source(files: TaskFiles) -> dict[str, str]:
-    """The content of the model of a task and of its external data, by the names that the user knows."""
-    return dict(files.fetched) or hash_files(_list_files(files.source))
+def hash_source(files: TaskFiles, known: Iterable[str] = ()) -> dict[str, str]:
+    """The content of the model of a task and of its external data, by the names that the user knows.
+
+    ``known`` are the files that it had earlier: of a model at a URL, only they say what its external data are.
+    """
+    return dict(files.fetched) or hash_files(_list_files(files.source, known))
 
 
-def hash_results(files: TaskFiles, options: RunOptions, report: Report) -> dict[str, str]:
+def hash_results(
+    files: TaskFiles, options: RunOptions, report: Report, known: Iterable[str] = ()
+) -> dict[str, str]:
     """The same for what the task wrote."""
     written: list[str] = []
     if report.output:
-        written += _list_files(files.source if options.output.in_place else files.target)
+        written += _list_files(files.source if options.output.in_place else files.target, known)
     if report.engine and options.trt is not None:
         written.append(str(Path(options.trt.save_engine)))
     return hash_files(map(files.as_named, written))
 
 
-def _list_files(model: str) -> Iterator[str]:
-    """A local model and its external data, as far as the model can be read."""
-    return iter(dict.fromkeys(str(file.path) for file in apart.files_named(Path(model))))
+def _list_files(model: str, known: Iterable[str]) -> Iterator[str]:
+    """A model and its external data, as far as the model can be read."""
+    if is_remote(model):
+        yield model
+        yield from (url for url in known if url != model and url.startswith(beside(model, "")))
+    else:
+        yield from dict.fromkeys(str(file.path) for file in apart.files_named(Path(model)))
 
 
 def versions() -> dict[str, str]:

@@ -5,8 +5,8 @@ everything else that the result depends on (command, paths, options, the files t
 A model is done if its last line has the current key and its files are unchanged. Errors, models that ran out of memory
 and reports with problems are tried again.
 
-Each line is appended in one write. A killed run leaves at most one partial line at the end, which is ignored. One run
-at a time uses a journal.
+Which files these are, the task says and not the journal; all of them are read again. Each line is appended in one
+write. A killed run leaves at most one partial line at the end, which is ignored. One run at a time uses a journal.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import regular
 from onnxfix.files.lazy import Pending
 from onnxfix.fleet import contents, paths
+from onnxfix.fleet.paths import TaskFiles
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.pipeline.intake import Intake
 from onnxfix.pipeline.stopped import Stopped
 from onnxfix.report.neighborhood import Picture
 from onnxfix.report.report import DERIVED, Report, plain
+from onnxfix.rule import Safety, Severity
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import Verdict
@@ -87,9 +89,11 @@ class Journal:
         if entry.get("key") != self._key(task):
             return None
         report, files = _recall_report(entry.get("report")), entry.get("files")
-        if report is None or not isinstance(files, dict) or task.source not in files:
+        if report is None or not isinstance(files, dict):
             return None
-        if contents.hash_files(files) != files:
+        own = TaskFiles(task.source, task.target)
+        now = contents.hash_source(own, files) | contents.hash_results(own, task.options, report, files)
+        if now != files:
             return None
         return Outcome(task, replace(report, reused=True), files=files, reused=True)
 
@@ -213,6 +217,11 @@ RECORDS = {
     for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
 }
 """Records that modules import for type checkers only, by name."""
+_LEVELS = {
+    "severity": {"", *(level.name.lower() for level in Severity)},
+    "safety": {"", *(level.name.lower() for level in Safety)},
+}
+"""Fields of records that are texts, but names of levels: each has its place in an order."""
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -266,6 +275,8 @@ def _is_plain(hint: Any, data: Any) -> bool:
 def _recall_record(kind: Any, data: dict[str, Any]) -> Any:
     hints = _hints(kind)
     items = {one.name: data[one.name] for one in fields(kind) if one.init and one.name in data}
+    if not all(items.get(name, "") in levels for name, levels in _LEVELS.items()):
+        raise ValueError(f"a record of {kind.__name__} has an unknown level")
     try:
         return kind(**{name: _value(hints[name], item) for name, item in items.items()})
     except TypeError:

@@ -1,0 +1,158 @@
+"""A journal that somebody else wrote: what was not checked is not believed, and nothing in it does harm."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxfix.fleet import contents
+from onnxfix.fleet.drive import tasks_of
+from onnxfix.fleet.journal import Journal
+from onnxfix.fleet.work import Task, perform
+from onnxfix.report.render.text import render_report
+from support import cli
+from support.fleets import write
+from support.options import run_options
+
+pytestmark = pytest.mark.slow
+
+EVIL = "\x1b]0;title\x07\x1b[2Jforged\nline\x9b31m\u202e\ud800"
+"""What a terminal would obey, a line break, and what is no Unicode."""
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    """A task that is done and in the journal."""
+    path = write(tmp_path / "m.onnx")
+    options = run_options(verify=False)
+    (found,) = tasks_of([str(path)], "apply", options, output_dir=str(tmp_path / "out"), stamped=True)
+    with Journal(tmp_path / "journal") as journal:
+        journal.note(perform(found))
+    assert reused(found)
+    return found
+
+
+def journal_of(task: Task) -> Path:
+    return Path(task.source).parent / "journal"
+
+
+def reused(task: Task) -> bool:
+    with Journal(journal_of(task)) as journal:
+        return journal.done(task) is not None
+
+
+def entry_of(task: Task) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(journal_of(task).read_bytes().split(b"\n")[1])
+    return found
+
+
+def forge(task: Task, entry: dict[str, Any]) -> None:
+    path = journal_of(task)
+    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n" + json.dumps(entry).encode() + b"\n")
+
+
+def test_what_is_no_file_is_not_waited_for(task: Task, tmp_path: Path) -> None:
+    """A named pipe blocks whoever opens it, and a device may have no end."""
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", Path("/dev/zero"), Path("/dev/tty"), tmp_path):
+        assert contents.hash_file(str(place)) == ""
+        entry = entry_of(task)
+        entry["files"][str(place)] = ""
+        forge(task, entry)
+        assert not reused(task), place
+
+
+def test_a_changed_result_is_found(task: Task) -> None:
+    result = Path(task.target)
+    result.write_bytes(result.read_bytes() + b"\x08\x08")
+    assert not reused(task)
+    entry = entry_of(task)
+    del entry["files"][str(result)]
+    forge(task, entry)
+    assert not reused(task)
+
+
+def test_a_line_names_the_files_of_its_task_and_no_others(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.onnx"
+    other.write_bytes(Path(task.source).read_bytes())
+    good, read = entry_of(task), []
+    files = good["files"]
+    digest = contents.digest
+    monkeypatch.setattr(contents, "digest", lambda path: read.append(path) or digest(path))
+    for change in (
+        {"files": {}},
+        {"files": {str(other): files[task.source]}},
+        {"files": files | {str(other): files[task.source]}},
+    ):
+        forge(task, good | change)
+        assert not reused(task), change
+    forge(task, good)
+    assert reused(task)
+    assert set(read) == {task.source, task.target}
+
+
+def test_a_result_that_became_a_pipe_is_made_again(task: Task) -> None:
+    os.unlink(task.target)
+    os.mkfifo(task.target)
+    assert not reused(task)
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the texts of a document are, once for each field of lists' items."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*place, key))
+    elif isinstance(value, list) and value:
+        yield from leaves(value[0], (*place, 0))
+    elif isinstance(value, str):
+        yield place
+
+
+def test_no_text_of_a_line_reaches_the_terminal_as_it_is(task: Task) -> None:
+    good = entry_of(task)
+    shown = 0
+    for place in leaves(good["report"]):
+        entry = copy.deepcopy(good)
+        within = entry["report"]
+        for step in place[:-1]:
+            within = within[step]
+        within[place[-1]] = EVIL
+        forge(task, entry)
+        with Journal(journal_of(task)) as journal:
+            outcome = journal.done(task)
+        if outcome is None or outcome.report is None:
+            continue  # no report could be so
+        lines = [
+            "".join(text for text, _ in line.pieces) for line in render_report(outcome.report, verbose=True)
+        ]
+        shown += any("forged" in line for line in lines)
+        assert not [line for line in lines if set(line) & set("\x1b\x07\n\x9b\u202e\ud800")], place
+    assert shown > 3  # some of it is printed, escaped
+
+
+def test_a_forged_line_ends_in_no_traceback(task: Task, tmp_path: Path) -> None:
+    """Deep nesting, huge numbers, text that is no Unicode, and half a line."""
+    good = json.dumps(entry_of(task))
+    lines = (
+        "[" * 100_000,
+        good.replace('"report": {', '"report": {"notes": ' + "[" * 5000 + "]" * 5000 + ", ", 1),
+        good.replace('"seconds": ', '"seconds": 1' + "0" * 5000 + "e", 1),
+        good.replace(task.source, "\\u0000"),
+        good[:100],
+    )
+    for line in lines:
+        path = journal_of(task)
+        path.write_bytes(b'{"onnxfix-journal": 1}\n' + line.encode() + b"\n")
+        assert not reused(task)
+    given = ("apply", tmp_path / "m.onnx", "--output-dir", tmp_path / "out", "--no-verify")
+    journal_of(task).write_bytes(b'{"onnxfix-journal": 1}\n' + lines[0].encode() + b"\n")
+    code, _, err = cli.run(*given, "--resume", "--journal", journal_of(task))
+    assert (code, err) == (0, "")

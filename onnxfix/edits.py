@@ -275,6 +275,8 @@ class Draft:
         added = self.edits[-1]
         assert isinstance(added, AddNode)
         added.proto.name = node.proto.name
+        if not node.proto.HasField("name"):  # a file says of each name whether it is empty or absent
+            added.proto.ClearField("name")
         return output
 
     def set_input(self, node: Node, index: int, value: Value | str | None) -> None:

@@ -334,3 +334,20 @@ def test_what_a_constant_was_is_not_remembered_when_it_is_another_or_none() -> N
     commit(model, [[ed.RemoveNode(node), neg]])
     assert model.main.values["c"] is value
     assert value.constant() is None
+
+
+@pytest.mark.parametrize("name", [None, "", "first"])
+def test_a_replaced_node_keeps_its_name_or_has_none(name: str | None) -> None:
+    """A node without a name is not written with an empty one: the file would differ where nothing was asked for."""
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
+    )
+    if name is not None:
+        proto.graph.node[0].name = name
+    before = proto.SerializeToString(deterministic=True)
+    model = Model(proto)
+    (node,) = model.main.nodes
+    draft = Draft(node)
+    draft.replace_node(node)
+    commit(model, [draft.edits])
+    assert proto.SerializeToString(deterministic=True) == before

@@ -38,6 +38,8 @@ README, SCRIPT, VERSIONS = "README.md", "reproduce.py", "versions.json"
 FILES = (STATE, MODEL, INPUTS, EXPECTED, SEEN, README, SCRIPT, VERSIONS, OTHER, "error.txt")
 """All names that a folder may have."""
 FORMAT = 1
+_STATE, _IDENTITY = ("complete", "cwd", "names"), ("check", "match", "package", "capability")
+"""What else the state and its identity must have."""
 COMMAND = f"python {SCRIPT}"
 _PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "protobuf")
 
@@ -216,14 +218,18 @@ def read_folder(folder: Path) -> Saved:
             one.name: cases.array_of(one) for one in case.model.graph.initializer if one.name in state["cut"]
         }
         cut = {name: inputs.get(name, stored.get(name)) for name in state["cut"]}
-        names = {info.name for info in case.model.graph.input}
+        read = {info.name for info in case.model.graph.input}
         case = replace(
             case,
-            inputs={name: value for name, value in inputs.items() if name in names},
+            inputs={name: value for name, value in inputs.items() if name in read},
             origin=state["origin"],
             cut={name: value for name, value in cut.items() if value is not None},
         )
-        several = len(state["identity"]["models"]) > 1
+        identity = state["identity"]
+        for record, names in ((state, _STATE), (identity, _IDENTITY)):
+            if missing := [name for name in names if name not in record]:
+                raise KeyError(*missing)
+        several = len(identity["models"]) > 1
         other = folder / OTHER if several and (folder / OTHER).exists() else None
         return Saved(case, _failure(state["failure"]), other, state)
     except (KeyError, TypeError, ValueError) as error:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import onnxfix
+from onnxfix.errors import UsageError
 from onnxfix.reduction.commands import npz
 from support import models
 from support.reductions import COMMAND, fresh, operators, reduced
@@ -111,3 +112,14 @@ def test_inputs_with_the_names_of_numpys_own_arguments(tmp_path: Path) -> None:
         assert archive.files == [*values, "texts"]
         assert all(archive[name] == value for name, value in values.items())
         assert archive["texts"].tolist() == ["é", ""]
+
+
+@pytest.mark.parametrize("lacking", ["cwd", "names", "complete", "check", "package"])
+def test_a_damaged_state_is_one_line_and_no_traceback(tmp_path: Path, lacking: str) -> None:
+    reduced(tmp_path, models.model(TANH), check=COMMAND)
+    state = tmp_path / "out" / "reduction.json"
+    document = json.loads(state.read_text())
+    del (document if lacking in document else document["identity"])[lacking]
+    state.write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=f"reduction.json: cannot be read: .*{lacking}"):
+        onnxfix.reproduce(tmp_path / "out")

@@ -27,7 +27,7 @@ import onnxfix
 from onnxfix import TrtOptions
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, copying, folders, loading, regular, wire
-from onnxfix.files.atomic import temporary_beside
+from onnxfix.files.atomic import Temporary, temporary_beside
 from onnxfix.files.folders import Folder
 from onnxfix.fleet.journal import Journal
 from onnxfix.trt.records import TrtBuild
@@ -517,3 +517,27 @@ def test_a_race_against_another_process() -> None:
         assert field.state() == field.before
         if ROOT:
             assert not [path for path in field.ours.rglob("*") if path.stat().st_uid != 0]
+
+
+def place_closed(file: Temporary) -> None:
+    """Windows renames no open files."""
+    file.leave()
+    file.folder.move(file.name, file.home, file.final)
+
+
+@pytest.mark.parametrize("name", ["plain", "in place", "external", "split", "engine"])
+@pytest.mark.usefixtures("limits")
+def test_without_descriptors_of_folders(
+    field_of: Callable[[], Field], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As on Windows: names are joined to the folder's path."""
+    field = field_of()
+    act = ACTS[name](field)
+    act(field)
+    expected = results(field)
+    monkeypatch.setattr(folders, "PINS", False)
+    monkeypatch.setattr(Temporary, "place", place_closed)
+    field = field_of()
+    ACTS[name](field)(field)
+    assert results(field) == expected
+    assert not field.temporary()

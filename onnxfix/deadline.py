@@ -72,11 +72,15 @@ def watched() -> Iterator[None]:
 
     ``Expired`` is raised by an alarm between two instructions of Python, as an interrupt is: one long call of C code is
     not cut short, and Python drops what is raised in a destructor. Other threads than the main one have no alarm, nor
-    has Windows.
+    has Windows. An alarm of the program around this one that rings sooner stays as it is, and nothing is watched.
     """
     rest, began = left(), time.monotonic()
     main = threading.current_thread() is threading.main_thread()
     if sys.platform == "win32" or rest is None or not main:
+        yield
+        return
+    other, _ = signal.getitimer(signal.ITIMER_REAL)
+    if 0.0 < other < rest + GRACE or signal.getsignal(signal.SIGALRM) is None:  # None: that of a C library
         yield
         return
     active = True
@@ -86,7 +90,7 @@ def watched() -> Iterator[None]:
             raise Expired
 
     handler = signal.signal(signal.SIGALRM, expire)
-    earlier, _ = signal.setitimer(signal.ITIMER_REAL, max(rest + GRACE, 1e-6))
+    earlier, interval = signal.setitimer(signal.ITIMER_REAL, max(rest + GRACE, 1e-6))
     try:
         try:
             yield
@@ -96,4 +100,4 @@ def watched() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, handler)
         if earlier:  # that of a context around this one
-            signal.setitimer(signal.ITIMER_REAL, max(earlier - (time.monotonic() - began), 1e-6))
+            signal.setitimer(signal.ITIMER_REAL, max(earlier - (time.monotonic() - began), 1e-6), interval)

@@ -124,6 +124,31 @@ def test_the_limit_around_another_one_still_rings(monkeypatch: pytest.MonkeyPatc
     assert signal.getsignal(signal.SIGALRM) is handler
 
 
+class Rung(Exception):
+    """The alarm of the program around this one."""
+
+
+def ring(*_: object) -> None:
+    raise Rung
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
+def test_an_alarm_of_the_program_rings_when_it_should() -> None:
+    """A program that limits a call by its own alarm is not kept waiting until the call's limit."""
+    handler = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Rung), deadline.within(PATIENCE), deadline.watched():
+            time.sleep(1.0)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
+        with deadline.within(0.0), contextlib.suppress(Expired), deadline.watched():
+            hang_not()
+        assert min(signal.setitimer(signal.ITIMER_REAL, 0.0)) > 0.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
+
+
 def test_a_fork_inside_a_limit_still_ends_by_its_own_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     with deadline.within(PATIENCE), deadline.watched():
         assert forked(alarm, timeout=PATIENCE).status == "timeout"

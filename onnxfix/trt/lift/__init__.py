@@ -29,7 +29,7 @@ from onnxfix.trt.lift.network import Layer, Network, Tensor
 from onnxfix.trt.lift.records import Gap, Lifted, NetTensor, Status
 from onnxfix.trt.lift.scopes import Scopes
 from onnxfix.trt.log import text_of
-from onnxfix.trt.messages import memory_errors
+from onnxfix.trt.messages import means, memory_errors
 from onnxfix.trt.package import DEFAULT_CAPABILITY, load
 from onnxfix.trt.records import Profile, TrtBuild
 
@@ -88,8 +88,9 @@ def lift(path: str, out: str, *, package: str) -> Lifted:
         build = run.run(None, parse_only=True)
     if networks:
         return replace(networks[0], seconds=(build.parse_seconds, networks[0].seconds[1]))
-    reason = " ".join(build.errors[0].text.split())
     starved = build.status == "memory"  # the parser calls a lack of memory an error of the model
+    texts = [text for text in build.error_texts if not starved or means("memory", [text])]
+    reason = " ".join(texts[0].split())
     return Lifted(
         "memory" if starved else "refused",
         f"TensorRT's parser ran out of memory: {reason}" if starved else reason,

@@ -17,6 +17,7 @@ from onnxfix.trt.build import attempt
 from onnxfix.trt.lift import Lifted
 from onnxfix.trt.log import logger_of
 from onnxfix.trt.package import load
+from onnxfix.trt.records import Issue, TrtBuild
 from support import lifted
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -157,3 +158,23 @@ def test_rows_of_a_loop_that_ends_early_are_of_any_type(worker: Worker, tmp_path
     rest = rows[2:].astype(np.float32)
     assert rest.shape == (2, 2)
     assert (np.isnan(rest) if "float" in dtype else rest == 0).all()
+
+
+def test_a_lack_of_memory_is_the_reason_whatever_else_the_parser_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Starved:
+        def __init__(self, *_: object) -> None:
+            """Nothing is parsed."""
+
+        def run(self, *_: object, **__: object) -> TrtBuild:
+            said = "In node 3: the importer failed", "In node 4: std::bad_alloc"
+            return TrtBuild("memory", "parse", tuple(Issue("parse", "error", text) for text in said))
+
+    monkeypatch.setattr(lift, "Run", Starved)
+    monkeypatch.setattr(lift, "load", lambda package: None)
+    found = lift.lift("model.onnx", str(tmp_path / "lifted.onnx"), package="tensorrt-rtx")
+    assert (found.status, found.reason) == (
+        "memory",
+        "TensorRT's parser ran out of memory: In node 4: std::bad_alloc",
+    )

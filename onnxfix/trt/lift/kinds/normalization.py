@@ -92,7 +92,7 @@ def _plain(e: Emit, layer: Layer, axes: list[int]) -> str:
 
 def _of_channels(tensor: Tensor, data: Tensor) -> bool:
     """Whether a scale or bias has one element for each channel, and nothing but 1 in all other dimensions."""
-    if data.shape is None or data.shape[1] < 0:
+    if data.shape is None or len(data.shape) < 2 or data.shape[1] < 0:
         return False
     return tensor.shape == (1, data.shape[1], *(1,) * (len(data.shape) - 2))
 

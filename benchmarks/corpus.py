@@ -10,16 +10,16 @@ from typing import Any
 import onnx
 from onnx_cases import onnx_cases
 
-from onnxfix import engine
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving, tensors
 from onnxfix.model import Model
-from onnxfix.pipeline import contract
-from onnxfix.registry import registry
-from onnxfix.sandbox import Worker
+from onnxfix.proof.ladder import Limits, Verdict, verify
+from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import registry
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.targets import target_named
-from onnxfix.verification.ladder import Limits, Verdict, verify
-from onnxfix.verification.verdict import CPU_RUNGS
+from onnxfix.verbs import contract
 
 
 @dataclass(frozen=True)

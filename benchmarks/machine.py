@@ -13,9 +13,9 @@ import onnxruntime
 
 import onnxfix
 from onnxfix.errors import OnnxfixError
-from onnxfix.nvidia import Missing
-from onnxfix.sandbox import Worker, one_line
-from onnxfix.trt.package import Choice
+from onnxfix.runtime.nvidia import Missing
+from onnxfix.runtime.sandbox import Worker, one_line
+from onnxfix.tensorrt.package import Choice
 
 
 def choice(package: str, capability: str | None) -> Choice:
@@ -26,7 +26,7 @@ def choice(package: str, capability: str | None) -> Choice:
     """
     with Worker() as worker:
         found = worker.call(
-            "onnxfix.trt.package:choose", timeout=120.0, package=package, compute_capability=capability
+            "onnxfix.tensorrt.package:choose", timeout=120.0, package=package, compute_capability=capability
         )
     if not found.ok or isinstance(found.value, Missing):
         raise OnnxfixError(found.value.reason if found.ok else found.message)
@@ -50,7 +50,7 @@ def without_gpu(chosen: Choice) -> dict[str, str]:
 def with_gpu() -> dict[str, str]:
     """GPUs, driver and versions, as far as they can be found out."""
     with Worker() as worker:
-        found = worker.call("onnxfix.nvidia:gpus", timeout=120.0)
+        found = worker.call("onnxfix.runtime.nvidia:gpus", timeout=120.0)
     cards = [f"{card.name}, compute capability {card.capability}" for card in found.value or ()]
     built = getattr(onnxruntime, "cuda_version", "") or "none"
     return {

@@ -25,9 +25,9 @@ import numpy as np
 from command import parser_of
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix import engine
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import registry
 from onnxfix.targets import target_named
 
 SIZES = (1_000, 10_000, 100_000)

@@ -23,10 +23,10 @@ import onnx
 import onnx.defs
 from command import parser_of
 
-from onnxfix import dtypes
-from onnxfix.sandbox import Worker
+from onnxfix.files import dtypes
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.targets import measured
-from onnxfix.trt.build import attempt
+from onnxfix.tensorrt.build import attempt
 
 #: Types that TensorRT has, as ONNX calls them; float64 it reads as float32.
 TYPES = ("FLOAT", "FLOAT16", "BFLOAT16", "INT32", "INT64", "BOOL", "INT8", "UINT8", "FLOAT8E4M3FN", "DOUBLE")
@@ -231,7 +231,7 @@ def one_node_models(operators: Sequence[str]) -> Iterator[tuple[str, str, onnx.M
 
 def imported(package: str, operators: Sequence[str]) -> list[str]:
     """Those of ``operators`` that the package's parser says it supports. Call it in a sandbox of its own."""
-    from onnxfix.trt.package import load
+    from onnxfix.tensorrt.package import load
 
     trt: Any = load(package)
 

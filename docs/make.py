@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfix import catalog
-from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.report.catalogue import Facts, facts_of
 from onnxfix.report.render.rules import fixes, rule_markdown, rules_markdown
+from onnxfix.rewrite import catalog
+from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from onnxfix.rule import Rule
 
 DOCS = Path(__file__).resolve().parent

@@ -30,7 +30,7 @@ from making.commands import commands_page  # noqa: E402
 from making.families import families_of, family_of  # noqa: E402
 from making.python import python_page  # noqa: E402
 
-from onnxfix.registry import BUILT_IN, rules_of  # noqa: E402
+from onnxfix.rewrite.registry import BUILT_IN, rules_of  # noqa: E402
 
 CONFIGURATION = ROOT / "mkdocs.yml"
 BUILD = ROOT / "build"

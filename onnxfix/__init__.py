@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from onnxfix.api.repair import apply, check, verify
     from onnxfix.diagnosis.records import Diagnosis
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
-    from onnxfix.examination.records import Examination
     from onnxfix.lowering.records import Lowering
-    from onnxfix.pipeline.reducing import reproduce
     from onnxfix.place import Place
     from onnxfix.reduction.records import Reduction
     from onnxfix.report.layers import LayerReport
     from onnxfix.report.report import AppliedFix, Finding, Report
     from onnxfix.rule import Example, Fix, Match, Rule, Safety, Severity
-    from onnxfix.trt.lift.records import Lifted
-    from onnxfix.trt.records import TrtOptions
+    from onnxfix.tensorrt.lift.records import Lifted
+    from onnxfix.tensorrt.records import TrtOptions
+    from onnxfix.verbs.examination.records import Examination
+    from onnxfix.verbs.reducing import reproduce
 
 __all__ = [
     "AppliedFix", "Diagnosis", "Examination", "Example", "Finding", "Fix", "LayerReport", "Lifted", "Lowering",
@@ -55,14 +55,14 @@ _HOME = {
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
     **dict.fromkeys(("AppliedFix", "Finding", "Report"), "onnxfix.report.report"),
     "Diagnosis": "onnxfix.diagnosis.records",
-    "Examination": "onnxfix.examination.records",
+    "Examination": "onnxfix.verbs.examination.records",
     "LayerReport": "onnxfix.report.layers",
-    "Lifted": "onnxfix.trt.lift.records",
+    "Lifted": "onnxfix.tensorrt.lift.records",
     "Lowering": "onnxfix.lowering.records",
     "Place": "onnxfix.place",
     "Reduction": "onnxfix.reduction.records",
-    "reproduce": "onnxfix.pipeline.reducing",
-    "TrtOptions": "onnxfix.trt.records",
+    "reproduce": "onnxfix.verbs.reducing",
+    "TrtOptions": "onnxfix.tensorrt.records",
     **dict.fromkeys(("Example", "Fix", "Match", "Rule", "Safety", "Severity"), "onnxfix.rule"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from onnxfix.interrupts import INTERRUPTED, finish
+from onnxfix.runtime.interrupts import INTERRUPTED, finish
 
 
 def main() -> None:

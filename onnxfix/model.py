@@ -26,7 +26,7 @@ class Model:
     What is computed from it is kept in two ways. ``scopes``, ``orders``, ``callees_first``, ``imports``, ``shapes``
     and what ``graph.shared`` computes (``derived``) describe one state of the model: they are computed on demand, and
     ``invalidate`` drops them all when a transaction closes. ``names``, ``knowledge`` and the declared types of each
-    scope outlive a transaction: each edit keeps them right (:mod:`onnxfix.changes`).
+    scope outlive a transaction: each edit keeps them right (:mod:`onnxfix.rewrite.changes`).
 
     Raises:
         ModelError: names are defined twice or not at all, the graph has a cycle, or a function calls itself.

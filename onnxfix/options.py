@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.effort import DEFAULT, Effort
 from onnxfix.errors import UsageError
+from onnxfix.runtime.effort import DEFAULT, Effort
 
 if TYPE_CHECKING:
-    from onnxfix.trt.records import TrtOptions
+    from onnxfix.tensorrt.records import TrtOptions
 
 
 @dataclass(frozen=True)

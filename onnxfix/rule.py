@@ -12,9 +12,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
 
-from onnxfix import dtypes
-from onnxfix.dtypes import INTEGERS, holds_exactly, is_float, is_integer, name_of
-from onnxfix.edits import (
+from onnxfix.files import dtypes
+from onnxfix.files.dtypes import INTEGERS, holds_exactly, is_float, is_integer, name_of
+from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, Unknown, UnknownAttribute, Use, Value, is_read
+from onnxfix.graph.shared import Operator, elem_types, every_node, imported, imported_nodes, shared
+from onnxfix.graph.signatures import Formal, signature, takes
+from onnxfix.model import Model
+from onnxfix.place import Place
+from onnxfix.rewrite.edits import (
     AddInitializer,
     AddNode,
     Draft,
@@ -32,11 +37,6 @@ from onnxfix.edits import (
     is_small,
     least_inputs,
 )
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, Unknown, UnknownAttribute, Use, Value, is_read
-from onnxfix.graph.shared import Operator, elem_types, every_node, imported, imported_nodes, shared
-from onnxfix.graph.signatures import Formal, signature, takes
-from onnxfix.model import Model
-from onnxfix.place import Place
 from onnxfix.shapes import symbols
 from onnxfix.shapes.symbols import Dim, equal
 from onnxfix.targets import DEFAULT, Target

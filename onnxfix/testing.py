@@ -19,10 +19,10 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxfix import contexts
-from onnxfix.engine import FixRun, Found, check, fix
 from onnxfix.files import tensors
 from onnxfix.model import Model
+from onnxfix.rewrite import contexts
+from onnxfix.rewrite.engine import FixRun, Found, check, fix
 from onnxfix.rule import Context, Example, Rule, Safety
 from onnxfix.targets import target_named
 
@@ -248,8 +248,8 @@ def assert_same_outputs(before: ModelProto, after: ModelProto, *, exact: bool = 
     Raises:
         AssertionError: they differ, or no rung could run either of them.
     """
-    from onnxfix.verification.ladder import verify  # lazy: start-up
-    from onnxfix.verification.verdict import CPU_RUNGS  # lazy: start-up
+    from onnxfix.proof.ladder import verify  # lazy: start-up
+    from onnxfix.proof.verdict import CPU_RUNGS  # lazy: start-up
 
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "before.onnx"), Path(folder, "after.onnx")

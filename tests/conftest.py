@@ -24,8 +24,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from typer import testing
 
-from onnxfix import forks, sandbox
-from onnxfix.sandbox import Worker
+from onnxfix.runtime import forks, sandbox
+from onnxfix.runtime.sandbox import Worker
 from support import nursery
 from support.real_tensorrt import INSTALLED
 

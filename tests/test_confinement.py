@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from onnxfix import confinement
-from onnxfix.confinement import InForce, Policy
-from onnxfix.forks import forked
-from onnxfix.sandbox import Worker
+from onnxfix.runtime import confinement
+from onnxfix.runtime.confinement import InForce, Policy
+from onnxfix.runtime.forks import forked
+from onnxfix.runtime.sandbox import Worker
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("new_children")
@@ -143,7 +143,7 @@ def test_a_program_that_a_fork_starts_has_no_network_either() -> None:
 @needs
 def test_a_worker_is_confined() -> None:
     with Worker() as worker:
-        found = worker.call("onnxfix.confinement:in_force", timeout=PATIENCE)
+        found = worker.call("onnxfix.runtime.confinement:in_force", timeout=PATIENCE)
     assert found.value == InForce(True, True, True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from corpus import Case, Outcome, folder_cases, node_cases, onnx_data_folder, run
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support.paths import ROOT
 
 pytestmark = pytest.mark.corpus

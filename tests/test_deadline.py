@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from onnxfix import deadline
-from onnxfix.deadline import Expired
-from onnxfix.forks import forked
-from onnxfix.sandbox import Worker, note
+from onnxfix.runtime import deadline
+from onnxfix.runtime.deadline import Expired
+from onnxfix.runtime.forks import forked
+from onnxfix.runtime.sandbox import Worker, note
 from support.patience import PATIENCE
 
 

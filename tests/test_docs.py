@@ -20,9 +20,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 import onnxfix
-from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.report.catalogue import facts_of, quotes_of
 from onnxfix.report.render.rules import rule_markdown
+from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from onnxfix.rule import Rule
 from support.models import model
 from support.paths import ROOT

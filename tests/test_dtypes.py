@@ -1,4 +1,4 @@
-"""``onnxfix.dtypes`` against ml_dtypes and numpy: every value of the types up to 16 bits, the edges of the wider ones.
+"""``files.dtypes`` against ml_dtypes and numpy: every value of the types up to 16 bits, the edges of the wider ones.
 
 The oracle knows nothing of precisions and exponents: it asks whether a value survives the trip into a type.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from onnxfix import dtypes
+from onnxfix.files import dtypes
 
 # An older onnx does not know the newest types.
 TYPES = sorted({*dtypes.INTEGERS, *dtypes.FLOATS} & set(TensorProto.DataType.values()))

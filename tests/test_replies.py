@@ -13,13 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfix import _child, replies
-from onnxfix.causes import Problem
 from onnxfix.errors import ModelError
-from onnxfix.forks import forked
-from onnxfix.nvidia import Gpu
 from onnxfix.place import Place
 from onnxfix.rule import Severity
+from onnxfix.runtime import _child, replies
+from onnxfix.runtime.causes import Problem
+from onnxfix.runtime.forks import forked
+from onnxfix.runtime.nvidia import Gpu
 from support.patience import PATIENCE
 
 VALUES: tuple[Any, ...] = (
@@ -84,12 +84,12 @@ REFUSED = {
     "getattr": pickle.dumps(Called(getattr, "", "join")),
     "another record": pickle.dumps(Elsewhere()),
     "another enum": pickle.dumps(Color.RED),
-    "a function of ours": named("onnxfix.sandbox", "shared"),
-    "a class of ours that does things": named("onnxfix.sandbox", "_Child"),
-    "a module that ours imports": named("onnxfix.sandbox", "os.system"),
+    "a function of ours": named("onnxfix.runtime.sandbox", "shared"),
+    "a class of ours that does things": named("onnxfix.runtime.sandbox", "_Child"),
+    "a module that ours imports": named("onnxfix.runtime.sandbox", "os.system"),
     "a method of a record": named("onnxfix.place", "Place.__init__"),
-    "pickle itself": named("onnxfix._child", "pickle.loads"),
-    "a class that ours imports": named("onnxfix.sandbox", "subprocess.Popen"),
+    "pickle itself": named("onnxfix.runtime._child", "pickle.loads"),
+    "a class that ours imports": named("onnxfix.runtime.sandbox", "subprocess.Popen"),
     "numpy's loader": named("numpy", "load"),
     "numpy's modules": named("numpy", "os.system"),
     "a function of ml_dtypes": named("ml_dtypes", "finfo"),

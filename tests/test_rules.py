@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Example, Rule
 from onnxfix.testing import check_contexts, check_example
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from onnxfix import sandbox
 from onnxfix.errors import UsageError, explained
-from onnxfix.forks import forked
-from onnxfix.sandbox import Outcome, Worker, note
+from onnxfix.runtime import sandbox
+from onnxfix.runtime.forks import forked
+from onnxfix.runtime.sandbox import Outcome, Worker, note
 from support.paths import ROOT
 from support.patience import PATIENCE
 
@@ -410,8 +410,8 @@ def test_the_whole_family_is_killed(worker: Worker, tmp_path: Path) -> None:
 
 PARENT = """
 import os, sys, time
-from onnxfix.forks import forked
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.forks import forked
+from onnxfix.runtime.sandbox import Worker
 {body}
 """
 

@@ -17,7 +17,7 @@ _PROMISE = re.compile(r"^- \*\*(.+?)\.?\*\*", re.M)
 PROMISES: dict[str, tuple[str, ...]] = {
     "Nothing in a model runs as code": (
         "test_security_promises.py::test_no_library_is_loaded_and_no_pickle_read",
-        "verification/test_input_files.py::test_what_cannot_be_read_gets_one_line",
+        "proof/test_input_files.py::test_what_cannot_be_read_gets_one_line",
     ),
     "External data stays in the model's folder": (
         "graph/test_overlay.py::test_external_data_outside_is_refused",
@@ -46,9 +46,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "files/test_model_bounds.py::test_a_model_that_fills_memory_is_refused_before_it_is_parsed",
         "files/test_model_bounds.py::test_the_whole_process_stays_small",
     ),
-    "Time is bounded, if you say so": (
-        "pipeline/test_time_limit.py::test_a_model_that_never_ends_is_given_up",
-    ),
+    "Time is bounded, if you say so": ("verbs/test_time_limit.py::test_a_model_that_never_ends_is_given_up",),
     "A child's death is a line": (
         "test_sandbox.py::test_worker_survives",
         "test_sandbox.py::test_fork_survives",
@@ -128,7 +126,7 @@ def calls(source: str) -> list[str]:
 
 
 #: Plugins: NVIDIA's own, which the full package registers on request only, and the libraries of --plugins.
-OURS = {"onnxfix/trt/log.py": ["init_libnvinfer_plugins", "load_library"]}
+OURS = {"onnxfix/tensorrt/log.py": ["init_libnvinfer_plugins", "load_library"]}
 
 
 @pytest.mark.slow

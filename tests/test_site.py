@@ -17,7 +17,7 @@ import yaml
 
 import onnxfix
 from onnxfix.cli.app import app
-from onnxfix.registry import BUILT_IN, rules_of
+from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from support.paths import ROOT
 
 pytestmark = pytest.mark.xdist_group("docs")

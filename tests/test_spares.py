@@ -29,8 +29,9 @@ pytestmark = [
 
 PRELUDE = """
 import json, os, signal, sys, threading, time
-from onnxfix import interrupts, spares
-from onnxfix.sandbox import Worker
+from onnxfix.runtime import interrupts
+from onnxfix.runtime import prefork
+from onnxfix.runtime.sandbox import Worker
 def told(worker, function, **given):
     outcome = worker.call(f"support.forked_children:{function}", timeout=60.0, **given)
     return outcome.value if outcome.ok else f"{outcome.status}: {outcome.message}"
@@ -71,7 +72,7 @@ def told(code: str, folder: Path, **variables: str) -> Any:
 def test_as_many_as_were_forked_are_taken_and_then_new_ones(tmp_path: Path) -> None:
     kinds, parents, own = told(
         """
-spares.fork(2)
+prefork.fork(2)
 workers = [Worker() for _ in range(3)]
 states = [told(worker, "state") for worker in workers]
 print(json.dumps([[kind(worker) for worker in workers], [one["parent"] for one in states], os.getpid()]))
@@ -92,7 +93,7 @@ interrupts.listen()
 gc.disable()
 sys.path.insert(0, os.getcwd())
 file = open("private")
-spares.fork(1)
+prefork.fork(1)
 with Worker() as worker, Worker() as other:
     print(json.dumps([told(worker, "state"), told(other, "state")]))
 """,
@@ -111,9 +112,9 @@ with Worker() as worker, Worker() as other:
 def test_a_fork_is_confined_as_a_new_child(tmp_path: Path) -> None:
     forked, new = told(
         """
-spares.fork(1)
+prefork.fork(1)
 with Worker() as worker, Worker() as other:
-    ways = [one.call("onnxfix.confinement:in_force", timeout=60.0).value for one in (worker, other)]
+    ways = [one.call("onnxfix.runtime.confinement:in_force", timeout=60.0).value for one in (worker, other)]
     print(json.dumps([vars(way) for way in ways]))
 """,
         tmp_path,
@@ -126,7 +127,7 @@ def test_what_the_parent_has_not_written_yet_is_written_once(tmp_path: Path) -> 
     out = printed(
         """
 sys.stdout.write("before ")
-spares.fork(1)
+prefork.fork(1)
 with Worker() as worker:
     told(worker, "say", text="a child's own words")
     ended = told(worker, "say", text="its last ones", number=int(signal.SIGSEGV))
@@ -141,7 +142,7 @@ def test_the_first_words_of_a_fork_are_its_own(tmp_path: Path) -> None:
     out = printed(
         """
 sys.stdout.write("before ")
-spares.fork(1)
+prefork.fork(1)
 with Worker() as worker:
     sys.stdout.write(told(worker, "say", text="all it said", number=int(signal.SIGSEGV)))
 """,
@@ -154,7 +155,7 @@ def test_the_environment_is_that_of_the_call(tmp_path: Path) -> None:
     given = told(
         """
 os.environ["OLD"] = "1"
-spares.fork(1)
+prefork.fork(1)
 del os.environ["OLD"]
 os.environ["NEW"] = "2"
 with Worker(variables={"OWN": "3"}) as worker:
@@ -170,7 +171,7 @@ with Worker(variables={"OWN": "3"}) as worker:
 def test_a_fork_that_dies_is_replaced(tmp_path: Path) -> None:
     killed, answer, after = told(
         """
-spares.fork(1)
+prefork.fork(1)
 with Worker() as worker:
     killed = told(worker, "end", number=int(signal.SIGSEGV))
     print(json.dumps([killed, told(worker, "take", mebibytes=1), kind(worker)]))
@@ -185,7 +186,7 @@ def test_its_memory_is_limited_beyond_what_it_shares(tmp_path: Path) -> None:
     little, much = told(
         """
 held = bytearray(200 << 20)
-spares.fork(1)
+prefork.fork(1)
 with Worker(memory_mb=256) as worker:
     print(json.dumps([told(worker, "take", mebibytes=150), told(worker, "take", mebibytes=300)]))
 """,
@@ -198,7 +199,7 @@ with Worker(memory_mb=256) as worker:
 def test_a_time_limit_ends_a_fork(tmp_path: Path) -> None:
     status, alive = told(
         """
-spares.fork(1)
+prefork.fork(1)
 with Worker() as worker:
     told(worker, "take", mebibytes=1)
     pid = worker.pid
@@ -229,10 +230,10 @@ def waiting(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]
     """A process that has a fork in use and one that waits."""
     process = started(
         """
-spares.fork(2)
+prefork.fork(2)
 with Worker() as worker:
     told(worker, "take", mebibytes=1)
-    print(json.dumps([worker.pid, spares._State.waiting[0].pid]), flush=True)
+    print(json.dumps([worker.pid, prefork._State.waiting[0].pid]), flush=True)
     sys.stdin.readline()
 """,
         tmp_path,
@@ -253,7 +254,7 @@ def test_forks_end_with_a_parent_that_is_killed(waiting: tuple[subprocess.Popen[
 
 
 def test_forks_that_nobody_took_end_with_the_command(tmp_path: Path) -> None:
-    pids = told("spares.fork(2); print(json.dumps([one.pid for one in spares._State.waiting]))", tmp_path)
+    pids = told("prefork.fork(2); print(json.dumps([one.pid for one in prefork._State.waiting]))", tmp_path)
     assert len(pids) == 2
     assert gone(pids)
 
@@ -262,9 +263,9 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
     code = """
 over = threading.Event()
 threading.Thread(target=over.wait).start()
-spares.fork(2)
+prefork.fork(2)
 over.set()
-print(json.dumps(len(spares._State.waiting)))
+print(json.dumps(len(prefork._State.waiting)))
 """
     assert told(code, tmp_path) == 0
 
@@ -279,7 +280,7 @@ def test_a_proof_runs_in_forks(tmp_path: Path, command: str) -> None:
     path.write_bytes(parser.parse_model(MODEL).SerializeToString())
     given = [command, str(path)] if command == "apply" else [command, str(path), str(path)]
     code = f"""
-from onnxfix import sandbox
+from onnxfix.runtime import sandbox
 kinds, whole = [], sandbox._Child.__init__
 def noted(self, *given):
     whole(self, *given)

@@ -49,14 +49,16 @@ FOREIGN = {
 TERMINAL = {"rich", "jinja2"}
 """What only a terminal and HTML need; old versions of typer load rich themselves."""
 OWN = {
-    "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
-    "onnxfix.examination", "onnxfix.pipeline.lifting", "onnxfix.fleet.processes", "onnxfix.fleet.journal",
-    "onnxfix.fleet.ray", "onnxfix.fleet.remote",
-    "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.backends.ort", "onnxfix.trt.build",
-    "onnxfix.backends.reference", "onnxfix.trt.lift",
+    "onnxfix.proof", "onnxfix.verbs.proof", "onnxfix.verbs.prove", "onnxfix.verbs.whole",
+    "onnxfix.verbs.examination", "onnxfix.verbs.lifting", "onnxfix.verbs.fleet.processes",
+    "onnxfix.verbs.fleet.journal",
+    "onnxfix.verbs.fleet.ray", "onnxfix.verbs.fleet.remote",
+    "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.runtime.backends.ort",
+    "onnxfix.tensorrt.build",
+    "onnxfix.runtime.backends.reference", "onnxfix.tensorrt.lift",
 }  # fmt: skip
 """Parts of onnxfix that ``check`` of a model has no use for."""
-SELDOM = {"onnxfix.trt.records"}
+SELDOM = {"onnxfix.tensorrt.records"}
 """What some models or options make it use."""
 
 
@@ -105,7 +107,7 @@ def test_check_loads_neither_verification_nor_a_terminal(model: Path, more: list
     assert seen["code"] == 0
     assert "CST00" in out
     assert within(seen["modules"], FOREIGN | TERMINAL | OWN) == set()
-    assert within(seen["modules"], {"onnxfix.engine", "onnx"}), (
+    assert within(seen["modules"], {"onnxfix.rewrite.engine", "onnx"}), (
         "the list of loaded modules is not what it is taken for"
     )
 
@@ -170,11 +172,9 @@ def test_no_schema_is_asked_for_where_nothing_is_odd(tmp_path: Path) -> None:
 def test_apply_without_proof_loads_no_backend(model: Path) -> None:
     seen, _ = run("apply", model, "--no-verify")
     assert seen["code"] == 0
-    rungs = {
-        f"onnxfix.verification.{name}" for name in ("climb", "remote", "trt_build", "trt_network", "trt_gpu")
-    }
-    assert within(seen["modules"], FOREIGN | TERMINAL | rungs | {"onnxfix.trt.lift"}) == set()
-    assert "onnxfix.verification.ladder" in seen["modules"]
+    rungs = {f"onnxfix.proof.{name}" for name in ("climb", "remote", "trt_build", "trt_network", "trt_gpu")}
+    assert within(seen["modules"], FOREIGN | TERMINAL | rungs | {"onnxfix.tensorrt.lift"}) == set()
+    assert "onnxfix.proof.ladder" in seen["modules"]
 
 
 COMPLETIONS = {"COMP_WORDS": "onnxfix ch", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "onnxfix ch"}

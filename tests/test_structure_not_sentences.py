@@ -19,29 +19,30 @@ import numpy as np
 import pytest
 
 import onnxfix
-from onnxfix import causes, nvidia, place, rule, sandbox
-from onnxfix.edits import Draft
-from onnxfix.fleet import work
+from onnxfix import place, rule
 from onnxfix.graph.overlay import Node
+from onnxfix.inputs.feeds import plan
 from onnxfix.model import Model
-from onnxfix.pipeline import stopped
-from onnxfix.registry import Registry, registry
+from onnxfix.proof import cuda, remote, sweep, validity, verdict
+from onnxfix.proof.compare import compare
+from onnxfix.proof.compare.compare import Terms
+from onnxfix.proof.ran import Ran
+from onnxfix.proof.readback import locate
+from onnxfix.proof.readback.bench import is_lost, is_slight
+from onnxfix.proof.rungs import build, builder, probe
+from onnxfix.proof.rungs import trials as trt_feeds
 from onnxfix.report import report
+from onnxfix.rewrite.edits import Draft
+from onnxfix.rewrite.registry import Registry, registry
 from onnxfix.rule import Fix, Match, Rule, Safety
-from onnxfix.sandbox import Worker
-from onnxfix.trt import lift, package, reading
-from onnxfix.trt import records as trt_records
-from onnxfix.trt.lift import records
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import cuda, remote, sweep, validity, verdict
-from onnxfix.verification.compare import compare
-from onnxfix.verification.compare.compare import Terms
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.ran import Ran
-from onnxfix.verification.readback import locate
-from onnxfix.verification.readback.bench import is_lost, is_slight
-from onnxfix.verification.rungs import build, builder, probe
-from onnxfix.verification.rungs import trials as trt_feeds
+from onnxfix.runtime import causes, nvidia, sandbox
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import lift, package, reading
+from onnxfix.tensorrt import records as trt_records
+from onnxfix.tensorrt.lift import records
+from onnxfix.tensorrt.records import TrtOptions
+from onnxfix.verbs import stopped
+from onnxfix.verbs.fleet import work
 from support import models
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
@@ -233,7 +234,7 @@ class Runs:
     def applied(self, source: Path, rules: tuple[Rule, ...] = (), **more: Any) -> report.Report:
         with self.monkeypatch.context() as patch:
             if rules:
-                patch.setattr("onnxfix.pipeline.job.registry", lambda: Registry(rules, ()))
+                patch.setattr("onnxfix.verbs.job.registry", lambda: Registry(rules, ()))
             return onnxfix.apply(source, self.folder / "out.onnx", **more)
 
     def verify(self, name: str, **more: Any) -> report.Report:
@@ -341,8 +342,8 @@ def _reading(one: reading.Reading) -> Any:
 
 def forget() -> None:
     """Drop what rungs keep of the last original, which would come with its texts."""
-    from onnxfix.verification.readback import network
-    from onnxfix.verification.rungs import build, gpu
+    from onnxfix.proof.readback import network
+    from onnxfix.proof.rungs import build, gpu
 
     for one in (build, gpu, network):
         one._LAST.clear()
@@ -524,18 +525,20 @@ def test_without_sentences_an_end_of_tensorrt_means_the_same(
 
 #: Modules that apply expressions to texts: of TensorRT, of ONNX Runtime, and of users (versions, shapes, file names).
 READERS = {
-    "trt.messages",
-    "backends.ort_messages",
-    "trt.package",
-    "verification.feeds.files",
-    "verification.feeds.plan",
+    "tensorrt.messages",
+    "runtime.backends.ort_messages",
+    "tensorrt.package",
+    "inputs.feeds.files",
+    "inputs.feeds.plan",
 }
 
 
 def test_texts_from_outside_are_read_in_one_module_each() -> None:
     root = Path(onnxfix.__file__).parent
     files = [
-        path for room in ("trt", "backends", "verification") for path in sorted((root / room).rglob("*.py"))
+        path
+        for room in ("tensorrt", "runtime/backends", "proof", "inputs/feeds", "inputs/specialize")
+        for path in sorted((root / room).rglob("*.py"))
     ]
     found = {
         ".".join(path.relative_to(root).with_suffix("").parts)

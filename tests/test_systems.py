@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from onnxfix import _child, system
 from onnxfix.report.render import doctor
 from onnxfix.report.render.stream import Stream
+from onnxfix.runtime import _child, system
 
 
 def test_every_lack_is_explained() -> None:

@@ -11,12 +11,12 @@ import onnx
 import pytest
 import trt_types
 
-from onnxfix.engine import check
-from onnxfix.registry import registry
-from onnxfix.sandbox import Worker
+from onnxfix.rewrite.engine import check
+from onnxfix.rewrite.registry import registry
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.targets import TARGETS, measured
+from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import findings, overlay
-from onnxfix.trt.build import attempt
 from support import models
 from support.real_tensorrt import REAL
 

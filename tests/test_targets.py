@@ -14,13 +14,13 @@ from corpus import node_cases
 from onnx import TensorProto
 
 import onnxfix
-from onnxfix import dtypes
 from onnxfix.errors import UsageError
-from onnxfix.registry import registry
-from onnxfix.sandbox import Worker
+from onnxfix.files import dtypes
+from onnxfix.rewrite.registry import registry
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
+from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import findings
-from onnxfix.trt.build import attempt
 from support import models
 from support.paths import FIXTURES
 from support.patience import PATIENCE

@@ -22,11 +22,10 @@ from onnx import numpy_helper
 from onnx_cases import onnx_cases
 
 import onnxfix
-from onnxfix import walk
-from onnxfix.files import saving
-from onnxfix.replies import accept
-from onnxfix.sandbox import Worker, one_line
-from onnxfix.trt.records import Profile
+from onnxfix.files import saving, walk
+from onnxfix.runtime.replies import accept
+from onnxfix.runtime.sandbox import Worker, one_line
+from onnxfix.tensorrt.records import Profile
 
 #: Of operators that draw random numbers. A Dropout draws where it trains, which only its third input can ask for
 #: from opset 12 on.

@@ -19,13 +19,14 @@ from google.protobuf.message import DecodeError
 from acceptance import judging
 from acceptance.cases import AS_IS, Made, NodeCase, Peers, Tool, half_type, random_operators, run_onnxfix
 from acceptance.judging import Miss, misses
-from onnxfix import backends, walk
 from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import Outcome, Worker, one_line
-from onnxfix.trt.build import attempt
-from onnxfix.trt.package import Choice
-from onnxfix.trt.records import Profile, TrtBuild
-from onnxfix.verification.compare.compare import compare, identical
+from onnxfix.files import walk
+from onnxfix.proof.compare.compare import compare, identical
+from onnxfix.runtime import backends
+from onnxfix.runtime.sandbox import Outcome, Worker, one_line
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.records import Profile, TrtBuild
 
 #: In this order: the second is asked where the first cannot run a model, or gets the original wrong.
 BACKENDS = ("ort-cpu", "reference")

@@ -1,6 +1,6 @@
 """Call a function many times in worker processes, any of which may crash or hang without harm to the other calls.
 
-It is not ``onnxfix.sandbox``: what judges a refactoring must not depend on what is being refactored.
+It is not ``onnxfix.runtime.sandbox``: what judges a refactoring must not depend on what is being refactored.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from onnx.backend.test.loader import load_model_tests
 
 from onnxfix.backend import AsIs, BackendError, NumericallyRepaired, Repaired, TensorrtBackend
 from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import one_line
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.compare.compare import compare
+from onnxfix.proof.compare.compare import compare
+from onnxfix.runtime.sandbox import one_line
+from onnxfix.tensorrt.records import TrtOptions
 
 LEVELS: dict[str, type[TensorrtBackend]] = {"as-is": AsIs, "exact": Repaired, "numeric": NumericallyRepaired}
 _WIDEST = 240  # characters of a reason

@@ -26,8 +26,8 @@ import onnxfix
 from conformance import child
 from onnxfix.backend.devices import opened
 from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import Worker
-from onnxfix.trt.records import TrtOptions
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.records import TrtOptions
 
 SLOW = ("gru", "lstm", "rnn", "roialign", "loop", "scan")
 """Tests that may take all the time there is come first, so that nobody waits for them at the end."""

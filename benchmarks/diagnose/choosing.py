@@ -36,7 +36,7 @@ from diagnose.copies import Graph
 from diagnose.places import KINDS, Kind, Planted, Site
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, saving
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 
 FIXTURES = ROOT / "fixtures"
 #: Kinds that take turns in the exports; those that fixtures bear less often come first.

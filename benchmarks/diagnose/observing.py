@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 
 from diagnose.places import Seen
-from onnxfix.backends import ort, ort_weights
 from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import Worker, one_line
-from onnxfix.verification.feeds.inputs import make_inputs
-from onnxfix.verification.feeds.signature import Input, Signature, signature
+from onnxfix.inputs.feeds.inputs import make_inputs
+from onnxfix.inputs.feeds.signature import Input, Signature, signature
+from onnxfix.runtime.backends import ort, ort_weights
+from onnxfix.runtime.sandbox import Worker, one_line
 
 LARGE = 10 << 20
 """Bytes of a model from which on images come one at a time."""

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from onnx import ModelProto, NodeProto, TensorProto
 
 from diagnose.copies import Graph, attribute
-from onnxfix.replies import accept
+from onnxfix.runtime.replies import accept
 
 Kind = Literal[
     "weight scaled", "weight element", "epsilon", "axis", "perm", "pads", "lost Cast", "mask value", "lost bias",

@@ -34,8 +34,8 @@ from pages import markdown
 
 import onnxfix
 from diagnose import precision_figures
-from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.feeds.signature import signature
+from onnxfix.inputs.feeds.plan import Feed
+from onnxfix.inputs.feeds.signature import signature
 
 PEERS = {"fp16": ("autocast", "float16", "float16-auto"), "bf16": ("autocast-bf16",)}
 SAMPLES = 3

@@ -1,7 +1,7 @@
 """Run the command line in a fork that has everything imported, and measure it: a millisecond instead of a second.
 
 Linux only: what a run leaves behind is found by ``PR_SET_CHILD_SUBREAPER``, its own memory and time by ``getrusage``.
-It is not ``onnxfix.forks``: what judges onnxfix must not depend on it.
+It is not ``onnxfix.runtime.forks``: what judges onnxfix must not depend on it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def prepare() -> None:
                     if str(error.name).partition(".")[0] not in ABSENT_IMPORTS:
                         raise
     from onnxfix.cli.app import app
-    from onnxfix.registry import registry
+    from onnxfix.rewrite.registry import registry
 
     for rule in registry().choose():
         rule.examples  # noqa: B018  # loads the rule

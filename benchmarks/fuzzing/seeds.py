@@ -160,7 +160,7 @@ Named = Iterator[tuple[str, bytes]]
 
 
 def _rules() -> Named:
-    from onnxfix.registry import registry
+    from onnxfix.rewrite.registry import registry
     from onnxfix.testing import model_of
 
     for rule in sorted(registry().choose(), key=lambda one: one.code):

@@ -20,12 +20,12 @@ from network.mutating import AMOUNTS, Kind, Mutant, relative
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import Worker
-from onnxfix.verification.compare.compare import identical
-from onnxfix.verification.compare.tolerance import outside, tolerance_for, wide
-from onnxfix.verification.compare.twin import raised, widened
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.signature import signature
+from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.signature import signature
+from onnxfix.proof.compare.compare import identical
+from onnxfix.proof.compare.tolerance import outside, tolerance_for, wide
+from onnxfix.proof.compare.twin import raised, widened
+from onnxfix.runtime.sandbox import Worker
 
 MAKERS = {**mutating.MAKERS, **parameters.MAKERS}
 #: A copy of the model, which nobody may refute.

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from command import divided, parser_of, reported, rungs_of
 
-from onnxfix.trt.engine import activate
-from onnxfix.trt.package import TF32_OFF
-from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.feeds.signature import signature
+from onnxfix.inputs.feeds.plan import Feed
+from onnxfix.inputs.feeds.signature import signature
+from onnxfix.tensorrt.engine import activate
+from onnxfix.tensorrt.package import TF32_OFF
 
 
 def measure(model: Path, package: str, options: list[str]) -> dict[str, Any]:

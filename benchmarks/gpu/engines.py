@@ -19,15 +19,15 @@ from ledger import Ledger
 from machine import with_gpu
 
 from onnxfix.errors import Fault, OnnxfixError, UsageError
-from onnxfix.nvidia import Missing
-from onnxfix.sandbox import Worker
-from onnxfix.trt import build as tensorrt
-from onnxfix.trt.engine import Ran
-from onnxfix.trt.package import TF32_OFF, Choice
-from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
-from onnxfix.verification.rungs.builder import builder
-from onnxfix.verification.rungs.probe import RUN, probe
-from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.proof.rungs.builder import builder
+from onnxfix.proof.rungs.probe import RUN, probe
+from onnxfix.proof.rungs.sessions import Sessions
+from onnxfix.runtime.nvidia import Missing
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import build as tensorrt
+from onnxfix.tensorrt.engine import Ran
+from onnxfix.tensorrt.package import TF32_OFF, Choice
+from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
 
 #: ran: there are outputs. parser, builder: TensorRT's refused the model. timeout, crash: at ``stage``. failed: the
 #: engine does not load, or its run fails. unfed: its inputs or outputs are not what the model's data are.

@@ -38,14 +38,14 @@ from gpu.hazard_cases import (
     typed,
 )
 from onnxfix.errors import OnnxfixError
-from onnxfix.registry import BUILT_IN, rules_of
+from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.proof.compare.compare import compare
+from onnxfix.proof.compare.twin import widened
+from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from onnxfix.rule import Example, Rule, Safety
-from onnxfix.sandbox import Worker, one_line
+from onnxfix.runtime.sandbox import Worker, one_line
 from onnxfix.testing import findings, fixed, model_of
-from onnxfix.verification.compare.compare import compare
-from onnxfix.verification.compare.twin import widened
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.signature import Signature, signature
 
 TARGET = "rtx"
 _FEEDS = 3

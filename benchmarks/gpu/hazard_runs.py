@@ -13,9 +13,9 @@ from acceptance.judging import Miss, misses
 
 from gpu.engines import Bench, Executed
 from gpu.hazard_cases import AFTER, BEFORE, FIXED, Case, Entry, Truth, fitted, typed
-from onnxfix.sandbox import one_line
-from onnxfix.trt.records import Profile
-from onnxfix.verification.compare.compare import Metrics, compare, largest
+from onnxfix.proof.compare.compare import Metrics, compare, largest
+from onnxfix.runtime.sandbox import one_line
+from onnxfix.tensorrt.records import Profile
 
 #: right: within the tolerance of the type. parser to unfed: as in ``engines.How``. other: does not meet the truth that
 #: decides, but another one: half precision that leaves its range. unknown: it ran, and nobody knows what is right.

@@ -12,7 +12,7 @@ from pages import cell, markdown
 
 from gpu.hazard_cases import AFTER, BEFORE, TWIN, Entry, entry_of
 from gpu.hazard_runs import Fed, Outcome, key_of
-from onnxfix.sandbox import one_line
+from onnxfix.runtime.sandbox import one_line
 
 #: Of an example, and of a rule the first that one of its examples has. contradicted: the original is right, or at least
 #: runs, and the fixed model is wrong, or does not. wrong-confirmed: the original is wrong, and the fixed one right.

@@ -41,7 +41,7 @@ from pages import (
 from gpu import engines
 from gpu.changed import CONTROL, MAKERS, Change, Recipe, Subject, again
 from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import one_line
+from onnxfix.runtime.sandbox import one_line
 
 FIXTURES = ROOT / "fixtures"
 GPU = ("trt-gpu",)

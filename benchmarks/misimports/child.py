@@ -16,18 +16,19 @@ from onnx import ModelProto
 
 from misimports.changes import nodes
 from misimports.judge import Difference, Judgment, Ran, difference, ignored, judge
-from onnxfix import backends, engine
-from onnxfix.causes import Problem
 from onnxfix.model import Model
-from onnxfix.registry import registry
-from onnxfix.replies import accept
-from onnxfix.sandbox import note, one_line
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import registry
+from onnxfix.runtime import backends
+from onnxfix.runtime.causes import Problem
+from onnxfix.runtime.replies import accept
+from onnxfix.runtime.sandbox import note, one_line
 from onnxfix.targets import target_named
-from onnxfix.trt import lift
-from onnxfix.trt.lift.network import Layer, Network
-from onnxfix.trt.lift.records import Lifted
-from onnxfix.trt.log import logger_of
-from onnxfix.trt.package import load
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.lift.network import Layer, Network
+from onnxfix.tensorrt.lift.records import Lifted
+from onnxfix.tensorrt.log import logger_of
+from onnxfix.tensorrt.package import load
 
 #: Of more layers than this only the kinds are told.
 _MOST = 160
@@ -322,7 +323,7 @@ def _given(
 
 
 def _as(value: Any, dtype: str) -> Any:
-    from onnxfix.trt.lift.types import numpy_type
+    from onnxfix.tensorrt.lift.types import numpy_type
 
     array = np.asarray(value)
     with np.errstate(all="ignore"):

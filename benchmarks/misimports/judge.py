@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from onnx import NodeProto
 
-from onnxfix.replies import accept
-from onnxfix.verification.compare.tolerance import Tolerance, outside, parts, wide
+from onnxfix.proof.compare.tolerance import Tolerance, outside, parts, wide
+from onnxfix.runtime.replies import accept
 
 #: What a reading is worth. invalid: neither ONNX Runtime nor the evaluator runs the model. equal: TensorRT's reading
 #: agrees with whoever runs it. evaluator, onnxruntime: that one disagrees with the two others. different: TensorRT's

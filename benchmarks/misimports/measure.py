@@ -18,7 +18,7 @@ from misimports.changes import Change, Variant, nodes
 from misimports.child import Found, Said
 from misimports.judge import Difference, Judgment
 from misimports.variants import fitted, new_nodes, variants
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 
 #: What a sandbox is at when it dies -> what to leave out when the variant is looked at again.
 _STEPS = {"parse": "lift", "lift": "lift", "onnxruntime": "onnxruntime", "evaluator": "evaluator"}

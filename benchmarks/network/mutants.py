@@ -33,16 +33,16 @@ from pages import cell, markdown, write_between
 
 from network.mutating import MAKERS, Kind, Mutant, relative
 from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import Worker, one_line
-from onnxfix.trt import lift
-from onnxfix.trt.lift import Lifted
-from onnxfix.trt.lift.types import numpy_type
-from onnxfix.verification.compare.compare import identical
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.inputs import make_inputs
-from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.ladder import verify
-from onnxfix.verification.readback import read
+from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.inputs import make_inputs
+from onnxfix.inputs.feeds.signature import signature
+from onnxfix.proof.compare.compare import identical
+from onnxfix.proof.ladder import verify
+from onnxfix.proof.readback import read
+from onnxfix.runtime.sandbox import Worker, one_line
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.lift import Lifted
+from onnxfix.tensorrt.lift.types import numpy_type
 
 FIXTURES = HERE.parents[1] / "fixtures"
 MODELS = ("bert.legacy.op17", "gpt2.legacy.op13", "swin.legacy.op13")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix.verification.compare.tolerance import errors, wide
+from onnxfix.proof.compare.tolerance import errors, wide
 
 Kind = Literal[
     "weight", "axis", "cast", "scale", "constant", "epsilon", "pads", "perm", "operator", "operands"

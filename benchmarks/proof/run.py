@@ -33,8 +33,8 @@ import numpy as np
 from command import divided, parser_of, rungs_of
 from pages import write_between
 
-from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.feeds.signature import signature
+from onnxfix.inputs.feeds.plan import Feed
+from onnxfix.inputs.feeds.signature import signature
 from proof import tables
 
 HERE = Path(__file__).resolve().parent

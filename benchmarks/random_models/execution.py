@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.backends import NoKernel, Unsupported, ort, reference
 from onnxfix.errors import UsageError
-from onnxfix.verification.compare.compare import compare
-from onnxfix.verification.compare.twin import half_type
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.feeds.signature import Signature, signature
-from onnxfix.verification.ladder import verify
-from onnxfix.verification.verdict import CPU_RUNGS
+from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.plan import Feed
+from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.proof.compare.compare import compare
+from onnxfix.proof.compare.twin import half_type
+from onnxfix.proof.ladder import verify
+from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.runtime.backends import NoKernel, Unsupported, ort, reference
 from random_models.pieces import copied, dims_of, nodes_of, refused
 
 SECONDS = 6.0

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 from command import reported
 from onnx import ModelProto
 
-from onnxfix import engine
-from onnxfix.engine import FixRun, check_build
 from onnxfix.model import Model
-from onnxfix.pipeline import contract
-from onnxfix.registry import registry
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.engine import FixRun, check_build
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.targets import target_named
-from onnxfix.trt import build as trt_build
-from onnxfix.trt.records import TrtBuild
+from onnxfix.tensorrt import build as trt_build
+from onnxfix.tensorrt.records import TrtBuild
+from onnxfix.verbs import contract
 from random_models.execution import (
     Original,
     TooLong,

@@ -24,7 +24,7 @@ from onnx import (
 )
 from onnx_cases import onnx_cases
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Fixed, Safety
 from onnxfix.testing import model_of
 

@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from onnxfix.verification.feeds.inputs import make_inputs
-from onnxfix.verification.feeds.signature import signature
+from onnxfix.inputs.feeds.inputs import make_inputs
+from onnxfix.inputs.feeds.signature import signature
 
 #: Differences as a share of the output's largest magnitude: a fused or folded graph adds in another order.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}

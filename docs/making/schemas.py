@@ -7,11 +7,11 @@ from typing import Any
 
 from making.definitions import Definitions, described, document, object_of
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError, OutputComparison
-from onnxfix.fleet.journal import RECORDS
+from onnxfix.proof.verdict import Status
 from onnxfix.report.render import diagnosis
 from onnxfix.report.report import SCHEMA, UNWRITTEN, Report
 from onnxfix.report.summary import Summary
-from onnxfix.verification.verdict import Status
+from onnxfix.verbs.fleet.journal import RECORDS
 
 KNOWN = {**RECORDS, "Status": Status}
 TEXTS = {"type": "array", "items": {"type": "string"}}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onnxfix import packs as rule_packs
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
 from onnxfix.options import Output
+from onnxfix.rewrite import packs as rule_packs
 
 if TYPE_CHECKING:
     from onnxfix.report.report import Report
-    from onnxfix.trt.records import TrtOptions
+    from onnxfix.tensorrt.records import TrtOptions
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
@@ -85,7 +85,7 @@ def export(
     )
     compared = keywords.flag("against_pytorch", against_pytorch)
     say = keywords.progress(progress)
-    from onnxfix.exporting import verb  # lazy: start-up
+    from onnxfix.verbs.exporting import verb  # lazy: start-up
 
     with rule_packs.chosen(keywords.names("packs", packs)):
         return verb.export(module, args, options, torch_kwargs, against_pytorch=compared, progress=say)

@@ -6,21 +6,21 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from onnxfix.allowance import structure_limit
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
+from onnxfix.runtime.allowance import structure_limit
 
 if TYPE_CHECKING:
     from onnxfix.diagnosis.records import Against, Diagnosis
     from onnxfix.lowering.lowered import Low
     from onnxfix.lowering.records import IoTypes, Lowering
-    from onnxfix.pipeline.opening import Source
     from onnxfix.reduction.records import Reduction
     from onnxfix.report.layers import LayerReport
-    from onnxfix.trt.lift.records import Lifted
-    from onnxfix.trt.records import TrtOptions
+    from onnxfix.tensorrt.lift.records import Lifted
+    from onnxfix.tensorrt.records import TrtOptions
+    from onnxfix.verbs.opening import Source
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
@@ -69,7 +69,7 @@ def reduce(
         OnnxfixError: the folder cannot be written.
     """
     run = run_options({**locals(), "timeout": None})
-    from onnxfix.pipeline import reducing  # lazy: start-up
+    from onnxfix.verbs import reducing  # lazy: start-up
 
     options = reducing.ReduceOptions(
         keywords.text("check", check, "trt-build"),
@@ -129,7 +129,7 @@ def diagnose(
     """
     options = run_options({**locals(), "timeout": None})
     from onnxfix.diagnosis.records import Against  # lazy: start-up
-    from onnxfix.pipeline import diagnosing  # lazy: start-up
+    from onnxfix.verbs import diagnosing  # lazy: start-up
 
     if against is not None:
         keywords.one_of("against", against, get_args(Against))
@@ -192,7 +192,7 @@ def precision(
     from onnxfix.lowering.lower import Wish  # lazy: start-up
     from onnxfix.lowering.lowered import Low  # lazy: start-up
     from onnxfix.lowering.records import IoTypes  # lazy: start-up
-    from onnxfix.pipeline import lowering  # lazy: start-up
+    from onnxfix.verbs import lowering  # lazy: start-up
 
     keywords.one_of("to", to, get_args(Low))
     max_error = keywords.number("max_error", max_error, "a number such as 0.01")
@@ -261,7 +261,7 @@ def layers(
         OnnxfixError: a file cannot be written.
     """
     options = run_options(locals())
-    from onnxfix.pipeline import layering  # lazy: start-up
+    from onnxfix.verbs import layering  # lazy: start-up
 
     options = options.with_fields({"trt.builds": keywords.whole("builds", builds, 1)})
     with structure_limit(options.structure_mb):
@@ -294,7 +294,7 @@ def lift(
         OnnxfixError: writing failed.
     """
     options = run_options(locals())
-    from onnxfix.pipeline import lifting  # lazy: start-up
+    from onnxfix.verbs import lifting  # lazy: start-up
 
     destination = keywords.path("output", output)
     if destination is None:

@@ -11,14 +11,14 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onnxfix.config.table import OPTIONS, Kind
-from onnxfix.effort import Effort, effort_of
 from onnxfix.errors import UsageError
 from onnxfix.names import PYTORCH, RUNGS
 from onnxfix.options import RunOptions
+from onnxfix.runtime.effort import Effort, effort_of
 
 if TYPE_CHECKING:
-    from onnxfix.pipeline.opening import Source
-    from onnxfix.trt.records import TrtOptions
+    from onnxfix.tensorrt.records import TrtOptions
+    from onnxfix.verbs.opening import Source
 
 PathLike = str | os.PathLike[str]
 Names = str | Sequence[str]
@@ -288,7 +288,7 @@ def inputs(keyword: str, given: Inputs) -> PathLike | list[dict[str, Any]]:
     found = []
     for one in [given] if isinstance(given, Mapping) else _items(keyword, wanted, given):
         if isinstance(one, (str, os.PathLike)):
-            from onnxfix.verification.feeds.files import load_inputs  # lazy: start-up
+            from onnxfix.inputs.feeds.files import load_inputs  # lazy: start-up
 
             found += load_inputs(os.fspath(one))
         elif isinstance(one, Mapping):
@@ -329,7 +329,7 @@ def trt(given: Any) -> TrtOptions:
     Raises:
         UsageError: they are something else.
     """
-    from onnxfix.trt.records import TrtOptions  # lazy: start-up
+    from onnxfix.tensorrt.records import TrtOptions  # lazy: start-up
 
     if given is None or given is True:
         given = TrtOptions()

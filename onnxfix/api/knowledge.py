@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnxfix import packs as rule_packs
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Names
 from onnxfix.api.signatures import readable
+from onnxfix.rewrite import packs as rule_packs
 
 if TYPE_CHECKING:
-    from onnxfix.examination.records import Examination
     from onnxfix.rule import Rule
+    from onnxfix.verbs.examination.records import Examination
 
 
 class RuleList(tuple["Rule", ...]):
@@ -54,7 +54,7 @@ def rules(select: Names | None = None, *, search: str | None = None, packs: Name
     Raises:
         UsageError: a selector matches no rule, or a pack is not installed.
     """
-    from onnxfix.registry import registry  # lazy: start-up
+    from onnxfix.rewrite.registry import registry  # lazy: start-up
 
     with rule_packs.chosen(keywords.names("packs", packs)):
         found = registry().matching(keywords.names("select", select))
@@ -77,8 +77,8 @@ def explain(rule: str | Rule, examples: int | None = 2) -> RulePage:
     Raises:
         UsageError: there is no such rule.
     """
-    from onnxfix.registry import registry  # lazy: start-up
     from onnxfix.report.render.rules import rule_markdown  # lazy: start-up
+    from onnxfix.rewrite.registry import registry  # lazy: start-up
     from onnxfix.rule import Rule  # lazy: start-up
 
     if isinstance(rule, str):
@@ -94,6 +94,6 @@ def explain(rule: str | Rule, examples: int | None = 2) -> RulePage:
 def doctor() -> Examination:
     """Which checks this machine can run, why it cannot run the others, and how to enable them. Faults that it finds are
     results, never exceptions. Takes some seconds, since everything is tried in a process of its own."""
-    from onnxfix.examination import examine  # lazy: start-up
+    from onnxfix.verbs.examination import examine  # lazy: start-up
 
     return examine()

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onnxfix import packs as rule_packs
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.api.signatures import readable
 from onnxfix.config.table import MAX_BATCH
 from onnxfix.errors import UsageError
+from onnxfix.rewrite import packs as rule_packs
 
 if TYPE_CHECKING:
-    from onnxfix.pipeline.opening import Source
     from onnxfix.report.report import Report
-    from onnxfix.trt.records import TrtOptions
+    from onnxfix.tensorrt.records import TrtOptions
+    from onnxfix.verbs.opening import Source
 
 
 @readable
@@ -70,7 +70,7 @@ def check(
     options = run_options(given)
     if options.trt is None and (options.verification.inputs is not None or options.verification.input_shapes):
         raise UsageError("inputs and input_shapes have no effect without trt")
-    from onnxfix.pipeline import checking  # lazy: start-up
+    from onnxfix.verbs import checking  # lazy: start-up
 
     with rule_packs.chosen(keywords.names("packs", packs)):
         return checking.check(keywords.source("source", source), options, keywords.progress(progress))
@@ -172,10 +172,10 @@ def apply(
     say = keywords.progress(progress)
     with rule_packs.chosen(keywords.names("packs", packs)):
         if keywords.is_program(source):
-            from onnxfix.exporting import verb  # lazy: needs torch
+            from onnxfix.verbs.exporting import verb  # lazy: needs torch
 
             return verb.apply(source, options, say)
-        from onnxfix.pipeline import applying  # lazy: start-up
+        from onnxfix.verbs import applying  # lazy: start-up
 
         return applying.apply(keywords.source("source", source), options, say)
 
@@ -220,7 +220,7 @@ def verify(
     options = run_options(locals())
     if keywords.whole("batch_sweep", batch_sweep) and not 2 <= batch_sweep <= MAX_BATCH:
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
-    from onnxfix.pipeline import verifying  # lazy: start-up
+    from onnxfix.verbs import verifying  # lazy: start-up
 
     options = options.with_fields({"trt.batch_sweep": batch_sweep})
     first = keywords.source("original", original)

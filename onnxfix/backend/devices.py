@@ -13,24 +13,24 @@ from typing import Any, Literal
 import numpy as np
 from onnx import TensorProto, ValueInfoProto
 
-from onnxfix import backends
-from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import loading
-from onnxfix.nvidia import Missing
-from onnxfix.sandbox import shared
-from onnxfix.trt import lift
-from onnxfix.trt.lift.records import NetTensor
-from onnxfix.trt.lift.types import numpy_type
-from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
-from onnxfix.verification.feeds.profiles import given_profiles
-from onnxfix.verification.feeds.signature import Signature, signature
-from onnxfix.verification.readback.interface import inputs_of, partners
-from onnxfix.verification.rungs import sessions
-from onnxfix.verification.rungs.builder import Builder, builder
-from onnxfix.verification.rungs.probe import engines, probe
-from onnxfix.verification.rungs.sessions import Sessions
-from onnxfix.verification.rungs.trials import outside
+from onnxfix.inputs.feeds.profiles import given_profiles
+from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.proof.readback.interface import inputs_of, partners
+from onnxfix.proof.rungs import sessions
+from onnxfix.proof.rungs.builder import Builder, builder
+from onnxfix.proof.rungs.probe import engines, probe
+from onnxfix.proof.rungs.sessions import Sessions
+from onnxfix.proof.rungs.trials import outside
+from onnxfix.runtime import backends
+from onnxfix.runtime.causes import ENDED, Cause
+from onnxfix.runtime.nvidia import Missing
+from onnxfix.runtime.sandbox import shared
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.lift.records import NetTensor
+from onnxfix.tensorrt.lift.types import numpy_type
+from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
 
 #: none: the model as it is. exact, numeric: after the fixes of that safety.
 Repair = Literal["none", "exact", "numeric"]

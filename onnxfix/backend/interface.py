@@ -19,16 +19,16 @@ from onnxfix import api
 from onnxfix.backend.devices import CPU, CUDA, BackendError, Engines, Network, Options, Repair, opened, split
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
-from onnxfix.forks import forked
+from onnxfix.proof.readback.interface import inputs_of
+from onnxfix.runtime.forks import forked
 from onnxfix.shapes.inference import MEMORY_MB, TIMEOUT_S
 from onnxfix.targets import DEFAULT, target_judging
-from onnxfix.trt.package import Choice
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.readback.interface import inputs_of
+from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.records import TrtOptions
 
 if TYPE_CHECKING:
-    from onnxfix.pipeline.opening import Source
     from onnxfix.report.report import Report
+    from onnxfix.verbs.opening import Source
 
 PROOF = ("reference", "ort-cpu")
 """The checks that prove a repair here."""

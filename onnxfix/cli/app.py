@@ -25,9 +25,9 @@ from onnxfix.cli.given import Given, parser_of
 from onnxfix.cli.guard import guarded
 from onnxfix.cli.help import HelpCommand, HelpGroup
 from onnxfix.config.table import Kind, Option
-from onnxfix.interrupts import leave
-from onnxfix.packs import NONE, restored
-from onnxfix.packs import VARIABLE as PACKS
+from onnxfix.rewrite.packs import NONE, restored
+from onnxfix.rewrite.packs import VARIABLE as PACKS
+from onnxfix.runtime.interrupts import leave
 
 
 def _version(value: bool) -> None:

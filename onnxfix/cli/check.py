@@ -19,7 +19,7 @@ def check(given: Given) -> None:
     holding = configure(given)
     options, fields = RunOptions(), given.fields()
     if given.trt:
-        from onnxfix.trt.records import TrtOptions  # lazy: start-up
+        from onnxfix.tensorrt.records import TrtOptions  # lazy: start-up
 
         options = RunOptions(trt=TrtOptions())
     else:

@@ -11,8 +11,8 @@ import typer
 from onnxfix.cli.commands import COMMANDS
 from onnxfix.cli.given import meant
 from onnxfix.cli.reports import format_in, print_error
-from onnxfix.interrupts import INTERRUPTED
 from onnxfix.report.render.stream import complain
+from onnxfix.runtime.interrupts import INTERRUPTED
 
 _Complaint: Any = typer.BadParameter.__mro__[2]
 """ClickException, click's own or the one of the copy of click in typer."""

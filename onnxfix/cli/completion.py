@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix.names import RUNGS, TARGETS
-from onnxfix.packs import BUILT_IN
+from onnxfix.rewrite.packs import BUILT_IN
 
 
 def of(name: str) -> Callable[[str], Any] | None:

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxfix.allowance import structure_limit
 from onnxfix.cli.reports import Destination
 from onnxfix.errors import UsageError
 from onnxfix.files.apart import File, data_named, files_named, inputs_of, replaceable, separate
-from onnxfix.fleet.paths import is_remote
+from onnxfix.runtime.allowance import structure_limit
+from onnxfix.verbs.fleet.paths import is_remote
 
 if TYPE_CHECKING:
-    from onnxfix.fleet.work import Task
     from onnxfix.options import RunOptions
+    from onnxfix.verbs.fleet.work import Task
 
 
 def refuse_conflicts(
@@ -38,7 +38,7 @@ def refuse_conflicts(
     """
     of_trt = []
     if options.trt is not None:
-        from onnxfix.trt import files  # lazy: start-up, seldom used
+        from onnxfix.tensorrt import files  # lazy: start-up, seldom used
 
         files.check_files(options.trt)
         of_trt = files.files(options.trt)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from onnxfix import examination
 from onnxfix.cli.given import Given
 from onnxfix.report.render.doctor import examination_lines
 from onnxfix.report.render.lines import print_lines
 from onnxfix.report.render.stream import as_json, output
+from onnxfix.verbs import examination
 
 
 def doctor(given: Given) -> None:

@@ -11,8 +11,8 @@ import typer
 
 from onnxfix.cli.commands import Command
 from onnxfix.config.table import SETTINGS, Kind, Option
-from onnxfix.effort import effort_of
 from onnxfix.errors import UsageError
+from onnxfix.runtime.effort import effort_of
 
 
 class Given(SimpleNamespace):

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from onnxfix import packs
-from onnxfix.allowance import structure_limit
 from onnxfix.cli.reports import print_error
 from onnxfix.errors import explained, working_directory
-from onnxfix.interrupts import exit_code, finish, listen
 from onnxfix.report.render.stream import complain
+from onnxfix.rewrite import packs
+from onnxfix.runtime.allowance import structure_limit
+from onnxfix.runtime.interrupts import exit_code, finish, listen
 
 if TYPE_CHECKING:
-    from onnxfix.trt.records import TrtOptions
+    from onnxfix.tensorrt.records import TrtOptions
 
 
 @contextlib.contextmanager
@@ -56,6 +56,6 @@ def refuse_missing(trt: TrtOptions) -> None:
     Raises:
         UsageError: it is not.
     """
-    from onnxfix.verification.asking import require_tensorrt  # lazy: start-up
+    from onnxfix.proof.asking import require_tensorrt  # lazy: start-up
 
     require_tensorrt(trt).close()

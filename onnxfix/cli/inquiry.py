@@ -12,22 +12,22 @@ from onnxfix.cli.given import Given
 from onnxfix.cli.guard import refuse_missing
 from onnxfix.cli.reports import OWN, Destination, destinations, refuse_unknown_kinds, write_reports
 from onnxfix.files.apart import File
-from onnxfix.fleet.work import Task
-from onnxfix.interrupts import exit_code, finish
 from onnxfix.options import RunOptions
 from onnxfix.report.render.documents import Kind, render_result, result_lines
 from onnxfix.report.render.lines import print_lines
 from onnxfix.report.render.progress import Steps
 from onnxfix.report.render.stream import complain, output
+from onnxfix.runtime.interrupts import exit_code, finish
 from onnxfix.shown import Shown
-from onnxfix.trt.records import TrtOptions
+from onnxfix.tensorrt.records import TrtOptions
+from onnxfix.verbs.fleet.work import Task
 
 
 def diagnose(given: Given) -> None:
     """Compare two models, or a model with another way to compute it."""
     from onnxfix.files import atomic  # lazy: start-up
     from onnxfix.lowering.records import keep_text  # lazy: start-up
-    from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
+    from onnxfix.verbs.diagnosing import diagnose  # lazy: start-up
 
     options = _options(given)
     if given.against in ("trt-gpu", "trt-network"):
@@ -54,7 +54,7 @@ def diagnose(given: Given) -> None:
 
 def reduce(given: Given) -> None:
     """Reduce a model."""
-    from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
+    from onnxfix.verbs.reducing import ReduceOptions, reduce  # lazy: start-up
 
     run = _options(given)
     options = ReduceOptions(
@@ -80,7 +80,7 @@ def reduce(given: Given) -> None:
 
 def layers(given: Given) -> None:
     """Show what TensorRT made of a model."""
-    from onnxfix.pipeline.layering import layers  # lazy: start-up
+    from onnxfix.verbs.layering import layers  # lazy: start-up
 
     options = _options(given)
     reports = _destinations(given, [given.model], options, OWN)
@@ -94,7 +94,7 @@ def precision(given: Given) -> None:
     """Convert a model to mixed precision."""
     from onnxfix.api.inquiry import patterns_of  # lazy: start-up
     from onnxfix.lowering.lower import Wish  # lazy: start-up
-    from onnxfix.pipeline.lowering import lower  # lazy: start-up
+    from onnxfix.verbs.lowering import lower  # lazy: start-up
 
     options = _options(given)
     written = [File("--output", Path(given.output))] if given.output is not None else []

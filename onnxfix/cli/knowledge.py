@@ -7,8 +7,6 @@ import typer
 from onnxfix.cli.given import Given
 from onnxfix.cli.guard import warn
 from onnxfix.errors import UsageError
-from onnxfix.packs import installed
-from onnxfix.registry import registry
 from onnxfix.report.lookup import families, search
 from onnxfix.report.render.doctor import pack_sections
 from onnxfix.report.render.lines import line, print_lines
@@ -22,6 +20,8 @@ from onnxfix.report.render.rules import (
 )
 from onnxfix.report.render.stream import output
 from onnxfix.report.render.terminal import section_lines
+from onnxfix.rewrite.packs import installed
+from onnxfix.rewrite.registry import registry
 
 _EXAMPLES = 2
 """Examples on a page without ``--verbose``."""

@@ -15,8 +15,8 @@ from onnxfix.report.render.stream import as_json, output
 
 def diff(given: Given) -> None:
     """Compare two models node by node."""
-    from onnxfix.difference.compare import diff  # lazy: start-up
     from onnxfix.report.render.difference import difference_json, difference_lines  # lazy: start-up
+    from onnxfix.verbs.difference.compare import diff  # lazy: start-up
 
     result = diff(Path(given.first), Path(given.second))
     lines = difference_lines(result, quiet=given.quiet, verbose=given.verbose)
@@ -25,8 +25,8 @@ def diff(given: Given) -> None:
 
 def view(given: Given) -> None:
     """Write the nodes around a place."""
-    from onnxfix.pipeline.viewing import view  # lazy: start-up
     from onnxfix.report.render.difference import view_json, view_lines  # lazy: start-up
+    from onnxfix.verbs.viewing import view  # lazy: start-up
 
     result = view(
         Path(given.model),
@@ -42,10 +42,10 @@ def view(given: Given) -> None:
 
 def lift(given: Given) -> None:
     """Write TensorRT's network as a model."""
-    from onnxfix.pipeline.lifting import lift  # lazy: start-up
     from onnxfix.report.render.documents import result_lines  # lazy: start-up
     from onnxfix.report.render.progress import Steps  # lazy: start-up
-    from onnxfix.trt.records import TrtOptions  # lazy: start-up
+    from onnxfix.tensorrt.records import TrtOptions  # lazy: start-up
+    from onnxfix.verbs.lifting import lift  # lazy: start-up
 
     model, trt = Path(given.model), TrtOptions(package=given.trt_package)
     refuse_missing(trt)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
-from onnxfix import spares
 from onnxfix.cli.conflicts import refuse_conflicts
 from onnxfix.cli.given import Given
 from onnxfix.cli.reports import destinations, refuse_unknown_kinds
 from onnxfix.cli.runs import Say, configure, print_run, run_models
 from onnxfix.errors import UsageError
-from onnxfix.fleet.work import Outcome, Task, attempt
 from onnxfix.options import RunOptions, Verification
-from onnxfix.pipeline import verifying
-from onnxfix.pipeline.whole.steps import steps_of
-from onnxfix.trt.records import TrtOptions
+from onnxfix.runtime import prefork
+from onnxfix.tensorrt.records import TrtOptions
+from onnxfix.verbs import verifying
+from onnxfix.verbs.fleet.work import Outcome, Task, attempt
+from onnxfix.verbs.whole.steps import steps_of
 
 _OF_PROOF = ("require", "rungs", "rtol", "atol", "save_engine", "benchmark", "model_check")
 _OF_INPUTS = ("inputs", "input_shapes")
@@ -55,7 +55,7 @@ def verify(given: Given) -> None:
     refuse_unknown_kinds(reports)
 
     def work(say: Say) -> Generator[Outcome, None, None]:
-        spares.fork(spares.FOR_A_PROOF)
+        prefork.fork(prefork.FOR_A_PROOF)
         progress = partial(say, tasks[0])
         yield attempt(tasks[0], lambda: verifying.verify(given.original, given.fixed, options, progress))
 

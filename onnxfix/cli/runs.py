@@ -11,7 +11,6 @@ from typing import NoReturn
 
 import typer
 
-from onnxfix import packs
 from onnxfix.cli.conflicts import refuse_conflicts
 from onnxfix.cli.given import Given
 from onnxfix.cli.guard import refuse_missing, warn
@@ -23,12 +22,7 @@ from onnxfix.config.records import COMMAND_LINE, Config, Layer
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic
 from onnxfix.files.apart import File
-from onnxfix.fleet.drive import drive, executor_of, tasks_of
-from onnxfix.fleet.names import expand
-from onnxfix.fleet.paths import as_reported
-from onnxfix.fleet.work import Command, Outcome, Task
 from onnxfix.options import RunOptions
-from onnxfix.registry import registry
 from onnxfix.report.render.documents import Kind, note_lines, render_document, report_line
 from onnxfix.report.render.lines import print_lines
 from onnxfix.report.render.progress import Steps
@@ -37,7 +31,13 @@ from onnxfix.report.render.settings import render_settings, settings_lines
 from onnxfix.report.render.stream import complain, output
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report
+from onnxfix.rewrite import packs
+from onnxfix.rewrite.registry import registry
 from onnxfix.targets import target_named
+from onnxfix.verbs.fleet.drive import drive, executor_of, tasks_of
+from onnxfix.verbs.fleet.names import expand
+from onnxfix.verbs.fleet.paths import as_reported
+from onnxfix.verbs.fleet.work import Command, Outcome, Task
 
 Say = Callable[[Task, str], None]
 Work = Callable[[Say], Generator[Outcome, None, None]]
@@ -104,7 +104,7 @@ def run_models(given: Given, holding: Holding, command: Command, options: RunOpt
     folder = getattr(given, "output_dir", None)
     journal = Path(given.journal) if given.journal is not None else None
     if given.resume:
-        from onnxfix.fleet.journal import place_of  # lazy: start-up, seldom used
+        from onnxfix.verbs.fleet.journal import place_of  # lazy: start-up, seldom used
 
         journal = place_of(journal, given.resume, folder)
     tasks = tasks_of(
@@ -130,10 +130,10 @@ def run_models(given: Given, holding: Holding, command: Command, options: RunOpt
     executor = executor_of(given.jobs, given.ray, tasks)
     if command == "apply" and options.verification.enabled and len(tasks) == 1:
         # What this loads, the children have as well.
-        import onnxfix.pipeline.applying  # noqa: F401  # lazy: start-up
-        from onnxfix import spares  # lazy: start-up
+        import onnxfix.verbs.applying  # noqa: F401  # lazy: start-up
+        from onnxfix.runtime import prefork  # lazy: start-up
 
-        spares.fork(spares.FOR_A_PROOF)
+        prefork.fork(prefork.FOR_A_PROOF)
 
     def work(say: Say) -> Generator[Outcome, None, None]:
         return drive(tasks, executor, journal, resume=given.resume, progress=say)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnxfix import system
 from onnxfix.errors import UsageError
 from onnxfix.report.findings import fingerprints
 from onnxfix.report.report import Finding, Report
+from onnxfix.runtime import system
 
 FORMAT = "onnxfix-baseline"
 """The key by which a baseline is recognized, and its version."""

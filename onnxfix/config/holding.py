@@ -10,10 +10,10 @@ from typing import Any
 from onnxfix.config.baseline import Baseline, is_there
 from onnxfix.config.records import COMMAND_LINE, DEFAULT, Config, Layer, Settings, Suppression, resolve
 from onnxfix.options import RunOptions
-from onnxfix.registry import registry
 from onnxfix.report.findings import Finding, Located, Suppressed, Vanished, fingerprints
 from onnxfix.report.render.settings import Setting
 from onnxfix.report.report import Report
+from onnxfix.rewrite.registry import registry
 from onnxfix.targets import choose_target
 
 CONFIGURATION = "configuration"

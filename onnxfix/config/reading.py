@@ -12,12 +12,12 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from onnxfix import packs
 from onnxfix.config.records import Config, Layer, Suppression
 from onnxfix.config.table import SETTINGS, Kind, Option
-from onnxfix.effort import effort_of
 from onnxfix.errors import UsageError
 from onnxfix.names import RUNGS
+from onnxfix.rewrite import packs
+from onnxfix.runtime.effort import effort_of
 
 NAMES = ("onnxfix.toml", ".onnxfix.toml", "pyproject.toml")
 """The files that are looked for in each folder, in this order."""
@@ -129,7 +129,7 @@ def _check(table: _Table, option: Option, value: Any) -> None:
 
         table.check("target", lambda: target_named(value))
     elif option.kind is Kind.NAMES and value:
-        from onnxfix.registry import registry  # lazy: start-up
+        from onnxfix.rewrite.registry import registry  # lazy: start-up
 
         table.check(option.key, lambda: registry().matching(value))
     elif option.kind is Kind.EFFORT:
@@ -150,7 +150,7 @@ def _override(table: _Table, name: str) -> Layer:
 
 
 def _suppression(table: _Table, name: str) -> Suppression:
-    from onnxfix.registry import registry  # lazy: start-up
+    from onnxfix.rewrite.registry import registry  # lazy: start-up
 
     table.refuse_others(("rule", "node", "models", "reason", "until"))
     rule = table.require("rule", "a code, the beginning of codes, or a name")

@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from onnxfix import system
 from onnxfix.config.table import SETTINGS
-from onnxfix.effort import effort_of
 from onnxfix.place import Place
+from onnxfix.runtime import system
+from onnxfix.runtime.effort import effort_of
 
 DEFAULT = "default"
 """The origin of a setting that nobody set."""

@@ -11,11 +11,11 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.causes import ENDED
 from onnxfix.diagnosis.child import Held, Reply, hold
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.errors import Fault
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.causes import ENDED
+from onnxfix.runtime.sandbox import Worker
 
 _CHILD = "onnxfix.diagnosis.child"
 _LEAST = 5.0  # seconds

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from onnx import AttributeProto, NodeProto, TensorProto, helper
 from onnx.defs import SchemaError, get_schema
 
-from onnxfix import walk
 from onnxfix.errors import ModelError
-from onnxfix.files import tensors
+from onnxfix.files import tensors, walk
 
 #: Attributes that became inputs in later opsets, by operator: attribute -> the number of the input.
 _MOVED: dict[str, dict[str, int]] = {

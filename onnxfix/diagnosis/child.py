@@ -1,6 +1,6 @@
 """The sandbox's side: runs a part of a model on stored values, and stores its outputs.
 
-Every function is called through :class:`onnxfix.sandbox.Worker`.
+Every function is called through :class:`onnxfix.runtime.sandbox.Worker`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfix import backends, replies
-from onnxfix.allowance import cores
-from onnxfix.backends import ort, ort_messages, ort_weights
-from onnxfix.causes import NO_MEMORY, Cause
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.lowering.convert import between_casts
-from onnxfix.sandbox import allow_maps, one_line
-from onnxfix.verification.compare.rounding import shaken
+from onnxfix.proof.compare.rounding import shaken
+from onnxfix.runtime import backends, replies
+from onnxfix.runtime.allowance import cores
+from onnxfix.runtime.backends import ort, ort_messages, ort_weights
+from onnxfix.runtime.causes import NO_MEMORY, Cause
+from onnxfix.runtime.sandbox import allow_maps, one_line
 
 _WORDS = 1500
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, ModelProto, ValueInfoProto, helper, numpy_helper
 
-from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.evidence import Evidence
@@ -24,7 +23,7 @@ from onnxfix.diagnosis.matching import match
 from onnxfix.diagnosis.records import Culprit
 from onnxfix.diagnosis.rows import Side
 from onnxfix.errors import ModelError
-from onnxfix.files import tensors
+from onnxfix.files import tensors, walk
 
 ENTERED = frozenset({"If", "Loop", "Scan"})
 """Operators that can be entered."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from onnx import NodeProto
 
-from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.descend import Inner, descended
@@ -42,7 +41,8 @@ from onnxfix.diagnosis.rows import (
 )
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.place import Place
-from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.proof.compare.tolerance import Allowed
+from onnxfix.runtime.causes import Cause
 
 SECTIONS = 1000
 """Sections of a model, at most."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.verification.compare.tolerance import EXACT, distances, gaps, wide
+from onnxfix.proof.compare.tolerance import EXACT, distances, gaps, wide
 
 _BLOCK = 1 << 20
 LEVELS = (0.5, 0.9)

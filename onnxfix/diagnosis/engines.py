@@ -21,17 +21,17 @@ from onnxfix.diagnosis.records import Diagnosis, Marking
 from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting, is_beyond
 from onnxfix.diagnosis.sides import KERNELS
 from onnxfix.files import tensors
-from onnxfix.trt.engine import Ran
-from onnxfix.trt.layers import layers_by_node
-from onnxfix.trt.records import Profile
-from onnxfix.verification.compare.compare import different
-from onnxfix.verification.compare.tolerance import TOLERANCES, tolerance_for
-from onnxfix.verification.compare.twin import half_type
-from onnxfix.verification.rungs import judge
-from onnxfix.verification.rungs.builder import Builder
-from onnxfix.verification.rungs.noise import Noise
-from onnxfix.verification.rungs.sessions import Sessions
-from onnxfix.verification.rungs.trials import Trial
+from onnxfix.proof.compare.compare import different
+from onnxfix.proof.compare.tolerance import TOLERANCES, tolerance_for
+from onnxfix.proof.compare.twin import half_type
+from onnxfix.proof.rungs import judge
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.rungs.noise import Noise
+from onnxfix.proof.rungs.sessions import Sessions
+from onnxfix.proof.rungs.trials import Trial
+from onnxfix.tensorrt.engine import Ran
+from onnxfix.tensorrt.layers import layers_by_node
+from onnxfix.tensorrt.records import Profile
 
 _NAME = "diagnosis"
 _HOST = ("bool", "int32", "int64")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.distance import distance
@@ -20,7 +19,8 @@ from onnxfix.diagnosis.graph import Graph, downstream, upstream
 from onnxfix.diagnosis.records import Against, NodeError
 from onnxfix.diagnosis.rows import Row, Side, aligned
 from onnxfix.diagnosis.sides import LOW
-from onnxfix.dtypes import FLOATS
+from onnxfix.files import walk
+from onnxfix.files.dtypes import FLOATS
 from onnxfix.files.tensors import to_array
 from onnxfix.place import NOWHERE
 

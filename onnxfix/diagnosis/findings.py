@@ -8,12 +8,12 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix import engine
 from onnxfix.lowering.convert import converted
 from onnxfix.lowering.lowered import lowerable
 from onnxfix.model import Model
 from onnxfix.place import Place
-from onnxfix.registry import registry
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Rule, Severity
 from onnxfix.targets import DEFAULT
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from onnxfix import walk
-from onnxfix.backends import ort_weights
 from onnxfix.diagnosis.child import Held
 from onnxfix.errors import ModelError
+from onnxfix.files import walk
+from onnxfix.inputs.feeds.operands import DRAWS
 from onnxfix.place import Place
-from onnxfix.verification.feeds.operands import DRAWS
+from onnxfix.runtime.backends import ort_weights
 
 OWN = "/own/"
 """What separates the number of a region from the name of its output in a part apart."""

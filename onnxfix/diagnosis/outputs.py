@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.backends import reference
 from onnxfix.diagnosis.bench import Bench, drop
 from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.graph import Graph, upstream
@@ -16,12 +15,13 @@ from onnxfix.diagnosis.records import Against, OutputComparison
 from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.statistics import compare_output
-from onnxfix.verification.compare.compare import Metrics, Terms, compare_outputs, different, moved_by
-from onnxfix.verification.compare.rounding import SHARE
-from onnxfix.verification.compare.tolerance import Allowed
-from onnxfix.verification.compare.twin import half_type
-from onnxfix.verification.readback.child import aligned
-from onnxfix.verification.request import REMOTE
+from onnxfix.proof.compare.compare import Metrics, Terms, compare_outputs, different, moved_by
+from onnxfix.proof.compare.rounding import SHARE
+from onnxfix.proof.compare.tolerance import Allowed
+from onnxfix.proof.compare.twin import half_type
+from onnxfix.proof.readback.child import aligned
+from onnxfix.proof.request import REMOTE
+from onnxfix.runtime.backends import reference
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ from typing import Any
 
 from onnx import TensorProto, ValueInfoProto
 
-from onnxfix import walk
 from onnxfix.diagnosis import fingerprints
 from onnxfix.diagnosis.canonical import SHAPED
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.views import SINGLE, Classes, View
 from onnxfix.errors import UsageError
+from onnxfix.files import walk
 
 
 def inputs_of(a: Graph, b: Graph) -> dict[str, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from onnxfix.causes import Cause
-from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import Place
+from onnxfix.proof.compare.decades import ErrorHistogram
+from onnxfix.runtime.causes import Cause
+from onnxfix.runtime.interrupts import INTERRUPTED
 from onnxfix.shown import Shown
-from onnxfix.verification.compare.decades import ErrorHistogram
 
 #: What the truth is held against: another model, or one of the ways to execute the same model.
 Against = Literal["model", "ort-cpu", "ort-cuda", "fp16", "bf16", "trt-network", "trt-gpu"]

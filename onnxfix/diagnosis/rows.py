@@ -9,11 +9,11 @@ from typing import Any
 
 from onnx import ModelProto, helper
 
-from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Run, drop
 from onnxfix.diagnosis.child import Held, Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region
+from onnxfix.runtime.causes import Cause
 
 
 @dataclass(frozen=True)

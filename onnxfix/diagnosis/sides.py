@@ -12,8 +12,6 @@ from typing import Any, Literal
 import onnx
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from onnxfix import walk
-from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.fingerprints import probe
 from onnxfix.diagnosis.graph import Graph, open_graph
@@ -21,12 +19,14 @@ from onnxfix.diagnosis.matching import match
 from onnxfix.diagnosis.pairing import inputs_of
 from onnxfix.diagnosis.rows import Side
 from onnxfix.errors import Fault, ModelError
+from onnxfix.files import walk
 from onnxfix.graph import unfolding
 from onnxfix.lowering.lowered import lowerable, with_casts
 from onnxfix.place import Place
-from onnxfix.trt import lift
-from onnxfix.verification.readback.interface import partners
-from onnxfix.verification.rungs.builder import Builder
+from onnxfix.proof.readback.interface import partners
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.runtime.causes import Cause
+from onnxfix.tensorrt import lift
 
 _STAMP = "onnxfix inside "
 _READ = re.compile(rf"{_STAMP}(\d+) (\d+)(?:__(\d+))?.*")

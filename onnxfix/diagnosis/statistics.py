@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxfix.diagnosis.records import Histogram, NonFinite, OutputComparison
-from onnxfix.verification.compare import tolerance
-from onnxfix.verification.compare.compare import bits_differ, dtype_name, structure_of
-from onnxfix.verification.compare.decades import Decades
+from onnxfix.proof.compare import tolerance
+from onnxfix.proof.compare.compare import bits_differ, dtype_name, structure_of
+from onnxfix.proof.compare.decades import Decades
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -27,10 +27,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, regular
 from onnxfix.files.folders import GONE, WHO, Folder, temporary_name, thoroughly, writing
+from onnxfix.runtime import confinement
 
 Stamp = tuple[int, ...]
 PLAIN = 0o666

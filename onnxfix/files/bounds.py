@@ -20,9 +20,9 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from onnx import ModelProto
 
-from onnxfix.allowance import structure_mb
 from onnxfix.errors import ModelError
 from onnxfix.files.wire import MAX_DEPTH, is_repeated, read_varint, varint
+from onnxfix.runtime.allowance import structure_mb
 
 _MIB = 1 << 20
 BASE, RATE, MOST = 512 * _MIB, 96, 8192 * _MIB

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from onnxfix import system
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files.atomic import Temporary
 from onnxfix.files.folders import writing
 from onnxfix.files.lazy import Range, Source, changed, whole
 from onnxfix.files.scan import Piece
+from onnxfix.runtime import system
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
+from onnxfix.runtime import confinement
 
 WHO = "another process changes files in this folder"
 """End of the message when a file is not the one that was created."""

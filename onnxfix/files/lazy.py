@@ -21,10 +21,10 @@ from weakref import WeakValueDictionary
 
 from onnx import ModelProto, TensorProto
 
-from onnxfix import system
 from onnxfix.errors import ModelError
+from onnxfix.files.walk import model_tensors
 from onnxfix.files.wire import prefix
-from onnxfix.walk import model_tensors
+from onnxfix.runtime import system
 
 RAW = 9
 """Number of the field ``TensorProto.raw_data``."""

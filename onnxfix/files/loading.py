@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
-from onnxfix import confinement, system
 from onnxfix.errors import MissingFile, ModelError, about
 from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
 from onnxfix.files.atomic import PLAIN
 from onnxfix.files.lazy import LARGE, Source
-from onnxfix.walk import model_tensors
+from onnxfix.files.walk import model_tensors
+from onnxfix.runtime import confinement, system
 
 if TYPE_CHECKING:
     from onnxfix.files.kinds import Kind

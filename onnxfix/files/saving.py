@@ -14,7 +14,7 @@ from onnxfix.files import copying, lazy, scan, tensors, wire
 from onnxfix.files.atomic import Temporary
 from onnxfix.files.copying import Target, Whole
 from onnxfix.files.lazy import Range
-from onnxfix.walk import model_tensors
+from onnxfix.files.walk import model_tensors
 
 ALIGNMENT = 4096
 """Offsets of weights that are moved to another file are multiples of this, so that readers can map them (ONNX,

@@ -16,7 +16,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, Tenso
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, regular
 from onnxfix.files.folders import writing
-from onnxfix.walk import model_tensors
+from onnxfix.files.walk import model_tensors
 
 BITS = {
     "BOOL": 8, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32, "UINT32": 32, "INT64": 64,

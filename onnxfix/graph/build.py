@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from onnx import AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto
 from onnx.defs import onnx_opset_version
 
-from onnxfix import walk
 from onnxfix.errors import ModelError
+from onnxfix.files import walk
 from onnxfix.files.tensors import check_dims
 from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Node, Scope, Use, Value

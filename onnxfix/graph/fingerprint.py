@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnx import GraphProto
 
-from onnxfix import walk
+from onnxfix.files import walk
 from onnxfix.graph.overlay import Node
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from onnxfix import walk
 from onnxfix.errors import ModelError
+from onnxfix.files import walk
 
 MOST = 1 << 20
 """Nodes with functions in place of their calls; inference takes 3 µs for the simplest of them."""

@@ -18,18 +18,18 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from onnxfix import backends
-from onnxfix.allowance import cores
-from onnxfix.backends import ort, ort_weights
-from onnxfix.causes import ENDED, NO_MEMORY, Cause
 from onnxfix.errors import OnnxfixError
 from onnxfix.lowering import guards, selfmeasure
 from onnxfix.lowering.convert import between_casts
 from onnxfix.lowering.lowered import Low, lowerable, with_casts
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.selfmeasure import Own, Tensor
-from onnxfix.sandbox import Worker, note, one_line
-from onnxfix.verification.compare.tolerance import EXACT, distances, wide
+from onnxfix.proof.compare.tolerance import EXACT, distances, wide
+from onnxfix.runtime import backends
+from onnxfix.runtime.allowance import cores
+from onnxfix.runtime.backends import ort, ort_weights
+from onnxfix.runtime.causes import ENDED, NO_MEMORY, Cause
+from onnxfix.runtime.sandbox import Worker, note, one_line
 
 THREADS = max(1, cores() // 2)
 _SMALL = 1 << 16  # bytes of a weight from which on variants share it

@@ -15,9 +15,8 @@ import ml_dtypes
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix import walk
 from onnxfix.errors import ModelError
-from onnxfix.files import tensors
+from onnxfix.files import tensors, walk
 from onnxfix.lowering.lowered import ELEMENT, FLOAT, Lowerable, fresh, is_heavy, names_of
 from onnxfix.lowering.records import IoTypes
 from onnxfix.model import Model

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix.dtypes import FLOATS
-from onnxfix.engine import Found, check
 from onnxfix.files import tensors
+from onnxfix.files.dtypes import FLOATS
 from onnxfix.graph.overlay import Node
 from onnxfix.lowering.convert import converted
 from onnxfix.lowering.lowered import DENOMINATORS, ELEMENT, MOVES, SQUARES, SUMS, Low, Lowerable, lowerable
 from onnxfix.lowering.records import Why
 from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import Found, check
+from onnxfix.rewrite.registry import registry
 from onnxfix.targets import Target
 
 _RULE = "PRC003"

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from onnx import ModelProto, NodeProto
 
-from onnxfix import walk
+from onnxfix.files import walk
 from onnxfix.lowering.lowered import MOVES, Lowerable, is_heavy
 
 MOST = 4

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper
 
-from onnxfix import walk
+from onnxfix.files import walk
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.signatures import signature
 from onnxfix.model import Model

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from onnxfix.causes import Cause
 from onnxfix.lowering.lowered import Low
 from onnxfix.place import Place
+from onnxfix.runtime.causes import Cause
 from onnxfix.shown import Shown
 
 #: Types of the result's inputs and outputs: float32 as in the original, or the low type.

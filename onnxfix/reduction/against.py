@@ -15,7 +15,7 @@ from onnxfix.reduction.case import Case
 from onnxfix.reduction.checks import Check, differing, ended
 from onnxfix.reduction.records import Failure, Seen
 from onnxfix.reduction.values import differences, write
-from onnxfix.sandbox import shared
+from onnxfix.runtime.sandbox import shared
 
 OTHER = "other.onnx"
 """Name of the second model's part, beside the first one's."""

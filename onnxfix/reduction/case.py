@@ -23,9 +23,8 @@ from onnx import (
     numpy_helper,
 )
 
-from onnxfix import walk
-from onnxfix.files import lazy, loading, tensors
-from onnxfix.verification.feeds.operands import DRAWS
+from onnxfix.files import lazy, loading, tensors, walk
+from onnxfix.inputs.feeds.operands import DRAWS
 
 SMALL = 64
 """Elements of an integer tensor of rank 0 or 1 up to which it counts as one that shapes are made of."""

@@ -11,33 +11,33 @@ from typing import Any
 
 from onnx import GraphProto, NodeProto, helper
 
-from onnxfix import walk
-from onnxfix.backends import ort_messages
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
 from onnxfix.errors import UsageError
-from onnxfix.nvidia import Missing
+from onnxfix.files import walk
+from onnxfix.inputs.feeds.signature import signature
 from onnxfix.place import Place
+from onnxfix.proof import cuda
+from onnxfix.proof.compare.compare import Metrics
+from onnxfix.proof.compare.twin import half_type
+from onnxfix.proof.ladder import Limits
+from onnxfix.proof.readback import network
+from onnxfix.proof.readback.interface import partners
+from onnxfix.proof.readback.refusals import node_of, place_of
+from onnxfix.proof.request import Request
+from onnxfix.proof.rungs import gpu
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.verdict import RungResult
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.records import Failure, Kind, Seen
 from onnxfix.reduction.values import differences
-from onnxfix.sandbox import shared
-from onnxfix.trt import lift, messages
-from onnxfix.trt.lift.types import ONNX_TYPES
-from onnxfix.trt.reading import Misread
-from onnxfix.trt.records import Issue, TrtBuild
-from onnxfix.verification import cuda
-from onnxfix.verification.compare.compare import Metrics
-from onnxfix.verification.compare.twin import half_type
-from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.ladder import Limits
-from onnxfix.verification.readback import network
-from onnxfix.verification.readback.interface import partners
-from onnxfix.verification.readback.refusals import node_of, place_of
-from onnxfix.verification.request import Request
-from onnxfix.verification.rungs import gpu
-from onnxfix.verification.rungs.builder import Builder
-from onnxfix.verification.verdict import RungResult
+from onnxfix.runtime.backends import ort_messages
+from onnxfix.runtime.nvidia import Missing
+from onnxfix.runtime.sandbox import shared
+from onnxfix.tensorrt import lift, messages
+from onnxfix.tensorrt.lift.types import ONNX_TYPES
+from onnxfix.tensorrt.reading import Misread
+from onnxfix.tensorrt.records import Issue, TrtBuild
 
 
 class Check(ABC):

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix import system
 from onnxfix.errors import UsageError
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.checks import Check
 from onnxfix.reduction.records import Failure, Seen
+from onnxfix.runtime import system
 
 
 def npz(values: Mapping[str, Any]) -> bytes:

@@ -17,8 +17,8 @@ from onnx import (
     helper,
 )
 
-from onnxfix import walk
 from onnxfix.errors import Fault
+from onnxfix.files import walk
 from onnxfix.lowering.lowered import fresh, names_of
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case

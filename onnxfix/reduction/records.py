@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from onnxfix.causes import Cause
-from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import NOWHERE, Place
+from onnxfix.runtime.causes import Cause
+from onnxfix.runtime.interrupts import INTERRUPTED
 from onnxfix.shown import Shown
 
 #: What fails. "refused": TensorRT or ONNX Runtime takes no such model. "crash", "timeout": how its process ended.

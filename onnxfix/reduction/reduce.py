@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from onnx import GraphProto, NodeProto, helper
 
-from onnxfix import walk
+from onnxfix.files import walk
 from onnxfix.reduction import case as cases
 from onnxfix.reduction import inline, trim
 from onnxfix.reduction.case import Case

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, ValueInfoProto, defs
 
-from onnxfix import walk
-from onnxfix.files import tensors
+from onnxfix.files import tensors, walk
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.search import Reducer

@@ -14,12 +14,12 @@ from onnxfix.diagnosis.child import Reply
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import saving
 from onnxfix.model import Model
+from onnxfix.proof.compare.compare import Metrics, compare, different, identical, moved_by
+from onnxfix.proof.compare.rounding import RELATIVE, SHARE
+from onnxfix.proof.readback.child import aligned
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
-from onnxfix.sandbox import shared
-from onnxfix.verification.compare.compare import Metrics, compare, different, identical, moved_by
-from onnxfix.verification.compare.rounding import RELATIVE, SHARE
-from onnxfix.verification.readback.child import aligned
+from onnxfix.runtime.sandbox import shared
 
 _KEPT = 512 << 20  # bytes of values that are remembered
 _APART = 8  # tensors that are computed one by one where all at once fail

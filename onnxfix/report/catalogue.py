@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from onnxfix.engine import Found
 from onnxfix.errors import OnnxfixError
+from onnxfix.rewrite.engine import Found
 from onnxfix.rule import NO_MODEL, Example, Rule, Safety, Severity
 from onnxfix.targets import TARGETS
 from onnxfix.testing import findings, model_of

@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from onnxfix import engine
-from onnxfix.causes import Cause, Problem
-from onnxfix.engine import Found
 from onnxfix.place import Place
 from onnxfix.report.findings import finding_of, required_option
 from onnxfix.report.report import AppliedFix, Finding, Report
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.engine import Found
 from onnxfix.rule import Rule, Safety, Severity
+from onnxfix.runtime.causes import Cause, Problem
 
 if TYPE_CHECKING:
-    from onnxfix.trt.reading import Reading
-    from onnxfix.trt.records import TrtBuild
-    from onnxfix.verification.verdict import Executed
+    from onnxfix.proof.verdict import Executed
+    from onnxfix.tensorrt.reading import Reading
+    from onnxfix.tensorrt.records import TrtBuild
 
 Item = TypeVar("Item", Finding, AppliedFix)
 _STILL_WRONG = ("alike", "wrong")  # outcomes of an execution in which the engine of the result is wrong
@@ -292,7 +292,7 @@ def _misread(networks: Sequence[Reading], extent: str) -> str:
 
 
 def _product(package: str, version: str) -> str:
-    from onnxfix.trt.package import product  # lazy: start-up
+    from onnxfix.tensorrt.package import product  # lazy: start-up
 
     return product(package, version).strip()
 

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onnxfix.packs import BUILT_IN
 from onnxfix.place import Place
+from onnxfix.rewrite.packs import BUILT_IN
 
 if TYPE_CHECKING:
-    from onnxfix.engine import Applied, Found
+    from onnxfix.rewrite.engine import Applied, Found
     from onnxfix.rule import Rule
 
 SEVERITIES = ("error", "warning", "info")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnxfix.proof.rungs.builds import Builds
 from onnxfix.shown import Shown
-from onnxfix.trt.layer_records import LayerTable
-from onnxfix.trt.tactics import Tactics
-from onnxfix.verification.rungs.builds import Builds
+from onnxfix.tensorrt.layer_records import LayerTable
+from onnxfix.tensorrt.tactics import Tactics
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,4 +1,4 @@
-"""The nodes around a finding or a fix, as records that renderers draw. Gathered by ``pipeline.picturing``."""
+"""The nodes around a finding or a fix, as records that renderers draw. Gathered by ``verbs.picturing``."""
 
 from __future__ import annotations
 

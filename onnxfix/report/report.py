@@ -10,7 +10,6 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxfix._version import __version__
-from onnxfix.causes import Problem
 from onnxfix.errors import UsageError, decoded
 from onnxfix.report.findings import COLUMNS, Suppressed, Vanished, row_of
 from onnxfix.report.findings import AppliedFix as AppliedFix
@@ -18,20 +17,21 @@ from onnxfix.report.findings import Finding as Finding
 from onnxfix.report.findings import Withdrawn as Withdrawn
 from onnxfix.report.summary import Summary, summarize
 from onnxfix.rule import Severity
+from onnxfix.runtime.causes import Problem
 from onnxfix.shown import Shown, pandas_for
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from onnxfix.difference.records import ModelDifference
     from onnxfix.files.lazy import Pending
-    from onnxfix.pipeline.intake import Intake
-    from onnxfix.pipeline.stopped import Stopped
+    from onnxfix.proof.ladder import Verdict
+    from onnxfix.proof.verdict import Executed, RungResult
     from onnxfix.report.neighborhood import Picture
-    from onnxfix.trt.reading import Reading
-    from onnxfix.trt.records import TrtBuild
-    from onnxfix.verification.ladder import Verdict
-    from onnxfix.verification.verdict import Executed, RungResult
+    from onnxfix.tensorrt.reading import Reading
+    from onnxfix.tensorrt.records import TrtBuild
+    from onnxfix.verbs.difference.records import ModelDifference
+    from onnxfix.verbs.intake import Intake
+    from onnxfix.verbs.stopped import Stopped
 
 SCHEMA = 2
 """Version of the JSON report; it increases when a field changes its meaning or is removed."""

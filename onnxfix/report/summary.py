@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from onnxfix import system
-from onnxfix.causes import Cause
 from onnxfix.report.findings import OPTIONS, SAFETIES, SEVERITIES
+from onnxfix.runtime import system
+from onnxfix.runtime.causes import Cause
 from onnxfix.targets import TARGETS, mismatch
 
 if TYPE_CHECKING:
+    from onnxfix.proof.verdict import RungResult, Status, Verdict
     from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report
-    from onnxfix.verification.verdict import RungResult, Status, Verdict
 
 #: "": nothing was to be proven (``check``). "verified": the values of both models were compared and agree; "partly":
 #: those of the result without its UNSAFE fixes or steps. "unchanged": the result is the input. "not compared": all

@@ -20,11 +20,10 @@ from onnx import (
     shape_inference,
 )
 
-from onnxfix import walk
-from onnxfix.files import lazy, tensors
-from onnxfix.forks import forked
+from onnxfix.files import lazy, tensors, walk
 from onnxfix.graph import unfolding
 from onnxfix.graph.overlay import Value
+from onnxfix.runtime.forks import forked
 from onnxfix.shapes.ops.base import Unknown
 from onnxfix.shapes.ops.linalg import einsum_terms
 

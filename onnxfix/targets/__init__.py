@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from onnxfix import dtypes
 from onnxfix.errors import UsageError
+from onnxfix.files import dtypes
 from onnxfix.names import DEFAULT_TARGET, target_of
 from onnxfix.names import TARGETS as NAMES
 from onnxfix.targets import documented, measured, plugins

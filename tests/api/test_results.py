@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 import onnxfix
-from onnxfix.causes import Problem
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
-from onnxfix.examination.judge import judged
 from onnxfix.lowering.records import Lowering
 from onnxfix.place import Place
 from onnxfix.reduction.records import Reduction
@@ -24,10 +22,12 @@ from onnxfix.report.findings import COLUMNS, Suppressed
 from onnxfix.report.layers import LayerReport
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
 from onnxfix.rule import Severity
+from onnxfix.runtime.causes import Problem
 from onnxfix.shown import Shown
-from onnxfix.trt.layer_records import LayerTable
-from onnxfix.trt.lift.records import Lifted
-from onnxfix.trt.records import TrtBuild
+from onnxfix.tensorrt.layer_records import LayerTable
+from onnxfix.tensorrt.lift.records import Lifted
+from onnxfix.tensorrt.records import TrtBuild
+from onnxfix.verbs.examination.judge import judged
 from support.cli import run
 from support.doctor_cases import SOUND
 from support.paths import FIXTURES

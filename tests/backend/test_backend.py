@@ -20,12 +20,12 @@ from onnx.backend.test import BackendTest
 import onnxfix.backend
 from onnxfix import OnnxfixError, TrtOptions, UsageError
 from onnxfix.backend import AsIs, BackendError, NumericallyRepaired, Repaired, devices
-from onnxfix.nvidia import Gpu, Missing
-from onnxfix.sandbox import Worker
-from onnxfix.trt.package import Choice
-from onnxfix.trt.records import Issue, Profile, TrtBuild
-from onnxfix.verification.rungs import probe
-from onnxfix.verification.rungs.probe import Probe
+from onnxfix.proof.rungs import probe
+from onnxfix.proof.rungs.probe import Probe
+from onnxfix.runtime.nvidia import Gpu, Missing
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.records import Issue, Profile, TrtBuild
 from support import fake_engines
 from support.models import of_opset
 from support.patience import PATIENCE

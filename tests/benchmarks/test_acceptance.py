@@ -13,7 +13,7 @@ from acceptance.cases import AS_IS, EXACT, Made, Tool
 from acceptance.judging import interface_changes, misses, same_graph
 from acceptance.measure import Judge, Outputs, Result, Row, Verdict
 
-from onnxfix.sandbox import Outcome, Worker
+from onnxfix.runtime.sandbox import Outcome, Worker
 from support.models import model
 
 

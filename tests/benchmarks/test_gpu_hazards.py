@@ -12,7 +12,7 @@ from gpu.engines import Executed
 from gpu.hazard_cases import FIXED, TWIN, Case, Entry, Truth
 from gpu.hazard_runs import Fed, Outcome
 
-from onnxfix.registry import BUILT_IN, rules_of
+from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from test_docs import maker
 
 

@@ -12,7 +12,7 @@ from misimports.judge import Difference, Judgment, Ran, difference, judge
 from misimports.measure import Row
 from misimports.variants import fitted, variants
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support.models import of_opset
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL

@@ -13,7 +13,7 @@ from diagnose import cases, choosing, observing, planting, run
 from diagnose.choosing import Fault, Subject
 from diagnose.places import KINDS, Kind, Site
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support.models import model
 
 #: Bears every kind of fault: a convolution, a mask, a decomposed normalization, attention between axes of equal size.

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxfix.place import Place
-from onnxfix.trt.records import Issue, Stage, Status, TrtBuild
+from onnxfix.tensorrt.records import Issue, Stage, Status, TrtBuild
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -18,7 +18,7 @@ from random_models.generator import Drawn, draw
 from random_models.judge import Settings, judge
 from random_models.pieces import examples, nodes_of, refused
 
-from onnxfix import engine
+from onnxfix.rewrite import engine
 from onnxfix.rule import Safety
 from support.paths import ROOT
 from support.patience import PATIENCE

@@ -320,7 +320,7 @@ def test_internal_error_is_one_line_and_exit_2(tmp_path: Path, monkeypatch: pyte
             raise KeyError("x\ny")
         raise OSError(5, "Input/output error", str(path))
 
-    monkeypatch.setattr("onnxfix.pipeline.checking.check", broken)
+    monkeypatch.setattr("onnxfix.verbs.checking.check", broken)
     code, _, err = run("check", bad, good)
     assert code == 2
     first, second = err.splitlines()
@@ -435,7 +435,7 @@ def test_a_closed_terminal_ends_a_run_unless_it_is_ignored(tmp_path: Path, ignor
     """As nohup ignores it. A child prints when it has begun, and no further signal ends it."""
     program = (
         "import os, signal\n"
-        "from onnxfix import interrupts\n"
+        "from onnxfix.runtime import interrupts\n"
         f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'})\n"
         "interrupts.listen()\n"
         "try:\n"

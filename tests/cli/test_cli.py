@@ -366,7 +366,7 @@ def test_a_required_rung_without_its_package_says_how_to_get_it(
     model = write(tmp_path / "a.onnx", FIXABLE)
     wanted = ["--require", "trt-build", "--trt-package", "tensorrt"]
     monkeypatch.setattr(
-        "onnxfix.trt.package.importlib.util.find_spec", lambda name: None
+        "onnxfix.tensorrt.package.importlib.util.find_spec", lambda name: None
     )  # as on a machine without either package
     code, out, _ = run("apply", model, "-q", *wanted)
     assert code == 3

@@ -6,8 +6,8 @@ import pytest
 
 from onnxfix.cli import completion
 from onnxfix.names import RUNGS, TARGETS, target_of
-from onnxfix.pipeline.reducing import CHECKS
-from onnxfix.registry import BUILT_IN, registry
+from onnxfix.rewrite.registry import BUILT_IN, registry
+from onnxfix.verbs.reducing import CHECKS
 
 
 def test_the_rules_of_the_catalog_are_completed() -> None:

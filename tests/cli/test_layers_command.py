@@ -10,16 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from onnxfix.cli.app import app
-from onnxfix.pipeline import layering
 from onnxfix.place import Place
+from onnxfix.proof.rungs.builds import Builds, BuiltEngine
 from onnxfix.report.layers import LayerReport
 from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.stream import as_json
-from onnxfix.trt.layer_records import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
-from onnxfix.trt.records import Issue, TrtBuild, TrtOptions
-from onnxfix.trt.tactics import Entry, Tactics, load_file
-from onnxfix.trt.timing import timing
-from onnxfix.verification.rungs.builds import Builds, BuiltEngine
+from onnxfix.tensorrt.layer_records import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
+from onnxfix.tensorrt.records import Issue, TrtBuild, TrtOptions
+from onnxfix.tensorrt.tactics import Entry, Tactics, load_file
+from onnxfix.tensorrt.timing import timing
+from onnxfix.verbs import layering
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
@@ -267,7 +267,7 @@ def test_tactics_are_written_and_handed_on(tmp_path: Path, monkeypatch: pytest.M
         return TABLE, tactics
 
     monkeypatch.setattr(layering, "require_tensorrt", builder)
-    monkeypatch.setattr("onnxfix.verification.asking.require_tensorrt", builder)
+    monkeypatch.setattr("onnxfix.proof.asking.require_tensorrt", builder)
     monkeypatch.setattr(layering, "read_layers", read)
     file = tmp_path / "tactics.json"
     found = run(VIT, "--save-tactics", file)

@@ -13,7 +13,7 @@ import onnxfix
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions, Specialization
 from onnxfix.report.report import Report
-from onnxfix.trt.records import TrtOptions
+from onnxfix.tensorrt.records import TrtOptions
 from support.cli import run
 from support.cli_models import CLEAN, write
 
@@ -49,9 +49,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
 
         return instead
 
-    monkeypatch.setattr("onnxfix.pipeline.checking.check", kept(1))
-    monkeypatch.setattr("onnxfix.pipeline.applying.apply", kept(1))
-    monkeypatch.setattr("onnxfix.pipeline.verifying.verify", kept(2))
+    monkeypatch.setattr("onnxfix.verbs.checking.check", kept(1))
+    monkeypatch.setattr("onnxfix.verbs.applying.apply", kept(1))
+    monkeypatch.setattr("onnxfix.verbs.verifying.verify", kept(2))
     return found
 
 

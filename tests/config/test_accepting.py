@@ -15,13 +15,13 @@ from onnxfix.config.records import Config, Layer, Suppression
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.place import Place
+from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.render.findings import accepted_section, accepted_words
 from onnxfix.report.render.html import render_html
 from onnxfix.report.render.markdown import render_markdown
 from onnxfix.report.render.terminal import section_lines
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
-from onnxfix.trt.records import TrtBuild
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.tensorrt.records import TrtBuild
 from support.cli import run
 from support.cli_models import CLEAN, FIXABLE, write
 

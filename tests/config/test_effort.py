@@ -11,9 +11,9 @@ from onnxfix.api import keywords
 from onnxfix.config.holding import Holding
 from onnxfix.config.reading import read_configuration
 from onnxfix.config.records import COMMAND_LINE, Layer
-from onnxfix.effort import DEFAULT, QUICK, THOROUGH, effort_of
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
+from onnxfix.runtime.effort import DEFAULT, QUICK, THOROUGH, effort_of
 
 
 def test_a_budget_is_a_multiple_of_the_price_with_a_floor() -> None:

@@ -13,9 +13,9 @@ from onnxfix.diagnosis.engines import Engines, with_layers
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
 from onnxfix.place import Place
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.asking import require_tensorrt
-from onnxfix.verification.rungs.builder import Builder
+from onnxfix.proof.asking import require_tensorrt
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.tensorrt.records import TrtOptions
 from support.paths import ROOT
 
 pytestmark = pytest.mark.trt

@@ -12,17 +12,17 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.engines import Engines, prepared
 from onnxfix.diagnosis.graph import Graph, open_graph
 from onnxfix.diagnosis.lockstep import Lockstep
 from onnxfix.diagnosis.sides import KERNELS, itself
-from onnxfix.sandbox import shared
-from onnxfix.trt.engine import Ran
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.asking import require_tensorrt
-from onnxfix.verification.rungs.builder import Builder
+from onnxfix.proof.asking import require_tensorrt
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.runtime.causes import Cause
+from onnxfix.runtime.sandbox import shared
+from onnxfix.tensorrt.engine import Ran
+from onnxfix.tensorrt.records import TrtOptions
 from support.models import model, write
 from support.real_tensorrt import REAL
 

@@ -21,9 +21,9 @@ from onnxfix.diagnosis.explain import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Diagnosis
 from onnxfix.diagnosis.sides import itself
-from onnxfix.sandbox import shared
-from onnxfix.trt.engine import Ran
-from onnxfix.verification.rungs.judge import Terms, judge
+from onnxfix.proof.rungs.judge import Terms, judge
+from onnxfix.runtime.sandbox import shared
+from onnxfix.tensorrt.engine import Ran
 from support.models import model
 
 X = np.linspace(0.5, 2, 12, dtype=np.float32).reshape(3, 4)

@@ -16,7 +16,7 @@ from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.graph import Graph, open_graph, renamed
 from onnxfix.errors import ModelError
-from onnxfix.sandbox import shared
+from onnxfix.runtime.sandbox import shared
 from support.models import model
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)

@@ -17,7 +17,7 @@ from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, beginnings
 from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import opened, same_names
-from onnxfix.sandbox import shared
+from onnxfix.runtime.sandbox import shared
 from support.models import model, write
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

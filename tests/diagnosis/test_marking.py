@@ -16,7 +16,7 @@ from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.marking import CUTS, FEW, WINDOW
 from onnxfix.diagnosis.rows import Walk, is_beyond
 from onnxfix.diagnosis.sides import itself
-from onnxfix.sandbox import shared
+from onnxfix.runtime.sandbox import shared
 from support.fake_engine import FakeEngines, Fault, fused, swapped
 from support.models import model
 

@@ -12,7 +12,7 @@ import onnxfix
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.fingerprints import fingerprint, fingerprints, probe
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.sandbox import shared
+from onnxfix.runtime.sandbox import shared
 from support.matched import every_value, feed_of, planted, read, renamed
 
 #: A, B, kind of fault, which place, the output of A's node.

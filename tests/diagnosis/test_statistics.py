@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from onnxfix.diagnosis.records import NonFinite, OutputComparison
 from onnxfix.diagnosis.statistics import compare_output
-from onnxfix.verification.compare.decades import Decades
+from onnxfix.proof.compare.decades import Decades
 
 FLOATS = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
 SMALL = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float4_e2m1fn]

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from onnxfix.difference.compare import difference
-from onnxfix.difference.records import ModelChange, ModelDifference
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.report.render.difference import difference_lines
+from onnxfix.verbs.difference.compare import difference
+from onnxfix.verbs.difference.records import ModelChange, ModelDifference
 from support.models import model
 
 BEFORE = """

@@ -17,18 +17,19 @@ from typing import Any
 
 import pytest
 
-from onnxfix import examination, nvidia
-from onnxfix.confinement import InForce
-from onnxfix.examination import examine, facts
-from onnxfix.examination.facts import Facts, TooOld
-from onnxfix.examination.judge import judged
-from onnxfix.examination.records import Driver, Examination, Problem
-from onnxfix.nvidia import Gpu, Missing
+from onnxfix.proof.verdict import RUNGS
 from onnxfix.report.render.doctor import examination_lines
 from onnxfix.report.render.lines import wrapped
-from onnxfix.sandbox import Outcome, Worker
-from onnxfix.trt.package import Choice
-from onnxfix.verification.verdict import RUNGS
+from onnxfix.runtime import nvidia
+from onnxfix.runtime.confinement import InForce
+from onnxfix.runtime.nvidia import Gpu, Missing
+from onnxfix.runtime.sandbox import Outcome, Worker
+from onnxfix.tensorrt.package import Choice
+from onnxfix.verbs import examination
+from onnxfix.verbs.examination import examine, facts
+from onnxfix.verbs.examination.facts import Facts, TooOld
+from onnxfix.verbs.examination.judge import judged
+from onnxfix.verbs.examination.records import Driver, Examination, Problem
 from support.cli import run
 from support.doctor_cases import (
     CASES,
@@ -417,7 +418,7 @@ def test_a_broken_package_does_not_break_the_doctor(broken: str, tmp_path: Path)
 def test_the_doctor_itself_loads_nothing_that_may_be_broken() -> None:
     done = process("-X", "importtime", "-m", "onnxfix", "doctor")
     loaded = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.count("|") == 2}
-    assert "onnxfix.examination.facts" in loaded
+    assert "onnxfix.verbs.examination.facts" in loaded
     assert not {name.partition(".")[0] for name in loaded} & {
         "onnx",
         "numpy",

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from onnxfix.examination import examine, facts, probes
-from onnxfix.examination.records import Driver, Library
-from onnxfix.nvidia import Missing
-from onnxfix.sandbox import Outcome, Worker
-from onnxfix.trt.package import Choice
+from onnxfix.runtime.nvidia import Missing
+from onnxfix.runtime.sandbox import Outcome, Worker
+from onnxfix.tensorrt.package import Choice
+from onnxfix.verbs.examination import examine, facts, probes
+from onnxfix.verbs.examination.records import Driver, Library
 from support.doctor_cases import H100, RUNTIME
 
 # ----------------------------------------------------------------------------------------- the questions

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
-from onnxfix import engine
-from onnxfix import transaction as commit
-from onnxfix.edits import AddNode, RemoveNode, SetInput, SetValueInfo
-from onnxfix.engine import check, fix
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.overlay import Node
 from onnxfix.graph.shared import elem_types, every_node
 from onnxfix.model import Model
-from onnxfix.registry import BUILT_IN, registry, rules_of
+from onnxfix.rewrite import engine
+from onnxfix.rewrite import transaction as commit
+from onnxfix.rewrite.edits import AddNode, RemoveNode, SetInput, SetValueInfo
+from onnxfix.rewrite.engine import check, fix
+from onnxfix.rewrite.registry import BUILT_IN, registry, rules_of
 from onnxfix.rule import Rule, Safety
 from onnxfix.testing import model_of, overlay
 from support.nested_models import CHAIN, nested, text

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxfix import catalog
-from onnxfix.registry import BUILT_IN, registry, rules_of
+from onnxfix.rewrite import catalog
+from onnxfix.rewrite.registry import BUILT_IN, registry, rules_of
 from onnxfix.rule import Rule
 
 

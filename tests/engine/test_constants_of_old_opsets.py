@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from onnxfix.edits import Draft
 from onnxfix.errors import ShadowedError
-from onnxfix.fitting import refuse_misfit
 from onnxfix.model import Model
+from onnxfix.rewrite.edits import Draft
+from onnxfix.rewrite.fitting import refuse_misfit
 
 TEXT = '<ir_version: {ir}, opset_import: ["" : {opset}]> g (float[N] x) => (float[N] y) {{ y = Neg(x) }}'
 

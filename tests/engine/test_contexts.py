@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from onnx import ModelProto
 
-from onnxfix import contexts, walk
+from onnxfix.files import walk
+from onnxfix.rewrite import contexts
 from onnxfix.rule import Draft, Example, Fix, Fixed, Match, Model, Node, Rule, Silent, rule
 from onnxfix.testing import check_contexts, check_example, graph_difference, model_of, readable
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from onnxfix import transaction as commit
-from onnxfix.edits import AddInitializer, AddNode, Draft, Edit
-from onnxfix.engine import fix
 from onnxfix.errors import EditError
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.rewrite import transaction as commit
+from onnxfix.rewrite.edits import AddInitializer, AddNode, Draft, Edit
+from onnxfix.rewrite.engine import fix
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
 from support.nested_models import BRANCHES, CHAIN, text, told
 

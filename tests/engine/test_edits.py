@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import NodeProto, TensorProto, helper, parser
 
-from onnxfix import edits as ed
-from onnxfix.edits import Draft
 from onnxfix.errors import EditError
 from onnxfix.model import Model
-from onnxfix.transaction import Transaction, commit
+from onnxfix.rewrite import edits as ed
+from onnxfix.rewrite.edits import Draft
+from onnxfix.rewrite.transaction import Transaction, commit
 from support.overlay_links import CHAIN, assert_links, chain, node_at, proto_of
 
 

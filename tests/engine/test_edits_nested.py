@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, parser
 
-from onnxfix import edits as ed
-from onnxfix import engine
-from onnxfix.changes import footprint
-from onnxfix.edits import Draft
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
-from onnxfix.pipeline import contract
-from onnxfix.registry import registry
+from onnxfix.rewrite import edits as ed
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.changes import footprint
+from onnxfix.rewrite.edits import Draft
+from onnxfix.rewrite.registry import registry
+from onnxfix.rewrite.transaction import Transaction, commit
 from onnxfix.rule import Fix, Match, rule
-from onnxfix.transaction import Transaction, commit
+from onnxfix.verbs import contract
 from support.lanes import seeds
 from support.overlay_links import CHAIN, assert_links, node_at, proto_of
 from test_edits import add_branches

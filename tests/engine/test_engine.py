@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import ModelProto, parser
 
-from onnxfix.causes import Problem
-from onnxfix.edits import Draft, RenameNode, SetInput
-from onnxfix.engine import check, fix
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.rewrite.edits import Draft, RenameNode, SetInput
+from onnxfix.rewrite.engine import check, fix
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Fix, Match, Safety, Severity, rule
+from onnxfix.runtime.causes import Problem
 from onnxfix.testing import fixed
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n'
@@ -231,7 +231,7 @@ def test_allow_withholds_a_fix_by_its_key() -> None:
 
 
 def test_touched_names_cover_every_difference() -> None:
-    from onnxfix.pipeline.contract import untouched_changes
+    from onnxfix.verbs.contract import untouched_changes
 
     before = proto_of(negs(9))
     result, run = fixed([double_negation], before)

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, parser
 
-from onnxfix.edits import AddNode, Draft, Edit, RemoveNode, SetAttribute, SetImport
-from onnxfix.engine import fix
-from onnxfix.fitting import misfit
 from onnxfix.graph.overlay import Node
 from onnxfix.graph.signatures import signature, takes
 from onnxfix.model import Model
+from onnxfix.rewrite.edits import AddNode, Draft, Edit, RemoveNode, SetAttribute, SetImport
+from onnxfix.rewrite.engine import fix
+from onnxfix.rewrite.fitting import misfit
 from onnxfix.rule import Fix, Match, rule
 
 F8 = TensorProto.FLOAT8E4M3FN

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import onnxfix
-from onnxfix import packs
 from onnxfix.errors import UsageError
-from onnxfix.examination import facts
-from onnxfix.fleet.contents import versions
-from onnxfix.registry import forget, registry
+from onnxfix.rewrite import packs
+from onnxfix.rewrite.registry import forget, registry
+from onnxfix.verbs.examination import facts
+from onnxfix.verbs.fleet.contents import versions
 from support import cli, models
 
 pytestmark = pytest.mark.slow

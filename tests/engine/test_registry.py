@@ -14,7 +14,7 @@ import pytest
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.registry import Registry, _loaded, registry, rules_of
+from onnxfix.rewrite.registry import Registry, _loaded, registry, rules_of
 from onnxfix.rule import Match, Rule, rule
 
 
@@ -83,7 +83,7 @@ def test_a_pack_may_list_a_rule_of_another_one_and_not_take_its_code(
     module = ModuleType("pack_of_test_registry")
     entry = EntryPoint("mine", "pack_of_test_registry:RULES", "onnxfix.rules")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("onnxfix.packs.metadata.entry_points", lambda group: [entry])
+    monkeypatch.setattr("onnxfix.rewrite.packs.metadata.entry_points", lambda group: [entry])
     for listed, wanted in (
         ([again], ()),
         ([own], (f"rule pack 'mine': CTL010 is taken by {built_in.module}",)),

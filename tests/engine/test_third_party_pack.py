@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.registry import forget, registry
+from onnxfix.rewrite.registry import forget, registry
 from onnxfix.rule import Rule
 from onnxfix.testing import check_contexts, check_example, model_of
 from support import cli

@@ -15,9 +15,9 @@ import pytest
 
 import onnxfix
 from onnxfix import OnnxfixError, UsageError
-from onnxfix.exporting import judge as judging
+from onnxfix.proof.verdict import Exported, RungResult
 from onnxfix.report.summary import summarize
-from onnxfix.verification.verdict import Exported, RungResult
+from onnxfix.verbs.exporting import judge as judging
 from support import fake_torch
 from support.fake_torch import Module, ONNXProgram, Tensor
 from support.models import model
@@ -105,7 +105,7 @@ def test_a_wrong_fix_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         onnx.save(wrong, tmp_path / "spoiled.onnx")
         return real(subject, original, tmp_path / "spoiled.onnx", **told)
 
-    monkeypatch.setattr("onnxfix.exporting.verb.judge", spoiled)
+    monkeypatch.setattr("onnxfix.verbs.exporting.verb.judge", spoiled)
     report, rung, found = exported(exp(), tmp_path, rungs="contract")
     assert (rung.status, found.blame) == ("failed", "fix")
     assert rung.reason.startswith("the export is right and the result is not: output y: ")
@@ -358,7 +358,7 @@ def test_weights_beside_an_earlier_export_are_not_mixed_up(
         made = model(text, 18, w=big)
         onnx.save(made, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=0)
 
-    monkeypatch.setattr("onnxfix.exporting.pytorch.write", beside)
+    monkeypatch.setattr("onnxfix.verbs.exporting.pytorch.write", beside)
     x = Tensor(np.ones((2, 64), np.float32))
     for value in (1.0, 2.0):
         module = Module(lambda x, value=value: Tensor(x.array @ np.full((64, 64), value, np.float32)), "")

@@ -12,9 +12,8 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix import walk
-from onnxfix.files import lazy, loading
-from onnxfix.verification import checker
+from onnxfix.files import lazy, loading, walk
+from onnxfix.proof import checker
 from support.hard_models import write_external
 from support.paths import ROOT
 from support.peer_models import PEERS

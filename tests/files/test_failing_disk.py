@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from onnxfix.fleet import work
-from onnxfix.fleet.work import Task
 from onnxfix.options import Output, RunOptions, Verification
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.verbs.fleet import work
+from onnxfix.verbs.fleet.work import Task
 from support import models
 from support.failing_system import Failing
 from support.hard_models import external
@@ -43,7 +43,7 @@ def test_every_call_fails_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, how: str
 ) -> None:
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", lambda *_, **__: passed)
     data, in_place = "data" in how, how == "in place"
     near = how in ("with data of its own", "over such data")
 

@@ -27,10 +27,10 @@ from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, tensors, wire
 from onnxfix.files.atomic import Temporary
-from onnxfix.pipeline import lifting, prove
-from onnxfix.trt.records import TrtBuild
-from onnxfix.verification.rungs import builder as saved_engine
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.proof.rungs import builder as saved_engine
+from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.tensorrt.records import TrtBuild
+from onnxfix.verbs import lifting, prove
 from support import models
 from support.cli import run
 from support.cli_models import CLEAN, FIXABLE, external_model, write
@@ -53,7 +53,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rung but one that passes at once, where there are dozens of runs."""
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", lambda *_, **__: passed)
 
 
 def model_with_data(path: Path, location: str) -> Path:
@@ -393,7 +393,7 @@ def test_a_split_model_is_proven_as_it_is_installed(tmp_path: Path, monkeypatch:
         seen.update(snapshot(fixed.parent))
         return passed
 
-    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", climb)
+    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", climb)
     assert onnxfix.apply(path, tmp_path / "out.onnx").output
     assert {name: data for name, data in snapshot(tmp_path).items() if name != "m.onnx"} == seen
     assert sorted(seen) == ["out.onnx", "out.onnx.data"]

@@ -29,11 +29,11 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, copying, folders, loading, regular, wire
 from onnxfix.files.atomic import Temporary, temporary_beside
 from onnxfix.files.folders import Folder
-from onnxfix.fleet.journal import Journal
-from onnxfix.trt.records import TrtBuild
-from onnxfix.verification import validity
-from onnxfix.verification.rungs import builder as saved_engine
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.proof import validity
+from onnxfix.proof.rungs import builder as saved_engine
+from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.tensorrt.records import TrtBuild
+from onnxfix.verbs.fleet.journal import Journal
 from support.cli import run
 from support.cli_models import CLEAN, FIXABLE, external_model, write
 from test_split_weights import LIMIT, written
@@ -250,7 +250,7 @@ def limits(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     """Low limits for models that are split, and no rung but one that passes at once: there are hundreds of runs."""
     monkeypatch.setattr(saved_engine, "builder", saved_engine.builder)  # put back at the end
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", lambda *_, **__: passed)
     if "split" in request.node.name:
         monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
         monkeypatch.setattr(loading, "SMALL", 0)
@@ -361,7 +361,7 @@ def test_what_lies_around_a_split_candidate_is_swapped_while_a_rung_reads_it(
         stolen.rename(fixed.parent)
         return passed
 
-    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", climb)
+    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", climb)
     with pytest.raises(OnnxfixError, match="another process changes files in this folder"):
         act(field)
     assert [name for name in results(field) if name.startswith("out.onnx")] == []

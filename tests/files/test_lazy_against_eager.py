@@ -18,7 +18,7 @@ from corpus import Case, folder_cases, node_cases, onnx_data_folder
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, loading, saving
 from onnxfix.files.lazy import Pending
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import model_of
 from support import eager

@@ -26,8 +26,8 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import copying, lazy, loading, saving, scan, tensors, wire
 from onnxfix.files.atomic import temporary_beside
 from onnxfix.files.lazy import Pending
-from onnxfix.forks import forked
 from onnxfix.model import Model
+from onnxfix.runtime.forks import forked
 from support import eager
 from support.eager import field
 from support.patience import PATIENCE

@@ -13,12 +13,12 @@ from onnx import ModelProto
 from typer.testing import CliRunner
 
 import onnxfix
-from onnxfix.allowance import STRUCTURE_MB, structure_limit
 from onnxfix.cli.app import app
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.files import bounds, loading
 from onnxfix.files.bounds import TooLarge
 from onnxfix.files.wire import varint
+from onnxfix.runtime.allowance import STRUCTURE_MB, structure_limit
 from support.wire import field, model, node, tensor, times, whole
 
 MIB = 1 << 20

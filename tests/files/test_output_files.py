@@ -24,9 +24,9 @@ from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import atomic, regular
 from onnxfix.files.atomic import temporary_beside
-from onnxfix.trt import files
-from onnxfix.trt.records import TrtBuild
-from onnxfix.verification.rungs import builder as saved_engine
+from onnxfix.proof.rungs import builder as saved_engine
+from onnxfix.tensorrt import files
+from onnxfix.tensorrt.records import TrtBuild
 from support.cli import run, shell
 from support.cli_models import CLEAN, FIXABLE, external_model, write
 
@@ -303,7 +303,7 @@ def test_python_is_kept_from_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     weights = tmp_path / "a/weights/w.bin"
     before = snapshot(tmp_path)
     monkeypatch.setattr(
-        "onnxfix.verification.asking.require_tensorrt", lambda asked: SimpleNamespace(close=lambda: None)
+        "onnxfix.proof.asking.require_tensorrt", lambda asked: SimpleNamespace(close=lambda: None)
     )
     cache, engine = TrtOptions(timing_cache=str(weights)), TrtOptions(save_engine=str(weights))
     other = onnx.load(path)
@@ -448,7 +448,7 @@ def test_max_batch_needs_a_sweep_and_is_a_dimension(tmp_path: Path) -> None:
 
 def test_a_tensorrt_that_is_not_there_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [write(tmp_path / name, CLEAN) for name in ("a.onnx", "b.onnx")]
-    monkeypatch.setattr("onnxfix.trt.package.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("onnxfix.tensorrt.package.importlib.util.find_spec", lambda name: None)
     assert "neither tensorrt nor tensorrt-rtx is installed" in refused("check", "--trt", *models)
     code, out, _ = run("check", "--trt", *models, "--format", "json")
     assert code == 2

@@ -20,8 +20,8 @@ from onnxfix.files import lazy, loading, saving
 from onnxfix.files.atomic import temporary_beside
 from onnxfix.files.lazy import Pending
 from onnxfix.model import Model
-from onnxfix.trt.records import TrtBuild, TrtOptions
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.tensorrt.records import TrtBuild, TrtOptions
 from support import eager
 from support.cli import run
 from support.hard_models import write_external
@@ -238,8 +238,8 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return None, None, ()
 
     path.write_bytes(model(WEIGHT[:size]))
-    monkeypatch.setattr("onnxfix.pipeline.checking._build", built)
-    monkeypatch.setattr("onnxfix.pipeline.checking._require_tensorrt", lambda plan: TrtOptions())
+    monkeypatch.setattr("onnxfix.verbs.checking._build", built)
+    monkeypatch.setattr("onnxfix.verbs.checking._require_tensorrt", lambda plan: TrtOptions())
     with pytest.raises(ModelError, match=WORDS):
         onnxfix.check(path)
 
@@ -249,10 +249,10 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return "engine"
 
     path.write_bytes(model(WEIGHT[:size]))
-    monkeypatch.setattr("onnxfix.verification.rungs.builder.save_engine", saved)
+    monkeypatch.setattr("onnxfix.proof.rungs.builder.save_engine", saved)
     passed = Verdict((RungResult("trt-build", "passed", builds=(TrtBuild("accepted"),)),))
-    monkeypatch.setattr("onnxfix.pipeline.verifying.run_checks", lambda *_, **__: passed)
-    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.verbs.verifying.run_checks", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", lambda *_, **__: passed)
     for run_it in (onnxfix.verify, onnxfix.apply):
         path.write_bytes(model(WEIGHT[:size]))
         with pytest.raises(ModelError, match=WORDS):

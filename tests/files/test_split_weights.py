@@ -18,9 +18,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
-from onnxfix import walk
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import copying, lazy, loading, saving, tensors, wire
+from onnxfix.files import copying, lazy, loading, saving, tensors, walk, wire
 from onnxfix.files.folders import Folder
 from support.cli import run
 from support.hard_models import external

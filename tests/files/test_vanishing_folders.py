@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from onnxfix.fleet import work
-from onnxfix.fleet.work import Task
 from onnxfix.options import RunOptions, Verification
-from onnxfix.pipeline import prove
-from onnxfix.verification import validity
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.proof import validity
+from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.verbs import prove
+from onnxfix.verbs.fleet import work
+from onnxfix.verbs.fleet.work import Task
 from support import models
 from support.hard_models import external
 
@@ -72,7 +72,7 @@ def test_the_folder_of_the_result(
         way(out)
         return Verdict((RungResult("contract", "passed", "said without a look"),))
 
-    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", climb)
+    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", climb)
     options = RunOptions(verification=Verification(enabled=False))
     outcome = work.perform(Task(0, str(path), str(out / "o.onnx"), "apply", options))
     assert outcome.report is None

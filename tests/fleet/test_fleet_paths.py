@@ -18,11 +18,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
-from onnxfix.fleet import contents, remote
-from onnxfix.fleet.names import expand, targets
-from onnxfix.fleet.paths import Named
-from onnxfix.fleet.work import Outcome, Task, perform
 from onnxfix.options import RunOptions
+from onnxfix.verbs.fleet import contents, remote
+from onnxfix.verbs.fleet.names import expand, targets
+from onnxfix.verbs.fleet.paths import Named
+from onnxfix.verbs.fleet.work import Outcome, Task, perform
 from support import cli
 from support.fleets import environment, run, write
 from support.options import run_options
@@ -242,14 +242,14 @@ def test_local_paths_never_load_the_optional_parts(tmp_path: Path, model: Path, 
     code = f"""
 import sys
 from pathlib import Path
-from onnxfix.fleet import drive
+from onnxfix.verbs.fleet import drive
 from onnxfix.options import RunOptions, Verification
 options = RunOptions(verification=Verification(rungs=("reference",)))
 tasks = drive.tasks_of([{str(tmp_path)!r} + "/*.onnx"], "apply", options, stamped=True)
 executor = drive.executor_of({jobs!r}, None, tasks)
 for outcome in drive.drive(tasks, executor, Path({str(tmp_path)!r}, "journal"), resume=True):
     assert outcome.report.output
-optional = ("fsspec", "ray", "onnxfix.fleet.remote", "onnxfix.fleet.ray")
+optional = ("fsspec", "ray", "onnxfix.verbs.fleet.remote", "onnxfix.verbs.fleet.ray")
 print([name for name in optional if name in sys.modules])
 """
     done = subprocess.run(

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from onnxfix.causes import Problem
-from onnxfix.fleet import drive, work
-from onnxfix.fleet.processes import Processes
-from onnxfix.fleet.work import Here, Outcome, Task
+from onnxfix.proof.verdict import FeedResult, RungResult, Verdict
 from onnxfix.report.render.progress import Steps
 from onnxfix.report.report import Report
-from onnxfix.sandbox import Worker
-from onnxfix.trt.reading import Reading
-from onnxfix.trt.records import TrtBuild
-from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
+from onnxfix.runtime.causes import Problem
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.reading import Reading
+from onnxfix.tensorrt.records import TrtBuild
+from onnxfix.verbs.fleet import drive, work
+from onnxfix.verbs.fleet.processes import Processes
+from onnxfix.verbs.fleet.work import Here, Outcome, Task
 from support import cli
 from support.fleets import ROOT, command, environment, install, run, seen, without_times, write
 from support.options import run_options
@@ -328,7 +328,7 @@ def test_children_of_a_worker_keep_to_its_share(monkeypatch: pytest.MonkeyPatch)
     with Worker() as worker:
         limit = worker.call("resource:getrlimit", timeout=PATIENCE, **{})
         assert not limit.ok  # it wants an argument: the call came through
-        told = worker.call("onnxfix._child:default_memory_mb", timeout=PATIENCE)
+        told = worker.call("onnxfix.runtime._child:default_memory_mb", timeout=PATIENCE)
         assert told.value == 300
         eaten = worker.call("builtins:bytearray", timeout=PATIENCE, source=400 << 20)
     assert eaten.status == "memory"
@@ -384,7 +384,7 @@ def test_perform_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: object, **__: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("onnxfix.pipeline.checking.check", broken)
+    monkeypatch.setattr("onnxfix.verbs.checking.check", broken)
     outcome = work.perform(Task(0, str(path)))
     assert outcome.report is None
     assert outcome.error == f"{path}: is nested too deeply to be processed"
@@ -393,7 +393,7 @@ def test_perform_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def hungry(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("onnxfix.pipeline.checking.check", hungry)
+    monkeypatch.setattr("onnxfix.verbs.checking.check", hungry)
     assert work.perform(Task(0, str(path))).memory
 
 
@@ -475,7 +475,8 @@ def test_bar_names_what_is_under_way() -> None:
 
 def test_nothing_heavy_is_imported_for_the_interface() -> None:
     code = (
-        "import sys, onnxfix.fleet.work, onnxfix.fleet.processes; print({'onnx', 'numpy'} & set(sys.modules))"
+        "import sys, onnxfix.verbs.fleet.work, onnxfix.verbs.fleet.processes; "
+        "print({'onnx', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60

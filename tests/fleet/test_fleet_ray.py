@@ -33,9 +33,9 @@ pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 from ray_nodes import Cluster
 
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.fleet import ray as fleet
-from onnxfix.fleet.work import Outcome, Task, sweep
 from onnxfix.options import RunOptions
+from onnxfix.verbs.fleet import ray as fleet
+from onnxfix.verbs.fleet.work import Outcome, Task, sweep
 from support.options import run_options
 
 __all__ = ["variables_as_before"]  # a fixture

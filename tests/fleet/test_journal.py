@@ -15,19 +15,19 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfix.causes import Problem
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.fleet import contents, work
-from onnxfix.fleet import journal as journals
-from onnxfix.fleet.drive import drive, tasks_of
-from onnxfix.fleet.journal import NAME, Journal, place_of, recall
-from onnxfix.fleet.work import Here, Outcome, Task
 from onnxfix.options import RunOptions
-from onnxfix.pipeline import applying
+from onnxfix.proof.compare.compare import Metrics
+from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.report import DERIVED, Report, plain
-from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
-from onnxfix.verification.compare.compare import Metrics
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.runtime.causes import Problem
+from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
+from onnxfix.verbs import applying
+from onnxfix.verbs.fleet import contents, work
+from onnxfix.verbs.fleet import journal as journals
+from onnxfix.verbs.fleet.drive import drive, tasks_of
+from onnxfix.verbs.fleet.journal import NAME, Journal, place_of, recall
+from onnxfix.verbs.fleet.work import Here, Outcome, Task
 from support.fleets import ROOT, run, without_times, write
 from support.options import run_options
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from onnxfix.fleet import contents
-from onnxfix.fleet.drive import tasks_of
-from onnxfix.fleet.journal import Journal
-from onnxfix.fleet.work import Task, perform
 from onnxfix.report.render.text import render_report
+from onnxfix.verbs.fleet import contents
+from onnxfix.verbs.fleet.drive import tasks_of
+from onnxfix.verbs.fleet.journal import Journal
+from onnxfix.verbs.fleet.work import Task, perform
 from support import cli
 from support.fleets import write
 from support.options import run_options

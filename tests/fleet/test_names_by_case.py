@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from onnxfix import system
 from onnxfix.errors import UsageError
-from onnxfix.fleet.names import targets
-from onnxfix.fleet.paths import Named
+from onnxfix.runtime import system
+from onnxfix.verbs.fleet.names import targets
+from onnxfix.verbs.fleet.paths import Named
 
 
 def without_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.fleet import ray as fleet
+from onnxfix.verbs.fleet import ray as fleet
 from support.fleets import variables_as_before
 
 __all__ = ["variables_as_before"]  # a fixture

@@ -14,7 +14,7 @@ from fuzzing.judging import BUG
 from onnx import AttributeProto, ModelProto, TensorProto
 
 from onnxfix.model import Model
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support.cli import run
 from support.models import model, write
 from support.patience import PATIENCE

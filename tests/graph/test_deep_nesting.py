@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from onnxfix import engine
-from onnxfix.causes import Problem
 from onnxfix.errors import ModelError
 from onnxfix.graph import order
 from onnxfix.graph.build import MAX_NESTING
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import registry
+from onnxfix.runtime.causes import Problem
 from onnxfix.shapes import inference
 from support.cli import run
 from support.lanes import seeds

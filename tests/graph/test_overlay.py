@@ -10,14 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, defs, helper, numpy_helper
 
-from onnxfix.edits import SetAttribute
 from onnxfix.errors import ModelError
 from onnxfix.files import loading, tensors
 from onnxfix.graph import attributes
 from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import UnknownAttribute, is_read
 from onnxfix.model import Model
-from onnxfix.transaction import commit
+from onnxfix.rewrite.edits import SetAttribute
+from onnxfix.rewrite.transaction import commit
 from support.models import of_opset
 
 proto_of = of_opset(18, domains={"my": 1})

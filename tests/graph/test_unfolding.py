@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import ModelProto, helper, inliner
 
-from onnxfix import walk
 from onnxfix.errors import ModelError
+from onnxfix.files import walk
 from onnxfix.graph import unfolding
 from onnxfix.graph.unfolding import too_many, unfolded
 from onnxfix.model import Model
+from onnxfix.proof import checker
 from onnxfix.shapes import inference
-from onnxfix.verification import checker
 from support.cli import run
 from support.models import model, write
 

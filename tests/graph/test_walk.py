@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from onnxfix import walk
+from onnxfix.files import walk
 from onnxfix.model import Model
 from support.models import model
 

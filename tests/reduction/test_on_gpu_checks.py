@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 import onnxfix
+from onnxfix.proof.compare.compare import Metrics
+from onnxfix.proof.verdict import FeedResult, RungResult
 from onnxfix.reduction import checks
-from onnxfix.sandbox import close_shared
-from onnxfix.verification.compare.compare import Metrics
-from onnxfix.verification.verdict import FeedResult, RungResult
+from onnxfix.runtime.sandbox import close_shared
 from support import fake_cuda, models
 from support.real_tensorrt import REAL
 

@@ -10,9 +10,9 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 import onnxfix
-from onnxfix.sandbox import Worker
-from onnxfix.trt.build import attempt
-from onnxfix.trt.records import Issue
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.records import Issue
 from support import models
 from support.ort import run
 from support.paths import FIXTURES

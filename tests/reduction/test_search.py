@@ -16,7 +16,7 @@ from onnxfix.place import Place
 from onnxfix.reduction import case as cases
 from onnxfix.reduction import commands, inline
 from onnxfix.reduction.records import Failure, Seen
-from onnxfix.trt import messages
+from onnxfix.tensorrt import messages
 from support import models
 from support.ort import run
 

@@ -14,25 +14,25 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix import engine
-from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.model import Model
-from onnxfix.nvidia import Missing
 from onnxfix.place import Place
-from onnxfix.registry import Registry, registry
+from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report import confirm
 from onnxfix.report.confirm import build_problems, headline
 from onnxfix.report.render.details import build_lines, flags
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import AppliedFix, Finding, Report, plain
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import Registry, registry
 from onnxfix.rule import Match, Rule, rule
-from onnxfix.sandbox import Worker
-from onnxfix.trt.build import attempt
-from onnxfix.trt.messages import without_missing_gpu
-from onnxfix.trt.profiles import NetInput, candidates
-from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.runtime.causes import Problem
+from onnxfix.runtime.nvidia import Missing
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.messages import without_missing_gpu
+from onnxfix.tensorrt.profiles import NetInput, candidates
+from onnxfix.tensorrt.records import Issue, Profile, TrtBuild, TrtOptions
 from support.models import model
 from support.places import at
 from support.real_tensorrt import FACT, REAL
@@ -430,7 +430,7 @@ def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
 @REAL
 def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
-    monkeypatch.setattr("onnxfix.verification.rungs.builder.Builder.build", lambda *_, **__: build)
+    monkeypatch.setattr("onnxfix.proof.rungs.builder.Builder.build", lambda *_, **__: build)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
     told = "TensorRT could not run: ImportError: libnothing.so"
     assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
@@ -778,7 +778,7 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxfix.verification.rungs.builder.builder",
+        "onnxfix.proof.rungs.builder.builder",
         lambda options: Missing("not installed: pip install it", "not-installed"),
     )
     with pytest.raises(UsageError, match="pip install it"):
@@ -796,7 +796,7 @@ def test_check_writes_no_engine() -> None:
 @REAL
 def test_a_child_that_died_leaves_findings_and_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = replace(CRASHED, errors=(issue("the builder was killed by SIGSEGV", place="", stage="build"),))
-    monkeypatch.setattr("onnxfix.trt.build.attempt", lambda *_, **__: crashed)
+    monkeypatch.setattr("onnxfix.tensorrt.build.attempt", lambda *_, **__: crashed)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True)
     assert re.match(r"TensorRT\S* \d+\.\d+\.\d+ fails on it", report.headline)
     assert [item.message for item in of_trt(report)] == ["crash: the builder was killed by SIGSEGV"]
@@ -810,7 +810,7 @@ def test_other_rules_may_speak_of_builds(monkeypatch: pytest.MonkeyPatch) -> Non
         if build.engine_bytes > 1:
             yield Match(f"{build.engine_bytes} bytes")
 
-    monkeypatch.setattr("onnxfix.pipeline.job.registry", lambda: Registry((large_engine,), ()))
+    monkeypatch.setattr("onnxfix.verbs.job.registry", lambda: Registry((large_engine,), ()))
     (found,) = confirm.findings(replace(ACCEPTED, engine_bytes=5), [large_engine])
     assert (found.code, found.name, found.place.text) == ("XYZ002", "large-engine", "the graph")
 

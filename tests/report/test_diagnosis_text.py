@@ -22,13 +22,13 @@ from onnxfix.diagnosis.records import (
 from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.lowering.records import keep_text, pattern
 from onnxfix.place import Place
+from onnxfix.proof.compare.decades import ErrorHistogram
 from onnxfix.report.render.diagnosis import diagnosis_data, diagnosis_page
 from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.lines import wrapped
 from onnxfix.report.render.markdown import render_page
 from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import bound, cosine, percent, share
-from onnxfix.verification.compare.decades import ErrorHistogram
 
 TRUTH = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 6.0]], np.float32)
 OTHER = np.array([[1.0, 2.5, 3.0], [4.0, 5.0, np.nan]], np.float32)

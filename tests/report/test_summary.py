@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import onnxfix
+from onnxfix.inputs.feeds.plan import Feed
+from onnxfix.proof.verdict import FeedResult, RungResult, Verdict
 from onnxfix.report.findings import worst_first
 from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, Withdrawn
 from onnxfix.report.summary import Change, RuleCount, summarize
-from onnxfix.trt.records import TrtBuild
-from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
+from onnxfix.tensorrt.records import TrtBuild
 from support.paths import ROOT
 from support.places import at
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import onnxfix
-from onnxfix.causes import Problem
 from onnxfix.place import Place
+from onnxfix.proof.verdict import FeedResult, RungResult, Verdict
 from onnxfix.report.render.lines import GLUE, wrapped
 from onnxfix.report.render.stream import _CONTROLS, escaped
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.render.words import size
 from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, StepDone, Withdrawn
-from onnxfix.trt.records import Issue, TrtBuild
-from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
+from onnxfix.runtime.causes import Problem
+from onnxfix.tensorrt.records import Issue, TrtBuild
 from support.cli import run
 from support.paths import ROOT
 from support.places import at

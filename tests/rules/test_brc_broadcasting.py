@@ -16,13 +16,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.engine import check, fix
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.proof.compare.compare import identical
+from onnxfix.rewrite.engine import check, fix
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.targets import DEFAULT
 from onnxfix.testing import findings
-from onnxfix.verification.compare.compare import identical
 from support.models import of_opset
 from support.ort import session
 from support.paths import FIXTURES

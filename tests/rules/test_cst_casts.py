@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix import dtypes
-from onnxfix.backends import ort
+from onnxfix.files import dtypes
+from onnxfix.runtime.backends import ort
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix_rules.cst import _common as cst
 from onnxfix_rules.cst.casts import no_op_cast, redundant_cast_chain

@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, parser
 
-from onnxfix.registry import registry
-from onnxfix.sandbox import Worker
+from onnxfix.rewrite.registry import registry
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import fixed, model_of
 from support.real_tensorrt import REAL, built
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import parser
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.testing import findings, model_of
 
 CTL017 = next(rule for rule in registry().rules if rule.code == "CTL017")

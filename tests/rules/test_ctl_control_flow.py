@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from onnxfix.registry import registry
-from onnxfix.sandbox import Worker
+from onnxfix.rewrite.registry import registry
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import findings, fixed
 from support import ort, repairs
 from support.models import of_opset

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from onnxfix.engine import check
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import check
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Example, Rule, Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import findings, fixed, model_of, overlay
 from onnxfix_rules.trt.results import known
 from support.lifted import feed_of, lifted, run

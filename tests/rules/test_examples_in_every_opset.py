@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.engine import fix
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import fix
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety
 from onnxfix.testing import model_of, overlay
 
@@ -124,7 +124,7 @@ def variants(model: ModelProto) -> Iterator[ModelProto]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_fixes_are_valid_in_every_opset_and_type(rule: Rule) -> None:
-    """No fix makes an invalid model, and no rule counts on the engine to refuse one (``onnxfix/fitting.py``)."""
+    """No fix makes an invalid model, and no rule counts on the engine to refuse one (``rewrite/fitting.py``)."""
     for example in rule.examples:
         if example.after is None:
             continue

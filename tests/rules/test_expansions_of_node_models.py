@@ -16,8 +16,8 @@ from onnx import ModelProto
 from onnx_cases import onnx_cases
 
 from onnxfix.rule import Safety
-from onnxfix.sandbox import Worker
-from onnxfix.trt.records import Profile, TrtBuild
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.records import Profile, TrtBuild
 from support.real_tensorrt import FACT, REAL, built
 from support.trt_reading import reading
 from test_integer_expansions import after, edges, model, run

@@ -17,9 +17,9 @@ import pytest
 from onnx import ModelProto
 
 import onnxfix
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
 from onnxfix_rules.ops.misimports import _calls
 from support import ort

@@ -12,11 +12,11 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
-from onnxfix.trt.build import attempt
 from onnxfix_rules.gra import _evaluate, gra010_constant_subgraph
 from onnxfix_rules.gra.gra010_constant_subgraph import constant_subgraph
 from support import models, ort

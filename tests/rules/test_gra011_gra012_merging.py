@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix import engine
-from onnxfix.engine import FixRun
-from onnxfix.registry import registry
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.engine import FixRun
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, model_of, overlay
 from support import ort

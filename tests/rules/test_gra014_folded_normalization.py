@@ -12,9 +12,9 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxfix.api import apply
-from onnxfix.backends.reference import evaluator
 from onnxfix.rule import Safety
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.backends.reference import evaluator
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from onnxfix_rules.gra import _folded
 from onnxfix_rules.gra.gra014_batch_normalization_after_convolution import (

@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.backends.reference import evaluator
-from onnxfix.edits import SetImport, SetInput
 from onnxfix.errors import EditError
 from onnxfix.model import Model
-from onnxfix.transaction import Transaction
+from onnxfix.rewrite.edits import SetImport, SetInput
+from onnxfix.rewrite.transaction import Transaction
+from onnxfix.runtime.backends.reference import evaluator
 from support.models import of_opset
 
 WORDS = "Pre-opset 7 broadcasting is unsupported"

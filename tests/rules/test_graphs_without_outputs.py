@@ -8,10 +8,10 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfix.engine import fix
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import fix
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import findings, fixed, overlay
 from onnxfix_rules.gra.gra001_dead_node import dead_node
 from support.models import of_opset

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Node, Safety, Severity
 from onnxfix.shapes.symbols import constant, symbol
 from onnxfix.testing import findings, fixed

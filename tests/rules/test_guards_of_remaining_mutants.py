@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, ValueInfoProto, helper
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.shapes.symbols import constant
 from onnxfix.testing import findings, fixed

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.testing import findings
 from support.cli import run
 from support.size_demands import DEMANDS, model, runs

@@ -11,9 +11,9 @@ import pytest
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Example, Flagged, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import findings, model_of
 from support import trt_reading
 from support.models import of_opset
@@ -97,8 +97,8 @@ def test_float64_is_read_as_float32(text: str, expected: list[str], worker: Work
 
 def types_of(path: str) -> list[str]:
     """The types of the tensors of the imported network; runs in the sandbox."""
-    from onnxfix.trt.log import logger_of
-    from onnxfix.trt.package import load
+    from onnxfix.tensorrt.log import logger_of
+    from onnxfix.tensorrt.package import load
 
     trt = load("tensorrt-rtx")
     log, _ = logger_of(trt)

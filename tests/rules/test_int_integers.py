@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix_rules.int_ import _fold

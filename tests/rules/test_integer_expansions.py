@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix_rules.ops._integers import range_of
 from support import models, ort

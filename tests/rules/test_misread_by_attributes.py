@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, helper
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import findings, fixed, model_of
-from onnxfix.trt.build import attempt
 from support import ort, repairs
 from support.models import of_opset
 from support.real_tensorrt import FACT, REAL

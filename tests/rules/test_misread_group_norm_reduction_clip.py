@@ -17,9 +17,9 @@ import pytest
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
 from support.lifted import Feed, agree, both, text
 from support.real_tensorrt import FACT, REAL, built

@@ -17,9 +17,9 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.shapes.symbols import as_dim, symbol
 from onnxfix.testing import findings, fixed, overlay
 from onnxfix_rules.ops.misimports._ratios import ratios

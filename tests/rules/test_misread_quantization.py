@@ -1,6 +1,6 @@
 """Quantization that TensorRT reads otherwise and no error tells: QDQ017, QDQ018 and QDQ019 against its network.
 
-Each model is imported by the real parser and read back (``onnxfix.trt.lift``): before the fix the network computes
+Each model is imported by the real parser and read back (``onnxfix.tensorrt.lift``): before the fix the network computes
 something else than ONNX, with both values here, and after it the same. No engine is executed.
 """
 # Long because: three rules are shown to TensorRT in the same way, each by models of its own.
@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from support import lifted
 from support.real_tensorrt import FACT, REAL, built

@@ -15,9 +15,9 @@ import pytest
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
 from support.lifted import Feed, both, lifted, run, text
 from support.real_tensorrt import REAL, built

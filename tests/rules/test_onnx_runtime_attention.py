@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto
 
 from onnxfix.rule import Safety
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import fixed
 from support.ort import run
 from support.real_tensorrt import FACT, REAL, built

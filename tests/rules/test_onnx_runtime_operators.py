@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 from onnx import ModelProto
 
-from onnxfix.engine import check
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import check
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.testing import overlay
 from onnxfix_rules.ops._runtimes import ADVICE, TOOLS

@@ -11,10 +11,10 @@ import pytest
 from onnx import ModelProto
 
 import onnxfix
-from onnxfix.engine import check
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import check
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import fixed, overlay
 from support.ort import run
 from support.real_tensorrt import FACT, REAL, built

@@ -18,12 +18,12 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx_cases import onnx_cases
 
-from onnxfix.engine import check
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import check
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.records import Profile, TrtBuild
 from onnxfix.testing import assert_same_outputs, findings, overlay
-from onnxfix.trt.records import Profile, TrtBuild
 from onnxfix_rules.ops.limits.axes import squeeze_over_non_constant_axes
 from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
     _REDUCTIONS,

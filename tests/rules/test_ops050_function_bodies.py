@@ -14,8 +14,8 @@ import pytest
 from onnx import ModelProto, defs, helper, parser
 from onnx_cases import onnx_cases
 
-from onnxfix.engine import Applied
 from onnxfix.model import Model
+from onnxfix.rewrite.engine import Applied
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_same_outputs, findings
 from onnxfix_rules.ops.expansions import _bodies

@@ -1,6 +1,6 @@
 """The logarithm of a softmax, which TensorRT takes of probabilities: OPS087 against the network that it imports.
 
-Each model is imported by the real parser and read back (``onnxfix.trt.lift``): before the fix the network gives
+Each model is imported by the real parser and read back (``onnxfix.tensorrt.lift``): before the fix the network gives
 -inf where ONNX gives a number, and after it the same. No engine is executed.
 """
 
@@ -15,10 +15,10 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from onnxfix import backends
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime import backends
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from support import lifted
 from support.real_tensorrt import REAL, built

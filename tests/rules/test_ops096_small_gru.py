@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import findings, fixed
 

@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
-from onnxfix.backends.reference import evaluator
+from onnxfix.proof.compare import twin
+from onnxfix.proof.compare.tolerance import tolerance_for
+from onnxfix.proof.verdict import CPU_RUNGS
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.backends.reference import evaluator
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import assert_interface_kept, findings, fixed
-from onnxfix.trt.build import attempt
-from onnxfix.verification.compare import twin
-from onnxfix.verification.compare.tolerance import tolerance_for
-from onnxfix.verification.verdict import CPU_RUNGS
 from onnxfix_rules.prc.norms import decomposed_norm_in_float32 as single_rule
 from onnxfix_rules.prc.norms import decomposed_norm_in_half_precision as norm_rule
 from onnxfix_rules.prc.prc002_epsilon_rounds_to_zero import epsilon_rounds_to_zero as epsilon_rule

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.backends.reference import evaluator
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
+from onnxfix.runtime.backends.reference import evaluator
 from onnxfix.testing import fixed
 from support.ort import session
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from onnx import parser
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.engine import fix
+from onnxfix.files.walk import subgraphs
 from onnxfix.model import Model
-from onnxfix.registry import registry
+from onnxfix.rewrite.edits import AddNode, Draft
+from onnxfix.rewrite.engine import fix
+from onnxfix.rewrite.registry import registry
 from onnxfix.targets import target_named
-from onnxfix.walk import subgraphs
 from onnxfix_rules.qdq._common import Workshop
 
 BRANCH = "{name}_branch = {name}s () => (float[N] y) {{ q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }}"

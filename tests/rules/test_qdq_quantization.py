@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.registry import registry
+from onnxfix.inputs.feeds.inputs import make_inputs
+from onnxfix.proof.compare.compare import identical
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import findings, overlay
-from onnxfix.verification.compare.compare import identical
-from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix_rules.qdq._range import bounds_of
 from support import repairs
 from support.models import model as model_of

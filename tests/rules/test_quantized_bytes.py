@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto, parser
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import fixed, overlay
 from onnxfix_rules.ops.limits._quantized import is_quantized
 from support.models import of_opset

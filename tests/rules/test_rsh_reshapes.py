@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.engine import Found
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import Found
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Example, Safety, Severity
 from onnxfix.testing import findings, fixed, graph_difference, model_of, overlay
 from support.ort import session

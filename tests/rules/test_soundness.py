@@ -18,10 +18,10 @@ import onnx
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix import engine
-from onnxfix.pipeline import contract
-from onnxfix.registry import registry
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import registry
 from onnxfix.testing import fixed
+from onnxfix.verbs import contract
 from support import ort
 from support.models import of_opset
 
@@ -521,7 +521,7 @@ class Session:
 
 def reference(model: ModelProto, feed: dict[str, Any]) -> list[Any] | str:
     """Outputs of ONNX's reference evaluator, or what went wrong."""
-    from onnxfix.backends.reference import evaluator
+    from onnxfix.runtime.backends.reference import evaluator
 
     try:
         with np.errstate(all="ignore"):

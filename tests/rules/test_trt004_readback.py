@@ -13,19 +13,19 @@ import pytest
 from onnx import ModelProto
 
 import onnxfix
-from onnxfix import engine
-from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.place import Place
-from onnxfix.registry import Registry, registry
 from onnxfix.report import confirm
 from onnxfix.report.confirm import headline, import_notes
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Finding, Report
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.edits import Draft
+from onnxfix.rewrite.registry import Registry, registry
 from onnxfix.rule import Fix, Match, Safety, rule
-from onnxfix.trt.reading import Misread, Reading
-from onnxfix.trt.records import TrtBuild
+from onnxfix.tensorrt.reading import Misread, Reading
+from onnxfix.tensorrt.records import TrtBuild
 from support import networks
 from support.cli import run
 from support.places import at
@@ -346,7 +346,7 @@ def test_a_fix_that_tensorrt_reads_differently_is_withdrawn(
     one = Registry((default_upper, registry().get("TRT004")), ())
     text = "g (float[4,4] x) => (float[4,4] y) { u = Trilu<upper = 1>(x) y = Abs(u) }"
     path = networks.write(tmp_path / "m.onnx", text)
-    monkeypatch.setattr("onnxfix.pipeline.job.registry", lambda: one)
+    monkeypatch.setattr("onnxfix.verbs.job.registry", lambda: one)
     report = onnxfix.apply(path, tmp_path / "out.onnx", rungs=("contract", "ort-cpu", "trt-network"))
     assert [(item.code, item.place.text) for item in report.withdrawn] == [("BBB001", "u")]
     assert "reads the new model differently: u: Trilu: " in report.withdrawn[0].reason

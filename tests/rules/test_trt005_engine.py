@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from onnxfix import engine
-from onnxfix.registry import registry
+from onnxfix.proof.verdict import Executed, RungResult, Verdict
 from onnxfix.report import confirm
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import AppliedFix, Finding, Report
-from onnxfix.trt.reading import Misread, Place, Reading
-from onnxfix.verification.verdict import Executed, RungResult, Verdict
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import registry
+from onnxfix.tensorrt.reading import Misread, Place, Reading
 from support.places import at
 
 RULES = registry().rules

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from onnxfix.engine import Found, check
-from onnxfix.registry import registry
+from onnxfix.rewrite.engine import Found, check
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import fixed, overlay
 from onnxfix_rules.ops.limits.shapes import FOLLOWED
 from support import ort

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from onnxfix.inputs.feeds.signature import signature
 from onnxfix.shapes import dimnames
-from onnxfix.verification.feeds.signature import signature
 from support import models
 
 SIZES = {"a": 7, "b": 2, "_c": 3}

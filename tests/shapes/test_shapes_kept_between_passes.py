@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from onnxfix import edits as ed
 from onnxfix.errors import EditError
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
+from onnxfix.rewrite import edits as ed
+from onnxfix.rewrite.transaction import Transaction
 from onnxfix.shapes.symbols import constant
-from onnxfix.transaction import Transaction
 from support.lanes import seeds
 from support.shape_oracle import parse
 

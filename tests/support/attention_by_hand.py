@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt.lift import Lifted, kinds
-from onnxfix.trt.lift.emit import Emit
-from onnxfix.trt.lift.network import Layer, Tensor
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.lift import Lifted, kinds
+from onnxfix.tensorrt.lift.emit import Emit
+from onnxfix.tensorrt.lift.network import Layer, Tensor
 from support import lifted
 from support.patience import PATIENCE
 from support.real_tensorrt import RELEASE, older_than

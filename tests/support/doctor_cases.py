@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from onnxfix.examination import facts
-from onnxfix.examination.facts import Facts, TooOld
-from onnxfix.examination.records import Driver, Library, Machine
-from onnxfix.nvidia import Gpu, Missing
-from onnxfix.trt import package
-from onnxfix.trt.package import Choice
+from onnxfix.runtime.nvidia import Gpu, Missing
+from onnxfix.tensorrt import package
+from onnxfix.tensorrt.package import Choice
+from onnxfix.verbs.examination import facts
+from onnxfix.verbs.examination.facts import Facts, TooOld
+from onnxfix.verbs.examination.records import Driver, Library, Machine
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0")
 ADA = Gpu("NVIDIA L4", "8.9")

@@ -15,15 +15,15 @@ from unittest import mock
 
 from onnx import ModelProto
 
-from onnxfix import engine
-from onnxfix.causes import Problem
 from onnxfix.files import lazy, loading, saving, scan
 from onnxfix.files.lazy import NONCE, TOKEN_SIZE, Source
 from onnxfix.model import Model
-from onnxfix.registry import registry
 from onnxfix.report.findings import finding_of
 from onnxfix.report.report import plain
+from onnxfix.rewrite import engine
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
+from onnxfix.runtime.causes import Problem
 from onnxfix.targets import target_named
 
 

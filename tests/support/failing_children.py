@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from onnxfix import forks, sandbox
+from onnxfix.runtime import forks, sandbox
 
 WAYS = ("killed", "raised", "aborted")
 """The kernel kills the process; Python raises MemoryError; C++ throws what nobody catches."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from onnxfix.backends import ort_cuda
+from onnxfix.runtime.backends import ort_cuda
 
 SOURCE = """
 import importlib.machinery, importlib.util, json, os, sys

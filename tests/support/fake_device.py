@@ -1,4 +1,4 @@
-"""A GPU whose memory is the host's and whose clock is a number: what ``backends.trt_latency`` is timed on.
+"""A GPU whose memory is the host's and whose clock is a number: what ``tensorrt.latency`` is timed on.
 
 As on a device, what is put on the stream is done when the stream is synchronized and not before. Each call is in
 ``log``.
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.trt.cudart import CudaError
+from onnxfix.tensorrt.cudart import CudaError
 
 Work = Callable[[], object]
 

@@ -1,7 +1,7 @@
 """Stand-ins for what needs a GPU: engines that are ONNX models, and a CUDA whose device is the host's memory.
 
 No engine of TensorRT is executed by any of it. ``load``, ``run`` and ``drop`` are called in the sandbox in the place
-of ``onnxfix.trt.engine``'s. An engine file is an ONNX model, whose metadata say in JSON under ``fake`` what goes
+of ``onnxfix.tensorrt.engine``'s. An engine file is an ONNX model, whose metadata say in JSON under ``fake`` what goes
 wrong: ``refused`` (to load), ``fails`` (each run, and all later ones of the process), ``dies``, ``hangs``, ``unread``,
 ``unsteady`` (every second time that an engine of this name is loaded, its outputs are those times this number).
 """
@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfix.backends import ort
-from onnxfix.trt import engine as trt_run
-from onnxfix.trt.engine import Ran
-from onnxfix.trt.timing import Latency, compared, timing
+from onnxfix.runtime.backends import ort
+from onnxfix.tensorrt import engine as trt_run
+from onnxfix.tensorrt.engine import Ran
+from onnxfix.tensorrt.timing import Latency, compared, timing
 
 _ENGINES: dict[str, tuple[ort.OrtSession, dict[str, Any]]] = {}
 _RUINED = ""
@@ -262,8 +262,8 @@ def through_the_real_runner(
 ) -> tuple[str, list[Ran], list[str]]:
     """``trt_run`` on Polygraphy's own ``TrtRunner``, whose engine and CUDA are fakes: what loading said, the runs, and
     the engines that are held in the end. For the sandbox."""
-    from onnxfix.trt import engine as trt_run
-    from onnxfix.trt.package import select_for_polygraphy
+    from onnxfix.tensorrt import engine as trt_run
+    from onnxfix.tensorrt.package import select_for_polygraphy
 
     select_for_polygraphy("tensorrt-rtx")
     import polygraphy.backend.trt
@@ -288,8 +288,8 @@ def through_the_real_runner(
 def find_cuda_runtime(path: str, site: str) -> str:
     """What Polygraphy loads for the CUDA runtime when ``trt_run`` loads an engine and pip's packages are in ``site``,
     or why it finds none. What else might be installed is out of its sight."""
-    from onnxfix.trt import engine as trt_run
-    from onnxfix.trt.package import select_for_polygraphy
+    from onnxfix.tensorrt import engine as trt_run
+    from onnxfix.tensorrt.package import select_for_polygraphy
 
     select_for_polygraphy("tensorrt-rtx")
     import polygraphy.backend.trt
@@ -320,7 +320,7 @@ def sizes_of_types() -> dict[str, float | None]:
     return {name: getattr(kind, "itemsize", None) for name, kind in trt.DataType.__members__.items()}
 
 
-#: What ``backends.trt_latency`` asks of TensorRT-RTX, by class.
+#: What ``tensorrt.latency`` asks of TensorRT-RTX, by class.
 USED = {
     "CudaGraphStrategy": ["WHOLE_GRAPH_CAPTURE"],
     "DynamicShapesKernelSpecializationStrategy": ["EAGER"],

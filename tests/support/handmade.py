@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt import lift
-from onnxfix.trt.lift import Lifted
-from onnxfix.trt.log import logger_of
-from onnxfix.trt.package import load
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.lift import Lifted
+from onnxfix.tensorrt.log import logger_of
+from onnxfix.tensorrt.package import load
 from support import lifted
 from support.patience import PATIENCE
 

@@ -1,4 +1,4 @@
-"""Models lifted by the real TensorRT-RTX and run beside the original, for the tests of ``backends/lift``."""
+"""Models lifted by the real TensorRT-RTX and run beside the original, for the tests of ``tensorrt/lift``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from onnxfix import backends
-from onnxfix.sandbox import Worker
-from onnxfix.trt import lift
-from onnxfix.trt.lift import Lifted
+from onnxfix.runtime import backends
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.lift import Lifted
 from support.models import of_opset
 
 Feed = dict[str, Any]

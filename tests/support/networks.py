@@ -11,16 +11,16 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto
 
-from onnxfix.sandbox import Worker, shared
-from onnxfix.trt.lift.records import Lifted, NetTensor
-from onnxfix.trt.lift.types import ONNX_TYPES
-from onnxfix.trt.package import Choice
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.ladder import verify
-from onnxfix.verification.readback import network as trt_network
-from onnxfix.verification.readback import read
-from onnxfix.verification.rungs.builder import Builder
-from onnxfix.verification.verdict import RungResult
+from onnxfix.proof.ladder import verify
+from onnxfix.proof.readback import network as trt_network
+from onnxfix.proof.readback import read
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.verdict import RungResult
+from onnxfix.runtime.sandbox import Worker, shared
+from onnxfix.tensorrt.lift.records import Lifted, NetTensor
+from onnxfix.tensorrt.lift.types import ONNX_TYPES
+from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.records import TrtOptions
 from support.models import model, write
 
 _NATIVE = {elem: name for name, elem in ONNX_TYPES.items()}

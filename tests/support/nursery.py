@@ -1,11 +1,11 @@
 """Children for tests, forked by a process that has numpy, onnx and ONNX Runtime: a new one spends a fifth of a second
 on importing them, a fork of this process a tenth on its pages, and the tests make two thousand.
 
-``sandbox`` gets a child that differs from ``python -m onnxfix._child`` in one thing, what it has imported; a command
-forks such children, too (``onnxfix.spares``). It belongs to this process, as a new one does: the process that forks it
-ends at once, and this one inherits it. Where a test sets variables or paths for its children they are new processes,
-and so they are where it uses the fixture ``new_children``. Functions that would run in a fork of this process run in
-such children, too, unless the test changes what they do (``monkeypatch``).
+``sandbox`` gets a child that differs from ``python -m onnxfix.runtime._child`` in one thing, what it has imported; a
+command forks such children, too (``runtime.prefork``). It belongs to this process, as a new one does: the process that
+forks it ends at once, and this one inherits it. Where a test sets variables or paths for its children they are new
+processes, and so they are where it uses the fixture ``new_children``. Functions that would run in a fork of this
+process run in such children, too, unless the test changes what they do (``monkeypatch``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from onnxfix import forks, sandbox, spares
+from onnxfix.runtime import forks, prefork, sandbox
 
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: orphans among this process's descendants become its children."""
@@ -61,14 +61,14 @@ class Nursery:
             )
         self.lock = threading.Lock()
 
-    def child(self) -> spares.Spare:
+    def child(self) -> prefork.Spare:
         """A new child, which waits for its start frame.
 
         Raises:
             OSError: no process can be made.
         """
         with self.lock:
-            return spares.connected(self._forked)
+            return prefork.connected(self._forked)
 
     def _forked(self, ends: Sequence[int]) -> int:
         """Have the child forked, with these ends as descriptors 0 to 2. Returns its process id."""
@@ -107,7 +107,7 @@ def remember() -> None:
     Here.usual = circumstances(os.environ)
 
 
-def started(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | spares.Spare:
+def started(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | prefork.Spare:
     """In the place of ``sandbox._started``."""
     nursery = Here.nursery
     if nursery is None or nursery.owner != os.getpid():
@@ -153,7 +153,7 @@ def _orphan(parent: int, ends: list[int], told: tuple[int, int]) -> NoReturn:
         if pid == 0:
             while os.getppid() != parent:
                 time.sleep(0.0005)
-            spares.become_child(parent, ends, mask)
+            prefork.become_child(parent, ends, mask)
         os.write(told[1], json.dumps(pid).encode())
     finally:
         os._exit(0)
@@ -164,7 +164,7 @@ def main() -> None:
     import numpy  # noqa: F401
     import onnxruntime  # noqa: F401
 
-    import onnxfix.verification.ladder  # noqa: F401
+    import onnxfix.proof.ladder  # noqa: F401
 
     gc.freeze()
     gc.disable()

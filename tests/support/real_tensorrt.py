@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt.build import attempt
-from onnxfix.trt.records import TrtBuild
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.records import TrtBuild
 from support.patience import PATIENCE
 
 INSTALLED = all(importlib.util.find_spec(name) is not None for name in ("tensorrt_rtx", "polygraphy"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from onnxfix.engine import FixRun
+from onnxfix.rewrite.engine import FixRun
 from onnxfix.rule import Rule, Safety
 from onnxfix.testing import assert_interface_kept, fixed
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from onnxfix.causes import Problem
 from onnxfix.place import Place
+from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.findings import Finding, Suppressed
 from onnxfix.report.report import AppliedFix, Report, StepDone, Withdrawn
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.runtime.causes import Problem
 
 #: A name that would end a command, a cell, an element, a code span or a line, or make a link, a mention or an image.
 EVIL = "a|b`c`]]>\n::error::x%\r<b>&\x1b[31m @you #1 ![i](http://h/)\u202e,:\ud800\uffff"

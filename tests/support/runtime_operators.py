@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, helper
 
-from onnxfix.registry import registry
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, fixed
 from support.models import of_opset

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.signature import signature
+from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.signature import signature
 from support import models
 from support.ort import session
 

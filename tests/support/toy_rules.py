@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.registry import Registry
+from onnxfix.rewrite.edits import Draft
+from onnxfix.rewrite.registry import Registry
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
 
 
 def use(monkeypatch: pytest.MonkeyPatch, rules: Sequence[Rule]) -> None:
-    monkeypatch.setattr("onnxfix.pipeline.job.registry", lambda: Registry(tuple(rules), ()))
+    monkeypatch.setattr("onnxfix.verbs.job.registry", lambda: Registry(tuple(rules), ()))
 
 
 def swap(node: Node, op_type: str, safety: Safety = Safety.EXACT) -> Match:

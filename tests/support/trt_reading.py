@@ -1,6 +1,6 @@
 """What the real TensorRT-RTX reads of a model: the interface of its network, and what that network computes.
 
-The network is read back as an ONNX model (``onnxfix.trt.lift``), which ONNX Runtime executes. No engine is built.
+The network is read back as an ONNX model (``onnxfix.tensorrt.lift``), which ONNX Runtime executes. No engine is built.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from onnxfix import backends
-from onnxfix.replies import accept
-from onnxfix.sandbox import Worker
-from onnxfix.trt import lift
-from onnxfix.trt.log import logger_of
-from onnxfix.trt.package import load
+from onnxfix.runtime import backends
+from onnxfix.runtime.replies import accept
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.log import logger_of
+from onnxfix.tensorrt.package import load
 from support.patience import PATIENCE
 
 Array = np.ndarray[Any, Any]

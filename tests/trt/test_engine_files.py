@@ -15,12 +15,12 @@ import pytest
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic
 from onnxfix.files.atomic import Temporary
-from onnxfix.sandbox import Worker
-from onnxfix.trt import files
-from onnxfix.trt.build import attempt
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.ladder import verify
-from onnxfix.verification.rungs.builder import Builder
+from onnxfix.proof.ladder import verify
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import files
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.records import TrtOptions
 from support.models import write
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -133,7 +133,7 @@ def real_timing_cache(path: str) -> str:
     """In the sandbox: what becomes of the file with NVIDIA's own module."""
     import tensorrt_rtx as trt
 
-    from onnxfix.trt.log import logger_of
+    from onnxfix.tensorrt.log import logger_of
 
     log, ear = logger_of(trt)
     config = trt.Builder(log).create_builder_config()

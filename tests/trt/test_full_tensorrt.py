@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt import lift
-from onnxfix.trt.build import attempt
-from onnxfix.verification.readback.weights import compare
+from onnxfix.proof.readback.weights import compare
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.build import attempt
 from support import fake_tensorrt
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL

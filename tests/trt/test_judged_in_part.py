@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.verdict import RungResult
+from onnxfix.proof.verdict import RungResult
+from onnxfix.tensorrt.records import TrtOptions
 from support.cli import run
 from support.models import model, write
 from support.paths import FIXTURES

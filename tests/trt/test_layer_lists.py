@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from onnxfix.trt import layers, messages
-from onnxfix.trt.layer_records import (
+from onnxfix.tensorrt import layers, messages
+from onnxfix.tensorrt.layer_records import (
     Autotuning,
     Candidate,
     EngineLayer,
     LayerTensor,
 )
-from onnxfix.trt.log import BuildLog, MessageLog
+from onnxfix.tensorrt.log import BuildLog, MessageLog
 
 LOGS = sorted(Path(__file__).with_name("logs").glob("*.json"))
 RECORDED = pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)

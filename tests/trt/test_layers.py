@@ -13,18 +13,18 @@ import pytest
 from onnxfix.files import loading
 from onnxfix.model import Model
 from onnxfix.place import Place
-from onnxfix.sandbox import Outcome, Worker
-from onnxfix.trt import layers as layers_module
-from onnxfix.trt.layer_records import (
+from onnxfix.runtime.sandbox import Outcome, Worker
+from onnxfix.tensorrt import layers as layers_module
+from onnxfix.tensorrt.layer_records import (
     EngineLayer,
     ImportedLayer,
     LayerTable,
     LayerTensor,
     NodeLayers,
 )
-from onnxfix.trt.layers import attempt, differing, imported, layers_by_node, table
-from onnxfix.trt.places import Places
-from onnxfix.trt.records import TrtBuild
+from onnxfix.tensorrt.layers import attempt, differing, imported, layers_by_node, table
+from onnxfix.tensorrt.places import Places
+from onnxfix.tensorrt.records import TrtBuild
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -218,7 +218,7 @@ def listening() -> bool:
     """In the sandbox: whether its log is still read for layers."""
     import tensorrt_rtx as trt  # lazy: only in the sandbox
 
-    from onnxfix.trt.log import logger_of  # lazy: only in the sandbox
+    from onnxfix.tensorrt.log import logger_of  # lazy: only in the sandbox
 
     return logger_of(trt)[1].detail is not None
 

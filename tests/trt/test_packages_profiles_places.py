@@ -13,13 +13,13 @@ import onnx
 import pytest
 
 from onnxfix.errors import UsageError
-from onnxfix.nvidia import Gpu, Missing
-from onnxfix.trt import package as trt_package
-from onnxfix.trt.build import build
-from onnxfix.trt.package import Choice, choose
-from onnxfix.trt.places import Layers, Places
-from onnxfix.trt.profiles import NetInput, candidates, evaluate
-from onnxfix.trt.records import Profile
+from onnxfix.runtime.nvidia import Gpu, Missing
+from onnxfix.tensorrt import package as trt_package
+from onnxfix.tensorrt.build import build
+from onnxfix.tensorrt.package import Choice, choose
+from onnxfix.tensorrt.places import Layers, Places
+from onnxfix.tensorrt.profiles import NetInput, candidates, evaluate
+from onnxfix.tensorrt.records import Profile
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 

@@ -11,12 +11,12 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix import nvidia
 from onnxfix.place import Place
-from onnxfix.sandbox import Outcome, Worker
-from onnxfix.trt.build import attempt
-from onnxfix.trt.profiles import BASE
-from onnxfix.trt.records import Profile, TrtBuild
+from onnxfix.runtime import nvidia
+from onnxfix.runtime.sandbox import Outcome, Worker
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.profiles import BASE
+from onnxfix.tensorrt.records import Profile, TrtBuild
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL, older_than, since
 from support.refused_models import CASES, FOLDER, HEADER, MAKE
@@ -271,7 +271,7 @@ def test_without_a_gpu_the_real_modules_end_in_an_error(worker: Worker, tmp_path
     feeds = [{"x": np.zeros(2, np.float32)}]
     with Worker() as other:
         outcome = other.call(
-            "onnxfix.trt.engine:run",
+            "onnxfix.tensorrt.engine:run",
             timeout=PATIENCE,
             engine=str(engine),
             feeds=feeds,

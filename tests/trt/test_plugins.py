@@ -10,11 +10,11 @@ import pytest
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Worker
-from onnxfix.trt.log import PLUGINS, register_plugins
-from onnxfix.trt.package import Choice
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.rungs.builder import Builder
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.log import PLUGINS, register_plugins
+from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.records import TrtOptions
 from support.cli import run
 from support.models import write
 from support.real_tensorrt import REAL
@@ -57,7 +57,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def choose(options: TrtOptions) -> Builder:
         return Builder(Choice("tensorrt-rtx", "1.7.1", "8.9", served=("Twice",)), options, Worker())
 
-    monkeypatch.setattr("onnxfix.verification.asking.require_tensorrt", choose)
+    monkeypatch.setattr("onnxfix.proof.asking.require_tensorrt", choose)
     path = tmp_path / "own.so"
     path.write_text("kept")
     return path

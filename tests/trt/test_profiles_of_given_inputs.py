@@ -14,18 +14,18 @@ from typer.testing import CliRunner
 
 from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Outcome, Worker
-from onnxfix.trt import build as tensorrt
-from onnxfix.trt import profiles as trt_profiles
-from onnxfix.trt.build import attempt
-from onnxfix.trt.records import Profile, TrtOptions
-from onnxfix.verification.feeds.profiles import bound_profile, chosen_profiles, of_one_rank, symbols_of
-from onnxfix.verification.feeds.signature import Signature, signature
-from onnxfix.verification.ladder import verify
-from onnxfix.verification.rungs import batch_sweep
-from onnxfix.verification.rungs.builder import Builder
-from onnxfix.verification.rungs.trials import Trial, profiles
-from onnxfix.verification.verdict import RungResult
+from onnxfix.inputs.feeds.profiles import bound_profile, chosen_profiles, of_one_rank, symbols_of
+from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.proof.ladder import verify
+from onnxfix.proof.rungs import batch_sweep
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.rungs.trials import Trial, profiles
+from onnxfix.proof.verdict import RungResult
+from onnxfix.runtime.sandbox import Outcome, Worker
+from onnxfix.tensorrt import build as tensorrt
+from onnxfix.tensorrt import profiles as trt_profiles
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.records import Profile, TrtOptions
 from support.models import write
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL

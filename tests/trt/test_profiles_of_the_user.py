@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Worker
-from onnxfix.trt.records import Profile, TrtOptions
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.profiles import given_profiles, symbols_of
-from onnxfix.verification.feeds.signature import Signature, signature
-from onnxfix.verification.ladder import verify
-from onnxfix.verification.verdict import RungResult
+from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.profiles import given_profiles, symbols_of
+from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.proof.ladder import verify
+from onnxfix.proof.verdict import RungResult
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.records import Profile, TrtOptions
 from support.models import write
 from support.real_tensorrt import REAL
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Worker
-from onnxfix.trt.layer_records import Autotuning, Candidate
-from onnxfix.trt.layers import attempt
-from onnxfix.trt.tactics import Editor, Entry, Tactics, load_file
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.layer_records import Autotuning, Candidate
+from onnxfix.tensorrt.layers import attempt
+from onnxfix.tensorrt.tactics import Editor, Entry, Tactics, load_file
 from support import fake_tactics
 from support.fake_tactics import Config, module
 from support.paths import FIXTURES

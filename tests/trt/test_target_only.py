@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import onnxfix
-from onnxfix.registry import registry
+from onnxfix.proof.rungs.build import judge
+from onnxfix.proof.rungs.builder import Builder
 from onnxfix.report import confirm
-from onnxfix.sandbox import Worker
-from onnxfix.trt.package import Choice
-from onnxfix.trt.records import Issue, TargetOnly, TrtBuild, TrtOptions
-from onnxfix.verification.rungs.build import judge
-from onnxfix.verification.rungs.builder import Builder
+from onnxfix.rewrite.registry import registry
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.records import Issue, TargetOnly, TrtBuild, TrtOptions
 from support.models import write
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL

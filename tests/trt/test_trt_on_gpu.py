@@ -19,13 +19,13 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt import build as tensorrt
-from onnxfix.trt import engine as trt_run
-from onnxfix.trt import package as trt_package
-from onnxfix.trt import trial as trt_trial
-from onnxfix.trt.engine import Ran
-from onnxfix.trt.timing import Latency
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import build as tensorrt
+from onnxfix.tensorrt import engine as trt_run
+from onnxfix.tensorrt import package as trt_package
+from onnxfix.tensorrt import trial as trt_trial
+from onnxfix.tensorrt.engine import Ran
+from onnxfix.tensorrt.timing import Latency
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.gpu
@@ -71,7 +71,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     if not packages or importlib.util.find_spec("polygraphy") is None:
         pytest.skip("no TensorRT with Polygraphy is installed: pip install 'onnxfix[tensorrt-rtx]'")
     with Worker(variables=VARIABLES) as builder, Worker(variables=VARIABLES) as runner:
-        cards = builder.call("onnxfix.nvidia:gpus", timeout=PATIENCE).value
+        cards = builder.call("onnxfix.runtime.nvidia:gpus", timeout=PATIENCE).value
         if not cards:
             pytest.skip("no NVIDIA GPU found, so no engine can be executed")
         chosen = builder.call(f"{trt_package.__name__}:choose", timeout=PATIENCE).value
@@ -180,7 +180,7 @@ def test_graphs_are_no_slower_than_streams(machine: Machine, tmp_path: Path) -> 
 
 def streamed(paths: dict[str, str], feed: dict[str, Any], package: str) -> Latency:
     """In the sandbox: ``trt_run.latency`` where nobody captures."""
-    from onnxfix.trt import latency
+    from onnxfix.tensorrt import latency
 
     real = latency.Placed.launcher
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt import lift
-from onnxfix.trt.lift.network import read_dims, read_word
-from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.ladder import verify
+from onnxfix.proof.ladder import verify
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.lift.network import read_dims, read_word
+from onnxfix.tensorrt.records import TrtOptions
 from support import handmade
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL

@@ -18,9 +18,9 @@ from onnxfix.report.report import Report
 from onnxfix.report.summary import Change, RungFact
 
 if TYPE_CHECKING:
-    from onnxfix.verification.compare.compare import Metrics
-    from onnxfix.verification.compare.decades import ErrorHistogram
-    from onnxfix.verification.verdict import FeedResult, RungResult
+    from onnxfix.proof.compare.compare import Metrics
+    from onnxfix.proof.compare.decades import ErrorHistogram
+    from onnxfix.proof.verdict import FeedResult, RungResult
 
 STATUSES = {"passed": "good", "failed": "bad", "broke": "bad", "skipped": "none"}
 """The chips of checks."""
@@ -68,7 +68,7 @@ def _check_row(check: RungResult | None, fact: RungFact | None, name: str) -> tu
         agreements = {"identical": "bit-identical", "within": f"within {fact.tolerance or 'tolerance'}"}
         different = any(feed.status == "different" for feed in check.feeds)
         values = "different" if different else agreements.get(fact.agreement, ui.DASH)
-        from onnxfix.verification.compare.compare import largest  # lazy: start-up
+        from onnxfix.proof.compare.compare import largest  # lazy: start-up
 
         worst = largest(metric for feed in check.feeds for metric in feed.metrics)
         error = "0" if fact.agreement else ui.DASH

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from onnxfix import system
 from onnxfix.report.render.words import counted
+from onnxfix.runtime import system
 
 if TYPE_CHECKING:
-    from onnxfix.pipeline.intake import Intake, Way
-    from onnxfix.pipeline.stopped import Stopped
-    from onnxfix.sizes.ranges import Range
-    from onnxfix.trt.reading import Reading
-    from onnxfix.trt.records import Profile, Triple, TrtBuild
+    from onnxfix.inputs.sizes.ranges import Range
+    from onnxfix.tensorrt.reading import Reading
+    from onnxfix.tensorrt.records import Profile, Triple, TrtBuild
+    from onnxfix.verbs.intake import Intake, Way
+    from onnxfix.verbs.stopped import Stopped
 
 
 def build_lines(builds: Sequence[TrtBuild]) -> Iterator[str]:

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onnxfix.difference.records import Detail, ModelChange, ModelDifference
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import plain
+from onnxfix.verbs.difference.records import Detail, ModelChange, ModelDifference
 
 if TYPE_CHECKING:
-    from onnxfix.pipeline.viewing import View
+    from onnxfix.verbs.viewing import View
 
 _SIGNS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow")}
 _CONSTANTS = ("constant", "initializer")

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from onnxfix.confinement import InForce
-from onnxfix.examination import Examination
-from onnxfix.examination.records import Library, Machine
-from onnxfix.packs import Pack
 from onnxfix.report.render import ui
 from onnxfix.report.render.lines import Line
 from onnxfix.report.render.terminal import section_lines
-from onnxfix.system import Lack
+from onnxfix.rewrite.packs import Pack
+from onnxfix.runtime.confinement import InForce
+from onnxfix.runtime.system import Lack
+from onnxfix.verbs.examination import Examination
+from onnxfix.verbs.examination.records import Library, Machine
 
 _LACKS = {
     Lack.FORK: "Processes cannot be forked: a check that may crash starts a fresh Python, which takes longer.",

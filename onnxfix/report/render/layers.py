@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from onnxfix.report.render import ui
 
 if TYPE_CHECKING:
+    from onnxfix.proof.rungs.builds import Builds, BuiltEngine
     from onnxfix.report.layers import LayerReport
-    from onnxfix.trt.layer_records import Fate, LayerTable, NodeLayers
-    from onnxfix.verification.rungs.builds import Builds, BuiltEngine
+    from onnxfix.tensorrt.layer_records import Fate, LayerTable, NodeLayers
 
 _WIDEST = 44
 """Characters of a name, or a list of names, in the table."""

@@ -76,7 +76,7 @@ class Steps:
                 self._timer.cancel()
                 self._timer = None
             if self._progress is not None:
-                from onnxfix import sandbox  # lazy: start-up
+                from onnxfix.runtime import sandbox  # lazy: start-up
 
                 sandbox.WATCHERS.remove(self.watch)
                 self._progress.stop()  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ class Steps:
             TimeElapsedColumn,
         )
 
-        from onnxfix import sandbox  # lazy: start-up
+        from onnxfix.runtime import sandbox  # lazy: start-up
 
         with self._lock:
             if self._timer is not threading.current_thread():

@@ -10,11 +10,11 @@ from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.words import counted, percent
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, TrtFact
-from onnxfix.system import quoted_path
+from onnxfix.runtime.system import quoted_path
 
 if TYPE_CHECKING:
-    from onnxfix.trt.timing import Latency
-    from onnxfix.verification.verdict import RungResult
+    from onnxfix.proof.verdict import RungResult
+    from onnxfix.tensorrt.timing import Latency
 
 PLEASE_REPORT = "a bug in onnxfix, please report it"
 """Added to every check that broke, whatever the reason."""
@@ -114,7 +114,7 @@ def proof_lines(report: Report) -> Iterator[Line]:
 
 def _other_outputs(check: RungResult) -> Iterator[Line]:
     """A line for each output that differs on the feed that failed, but the first, which the check's reason is about."""
-    from onnxfix.verification.compare.compare import difference, different  # lazy: start-up
+    from onnxfix.proof.compare.compare import difference, different  # lazy: start-up
 
     feed = next((one for one in check.feeds if one.status == "different"), None)
     for metric in different(feed.metrics)[1:] if feed is not None else ():
@@ -176,7 +176,7 @@ def _how(fact: RungFact) -> str:
 
 def tensorrt_line(fact: TrtFact) -> Line:
     """Which TensorRT judged, and what it made of the result; failures have lines of their own."""
-    from onnxfix.trt.package import product  # lazy: start-up
+    from onnxfix.tensorrt.package import product  # lazy: start-up
 
     did = [_BUILT.get(fact.builds[-1], "gave no result")] if fact.builds else []
     if fact.reads and fact.reads[-1] == "agrees":

@@ -13,8 +13,8 @@ from onnxfix.reduction.records import Reduction
 from onnxfix.report.render import ui
 from onnxfix.report.render.proof import PLEASE_REPORT
 from onnxfix.report.render.words import counted
-from onnxfix.trt.lift.records import Lifted
-from onnxfix.trt.package import product
+from onnxfix.tensorrt.lift.records import Lifted
+from onnxfix.tensorrt.package import product
 
 # ------------------------------------------------------------------------------------------------- mixed precision
 

@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from onnxfix._version import __version__
 from onnxfix.place import Place
-from onnxfix.registry import registry
 from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
 from onnxfix.report.render.stream import escaped
 from onnxfix.report.report import Report
+from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -11,8 +11,8 @@ import re
 import sys
 from typing import TextIO
 
-from onnxfix import system
 from onnxfix.errors import OnnxfixError, decoded
+from onnxfix.runtime import system
 
 LONGEST = 1000
 """Characters of one name or message that text output shows; JSON holds all of them."""

@@ -298,7 +298,7 @@ duplicate_node_name.examples = [
 
 
 if TYPE_CHECKING:
-    from onnxfix.verification.validity import Checked
+    from onnxfix.proof.validity import Checked
 
 
 @rule("GRA013", per="validity", severity=Severity.WARNING)
@@ -328,7 +328,7 @@ def invalid_original(original: Checked, fixed: Checked) -> Iterator[Match]:
     - `onnx.checker.check_model` and its `full_check`: https://onnx.ai/onnx/api/checker.html
     - What a valid model is: https://onnx.ai/onnx/repo-docs/IR.html
     """
-    from onnxfix.verification.validity import invalid  # lazy: start-up
+    from onnxfix.proof.validity import invalid  # lazy: start-up
 
     if original.complaint:
         sorted_only = original.unsorted and not fixed.complaint

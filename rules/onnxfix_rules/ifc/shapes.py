@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import onnx
 from onnx import ModelProto
 
+from onnxfix.inputs.sizes.demands import Demand, Kind, Term
+from onnxfix.inputs.sizes.operators import demanded
 from onnxfix.rule import Dim, Flagged, Match, Model, Node, Severity, Silent, is_read, rule
 from onnxfix.shapes import dimnames
-from onnxfix.sizes.demands import Demand, Kind, Term
-from onnxfix.sizes.operators import demanded
 
 
 @rule("IFC001", per="model", severity=Severity.ERROR, hazards=[48])

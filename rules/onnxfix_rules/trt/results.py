@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxfix.rule import Match, Place, Severity, rule
-from onnxfix.trt.reading import Misread, Reading
-from onnxfix.trt.records import Issue, TargetOnly, TrtBuild
+from onnxfix.tensorrt.reading import Misread, Reading
+from onnxfix.tensorrt.records import Issue, TargetOnly, TrtBuild
 
 #: Rules about operators without an importer. The first covers every operator; the others take precedence.
 _OPERATORS = (
@@ -331,7 +331,7 @@ def _layers(one: Misread) -> str:
 
 
 if TYPE_CHECKING:
-    from onnxfix.verification.verdict import Executed
+    from onnxfix.proof.verdict import Executed
 
 _HALF_PRECISION = tuple(f"PRC00{number}" for number in (1, 2, 3, 5, 6, 7, 8, 9))
 
@@ -370,7 +370,7 @@ def engine_differs(executed: Executed) -> Iterator[Match]:
 
 
 if TYPE_CHECKING:
-    from onnxfix.verification.verdict import Executed
+    from onnxfix.proof.verdict import Executed
 
 
 @rule("TRT006", per="execution", severity=Severity.ERROR)

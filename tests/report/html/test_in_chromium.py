@@ -11,12 +11,12 @@ import pytest
 
 from onnxfix.diagnosis.records import DepthError, Diagnosis, Histogram, OutputComparison
 from onnxfix.options import RunOptions, Verification
-from onnxfix.pipeline.applying import apply
 from onnxfix.place import Place
+from onnxfix.proof.compare.decades import ErrorHistogram
 from onnxfix.report.neighborhood import Box, Neighborhood, Picture, Wire
 from onnxfix.report.render.html import render_html
 from onnxfix.report.report import Finding, Report
-from onnxfix.verification.compare.decades import ErrorHistogram
+from onnxfix.verbs.applying import apply
 from support.chromium import ABSENT, PROGRAM, Page, browser
 from support.paths import ROOT
 

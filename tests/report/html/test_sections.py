@@ -8,17 +8,17 @@ from html import unescape
 
 import pytest
 
-from onnxfix.causes import Problem
 from onnxfix.place import Place
+from onnxfix.proof.compare.compare import Metrics
+from onnxfix.proof.compare.decades import ErrorHistogram
+from onnxfix.proof.verdict import Executed, FeedResult, RungResult, Verdict
 from onnxfix.report.findings import Suppressed, Vanished
 from onnxfix.report.render.html import render_html
 from onnxfix.report.report import AppliedFix, Finding, Fixed, NodeCounts, Report, StepDone, Withdrawn
-from onnxfix.trt.reading import Reading
-from onnxfix.trt.records import Issue, TrtBuild
-from onnxfix.trt.timing import Latency, Timing
-from onnxfix.verification.compare.compare import Metrics
-from onnxfix.verification.compare.decades import ErrorHistogram
-from onnxfix.verification.verdict import Executed, FeedResult, RungResult, Verdict
+from onnxfix.runtime.causes import Problem
+from onnxfix.tensorrt.reading import Reading
+from onnxfix.tensorrt.records import Issue, TrtBuild
+from onnxfix.tensorrt.timing import Latency, Timing
 
 
 def words(page: str, ident: str) -> str:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support import lifted
 from support.attention_by_hand import (
     DTYPES,

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt.lift.network import Unliftable
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.lift.network import Unliftable
 from support.attention_by_hand import (
     NHD,
     attention,

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt.lift.network import Unliftable
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.lift.network import Unliftable
 from support import lifted
 from support.attention_by_hand import (
     DTYPES,

@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxfix
-from onnxfix.pipeline import lifting
 from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.results import GAPS
-from onnxfix.trt.lift.records import Gap, Lifted, NetTensor
+from onnxfix.tensorrt.lift.records import Gap, Lifted, NetTensor
+from onnxfix.verbs import lifting
 from support import lifted
 from support.cli import run
 from support.paths import ROOT

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support import lifted
 from support.real_tensorrt import REAL, older_than
 

@@ -11,13 +11,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxfix
-from onnxfix.sandbox import Worker
-from onnxfix.trt import build, lift
-from onnxfix.trt.build import attempt
-from onnxfix.trt.lift import Lifted
-from onnxfix.trt.log import logger_of
-from onnxfix.trt.package import load
-from onnxfix.trt.records import Issue, TrtBuild
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import build, lift
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.lift import Lifted
+from onnxfix.tensorrt.log import logger_of
+from onnxfix.tensorrt.package import load
+from onnxfix.tensorrt.records import Issue, TrtBuild
 from support import lifted
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt.lift import Lifted
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.lift import Lifted
 from support import handmade, lifted
 from support.real_tensorrt import REAL
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support import handmade, lifted
 from support.real_tensorrt import REAL, since
 

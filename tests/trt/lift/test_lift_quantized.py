@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support import lifted
 from support.real_tensorrt import REAL, since, within
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support import lifted
 from support.lifted import Feed
 from support.real_tensorrt import REAL

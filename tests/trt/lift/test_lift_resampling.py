@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support import lifted
 from support.one_layer import RANDOM, close, hand, image, outputs
 from support.real_tensorrt import REAL, RELEASE, older_than, since

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker
 from support import lifted
 from support.one_layer import RANDOM, close, hand, image, outputs, short
 from support.real_tensorrt import REAL

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from onnxfix.trt.lift import kinds
-from onnxfix.trt.lift.emit import Emit
-from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
+from onnxfix.tensorrt.lift import kinds
+from onnxfix.tensorrt.lift.emit import Emit
+from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
 
 CORE = object()
 #: Where a plugin's class comes from, and the enumeration beside it.

@@ -12,10 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfix.sandbox import Worker
-from onnxfix.trt.lift import weights
-from onnxfix.trt.lift.network import Unliftable
-from onnxfix.trt.lift.types import ONNX_TYPES, numpy_type
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.lift import weights
+from onnxfix.tensorrt.lift.network import Unliftable
+from onnxfix.tensorrt.lift.types import ONNX_TYPES, numpy_type
 from support import lifted
 from support.real_tensorrt import REAL
 

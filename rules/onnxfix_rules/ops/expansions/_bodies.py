@@ -18,10 +18,9 @@ from onnx import (
     shape_inference,
 )
 
-from onnxfix import walk
-from onnxfix.files import lazy
-from onnxfix.forks import forked
+from onnxfix.files import lazy, walk
 from onnxfix.rule import AddNode, Draft, Edit, Node, Safety, Value, defined, least_inputs
+from onnxfix.runtime.forks import forked
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops import _nested
 from onnxfix_rules.ops._nested import flat, rename

@@ -1,0 +1,351 @@
+"""Which shapes to verify at, and with which kind of data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxfix.errors import UsageError
+from onnxfix.inputs.feeds.inputs import Kind, make_inputs, shape_of
+from onnxfix.inputs.feeds.signature import FLOATS, Assignment, Input, Signature
+
+#: Distinct sizes, so that a mix-up of two dimensions shows. They repeat: thirty symbols must not make huge tensors.
+_MIXED = (3, 5, 7, 4, 6)
+#: Sizes for dimensions that a model wants larger (an image, a window), tried in this order.
+_GROWN = (4, 8, 16, 32, 64, 128, 224)
+#: The same for signals: inputs of which one dimension behind the leading one is free.
+_LONG = (512, 2048, 8192, 32768)
+_NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
+_SHAPE = re.compile(rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|(?=,|$)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One test: sizes for the symbols, a kind of data and a seed. ``override`` feeds the inputs with defaults; ``gain``
+    and ``turn`` are those of ``make_inputs``. ``last`` is the kind of the last item of the batch, where it is another
+    one; ``has_batch`` says which models have a batch."""
+
+    assignment: Assignment
+    kind: Kind
+    seed: int
+    override: bool = False
+    gain: float = 1.0
+    turn: int = 0
+    last: Kind | None = None
+
+    @property
+    def label(self) -> str:
+        """For people: ``batch=2, seq=3; normal values; seed 1``."""
+        sizes = sizes_in_words(self.assignment)
+        more = "; defaults overridden" if self.override else ""
+        times = f" times {self.gain:.3g}" if self.gain != 1.0 else ""
+        last = f", {self.last} ones in the batch's last item" if self.last is not None else ""
+        return f"{sizes + '; ' if sizes else ''}{self.kind} values{times}{last}; seed {self.seed}{more}"
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """All kinds of data that it has."""
+        return (self.kind,) if self.last is None else (self.kind, self.last)
+
+    def values(self, known: Signature) -> dict[str, Any]:
+        """The inputs of a model. Raises UsageError where none can be made, and MemoryError."""
+        made = make_inputs(
+            known,
+            self.assignment,
+            self.seed,
+            kind=self.kind,
+            override=self.override,
+            gain=self.gain,
+            turn=self.turn,
+        )
+        if self.last is None:
+            return made
+        other = make_inputs(known, self.assignment, self.seed, kind=self.last)
+        return {name: np.concatenate([value[:-1], other[name][-1:]]) for name, value in made.items()}
+
+
+def sizes_in_words(sizes: Mapping[str, int]) -> str:
+    """For people: ``batch=2, seq=3``."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def size(value: Any) -> int:
+    """Elements of an input's value; the tensors of a sequence may have different shapes."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(size, value))
+    return 0 if value is None else int(np.size(value))
+
+
+def elements(known: Signature, assignment: Assignment) -> int:
+    """How many elements all inputs have under an assignment."""
+    sizes = ([known.size(dim, assignment) or 2 for dim in one.dims or ()] for one in known.inputs)
+    return sum(math.prod(shape) for shape in sizes)
+
+
+def parse_shapes(
+    specs: Sequence[str] | str | Mapping[str, Sequence[int]], names: Sequence[str], *, signed: bool = False
+) -> dict[str, tuple[int, ...]]:
+    """Read shapes of inputs: ``x:[1,3]``, ``x:1,3``, ``x:1x3``, one or several in a text, separated by commas. A
+    mapping has them already.
+
+    ``names`` are the model's inputs; a name may itself hold a colon. ``x:[]`` and ``x:`` are scalars. ``signed``
+    allows negative numbers: the text may hold values.
+    Raises UsageError for an unknown input, one given twice, or a text that is no shape.
+    """
+    if isinstance(specs, Mapping):
+        return {name: tuple(shape) for name, shape in specs.items()}
+    found: dict[str, tuple[int, ...]] = {}
+    for spec in [specs] if isinstance(specs, str) else specs:
+        pairs = _match(spec.strip(), 0, sorted(names, key=len, reverse=True))
+        if pairs is None or not (signed or all(size >= 0 for _, shape in pairs for size in shape)):
+            raise UsageError(
+                f"cannot read the input shape '{spec}': write name:[1,3], name:1,3 or name:1x3;"
+                f" the model's inputs are {', '.join(names) or 'none'}"
+            )
+        for name, shape in pairs:
+            if found.setdefault(name, shape) != shape:
+                raise UsageError(f"input {name} is given two shapes: {found[name]} and {shape}")
+    return found
+
+
+def _match(text: str, start: int, names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]] | None:
+    for name in names:
+        if not text.startswith(name + ":", start):
+            continue
+        at = start + len(name) + 1
+        whole = _SHAPE.match(text, at)
+        # `x:1,3,2:4` with an input named "2" needs the shape to end early.
+        ends = range(whole.end(), at - 1, -1) if whole is not None else ()
+        for end in ends:
+            if end < len(text) and text[end] != ",":
+                continue
+            if _SHAPE.fullmatch(text, at, end) is None and end != at:
+                continue
+            shape = tuple(int(number) for number in re.findall(r"-?\d+", text[at:end]))
+            if end == len(text):
+                return [(name, shape)]
+            rest = _match(text, end + 1, names)
+            if rest is not None:
+                return [(name, shape), *rest]
+    return None
+
+
+def bind_shapes(known: Signature, shapes: Mapping[str, Sequence[int]]) -> Assignment:
+    """The symbols that given input shapes fix. Raises UsageError where they contradict the model or each other."""
+    bound: Assignment = {}
+    for name, shape in shapes.items():
+        if name not in known.names:
+            raise UsageError(
+                f"the model has no input {name}; its inputs are {', '.join(known.names) or 'none'}"
+            )
+        one = known[name]
+        if one.dims is None:
+            bound[f"{name}.rank"] = len(shape)
+            bound.update({f"{name}.{axis}": size for axis, size in enumerate(shape)})
+            continue
+        wanted = list(one.dims)
+        if len(shape) != len(wanted):
+            raise UsageError(f"input {name} has rank {len(wanted)} {wanted}, got shape {list(shape)}")
+        for axis, (dim, size) in enumerate(zip(wanted, shape, strict=True)):
+            if isinstance(dim, int) and dim != size:
+                raise UsageError(f"input {name} has size {dim} in dimension {axis}, got shape {list(shape)}")
+            if isinstance(dim, str) and known.size(dim, {}) is None and bound.setdefault(dim, size) != size:
+                raise UsageError(f"dimension {dim} of input {name} is {size}, but {bound[dim]} elsewhere")
+    for name, shape in shapes.items():  # sizes such as ``past + 1`` must be what the other sizes make them
+        for dim, size in zip(known[name].dims or (), shape, strict=False):
+            others = {symbol: other for symbol, other in bound.items() if symbol != dim}
+            due = known.size(dim, others) if isinstance(dim, str) else None
+            if due is not None and due != size:
+                raise UsageError(f"dimension {dim} of input {name} is {size}, but must be {due}")
+    return bound
+
+
+def assignments(known: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
+    """The shape sweep: every symbol 1, every symbol 2, distinct larger values, and the first two 0 in turn.
+
+    Sizes that the model does not take give way to the nearest that it does; where a 0 is none, there is none. Values of
+    inputs that decide which way a model takes have their turn. One empty assignment for a model of static shape.
+    ``fixed`` symbols keep their size.
+    """
+    free = _free(known, fixed)
+    base = {**_demands(known), **fixed}
+    if not free:
+        return [{**base, **_pinned(pins)} for pins in known.search.ways]
+    mixed = {name: _MIXED[place % len(_MIXED)] for place, name in enumerate(free)}
+    wishes: list[Assignment] = [dict.fromkeys(free, 1), dict.fromkeys(free, 2), mixed]
+    wishes += [{**mixed, name: 0} for name in free[:2]]
+    sweep: list[Assignment] = []
+    for number, wish in enumerate(wishes):
+        found = _taken(known, {**wish, **base}, fixed, number)
+        if found in sweep:
+            found = _taken(known, {**{name: 2 * found[name] + 1 for name in free}, **base}, fixed, number)
+        if found is not None and found not in sweep:
+            sweep.append(found)
+    return sweep or [{**wishes[0], **base}]
+
+
+def _taken(known: Signature, wish: Assignment, fixed: Mapping[str, int], turn: int) -> Assignment | None:
+    """The sizes that the model accepts nearest to the wished ones, and the values of inputs whose turn it is.
+
+    The wished sizes where none are known to fit, since the demands may come from nodes that do not matter. A 0 that the
+    model rejects has no replacement: then there is no assignment.
+    """
+    pins = known.search.ways[turn % len(known.search.ways)]
+    zeros = {name: 0 for name, size in wish.items() if size == 0 and name not in fixed}
+    found = known.search.near(wish, {**zeros, **fixed}, pins)
+    if found is None and zeros:
+        return None
+    return {**wish, **(found or {}), **_pinned(pins)}
+
+
+def _pinned(pins: Mapping[str, int]) -> Assignment:
+    return {f"{name}.value": value for name, value in pins.items()}
+
+
+def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignment]]:
+    """Groups of assignments for a model that rejects the sweep. Where the first of a group runs, run all of it.
+
+    The first ties dimensions of the same place together, the others make all but the leading ones larger.
+    """
+    free = _free(known, fixed)
+    if not free:
+        return
+    base = {**_demands(known), **fixed}
+    place = _places(known)
+    tied = [
+        {name: sizes[place.get(name, 0) % 4] for name in free}
+        for sizes in ((2, 3, 4, 5), (1, 2, 2, 2), (3, 7, 6, 5))
+    ]
+    yield _all_taken(known, [{**one, **base} for one in tied], fixed)
+    behind = [sum(dim in free for dim in (one.dims or ("", ""))[1:]) for one in known.inputs]
+    signals = max(behind, default=0) == 1  # two long dimensions would make a large tensor
+    for size in (*_GROWN, *(_LONG if signals else ())):
+        group = [
+            {name: batch if place.get(name, 0) == 0 else wide for name in free}
+            for batch, wide in ((2, size), (1, size), (3, 2 * size if size < 64 else size))
+        ]
+        yield _all_taken(known, [{**one, **base} for one in group], fixed)
+    for size in _GROWN[:4]:
+        yield _all_taken(known, [{**dict.fromkeys(free, size), **base}], fixed)
+
+
+def _all_taken(known: Signature, wishes: Sequence[Assignment], fixed: Mapping[str, int]) -> list[Assignment]:
+    found = (_taken(known, wish, fixed, turn) for turn, wish in enumerate(wishes))
+    return [one for one in found if one is not None]
+
+
+def feeds(
+    known: Signature, sweep: Sequence[Assignment], seed: int, exact: bool, *, large: bool = False
+) -> list[Feed]:
+    """The feeds to run: each assignment once, every kind of data at least once, and many values on small inputs.
+
+    With ``exact``, there are feeds at the limits of the types as well; with ``large``, one of magnitudes whose squares
+    and sums exceed half precision's largest number. Models without inputs run once.
+    """
+    if not known.inputs:
+        return [Feed(sweep[0], "normal", seed)]
+    kinds: list[Kind] = ["normal", "normal", "edge"]
+    plan = list(zip(sweep if len(sweep) > 1 else [*sweep] * 3, itertools.cycle(kinds), strict=False))
+    full = wide(known, sweep)
+    hard: Kind = "extreme" if exact else "edge"
+    # One feed of a few elements would miss most of the edge values.
+    few = max(math.prod(shape_of(known, one, full)) for one in known.inputs) < 64
+    plan += [(full, hard)] * (3 if few else 1 if exact or len(sweep) > 1 else 0)
+    if large and any(one.elem in FLOATS for one in known.inputs):
+        plan.append((full, "large"))
+    found = [Feed(sizes, kind, seed + number) for number, (sizes, kind) in enumerate(plan)]
+    if any(known.may_override(one) for one in known.inputs):
+        found.append(Feed(found[1].assignment, "normal", seed + len(found), override=True))
+    return found
+
+
+def quantized(known: Signature, sizes: Assignment, seed: int, gain: float = 1.0) -> list[Feed]:
+    """Feeds around the limits of the model's quantizers: none, one, or two where an input has fewer elements than there
+    are points. ``gain`` is the factor for inputs that feed quantizers inside."""
+    points = known.quantizers.points
+    if not points and gain == 1.0:
+        return []
+    room = {name: math.prod(shape_of(known, known[name], sizes)) for name in points}
+    few = any(0 < room[name] < len(values) for name, values in points.items())
+    return [Feed(sizes, "quantized", seed + turn, gain=gain, turn=turn) for turn in range(1 + few)]
+
+
+def hardest(planned: Sequence[Feed]) -> Kind:
+    """The kind of the hardest planned values."""
+    return "extreme" if any(feed.kind == "extreme" for feed in planned) else "edge"
+
+
+def has_batch(known: Signature, one: Assignment, fixed: Mapping[str, int]) -> bool:
+    """Whether one symbol, of at least 2 in an assignment, leads all inputs, and all that is open but for it is
+    ``fixed``."""
+    leading = {info.dims[0] if info.kind == "tensor" and info.dims else None for info in known.inputs}
+    batch = leading.pop() if len(leading) == 1 else None
+    plain = not known.pinned and all(info.default is None for info in known.inputs)
+    return plain and isinstance(batch, str) and one.get(batch, 0) > 1 and _free(known, fixed) == [batch]
+
+
+def thrifty(known: Signature, mixed: Assignment, fixed: Mapping[str, int]) -> Assignment:
+    """The ``mixed`` sizes, but 1 for leading ones, with which costs grow; {} where the model takes none."""
+    place = _places(known)
+    wish = {name: 1 if place.get(name) == 0 else size for name, size in mixed.items()}
+    return _taken(known, {**wish, **_demands(known), **fixed}, fixed, 2) or {}
+
+
+def wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
+    """The assignment of mixed sizes with more of the first symbol: room for all edge values."""
+    mixed = sweep[min(2, len(sweep) - 1)]
+    # A size that is the same in all of them was given.
+    moved = [name for name in known.symbols if len({one.get(name) for one in sweep}) > 1]
+    first = next((name for name in moved if mixed.get(name) == _MIXED[0]), None)
+    return {**mixed, first: 16} if first is not None and len(sweep) > 1 else mixed
+
+
+def _free(known: Signature, fixed: Mapping[str, int]) -> list[str]:
+    demanded = _demands(known)
+    free = [name for name in known.symbols if name not in fixed and name not in demanded]
+    for one in known.inputs:
+        if one.dims is None and one.kind == "tensor" and f"{one.name}.rank" not in fixed:
+            free += [
+                n for n in (f"{one.name}.{axis}" for axis in range(_rank(known, one))) if n not in demanded
+            ]
+    return free
+
+
+def _rank(known: Signature, one: Input) -> int:
+    return known.roles[one.name].rank or 2
+
+
+def _demands(known: Signature) -> Assignment:
+    """Sizes that operators demand of symbols, and ranks for inputs that declare none."""
+    found: Assignment = {}
+    for one in known.inputs:
+        role = known.roles[one.name]
+        rank = len(one.dims) if one.dims is not None else _rank(known, one)
+        if one.dims is None and one.kind == "tensor":
+            found[f"{one.name}.rank"] = rank
+        for axis, size in role.wants.items():
+            place = axis + rank if axis < 0 else axis
+            if not 0 <= place < rank or size <= 0:
+                continue
+            dim = one.dims[place] if one.dims is not None else f"{one.name}.{place}"
+            if isinstance(dim, str):
+                found.setdefault(dim, size)
+    return found
+
+
+def _places(known: Signature) -> dict[str, int]:
+    """Symbol -> the first axis that it is the size of."""
+    found: dict[str, int] = {}
+    for one in known.inputs:
+        dims = (
+            one.dims if one.dims is not None else [f"{one.name}.{axis}" for axis in range(_rank(known, one))]
+        )
+        for axis, dim in enumerate(dims):
+            if isinstance(dim, str):
+                found.setdefault(dim, axis)
+    return found

@@ -1,0 +1,269 @@
+"""Copies of the original and the fixed model that compute the same in other types, and so judge where the two differ.
+
+In float64, rounding tells itself from other differences. What a Cast to float32 rounds away is what the model says, not
+how it computes: such a Cast stays, and one to float64 follows.
+
+With unsigned weights, products of bytes are exact. ONNX Runtime multiplies uint8 by int8 with an instruction that cuts
+off sums at 16 bits on processors with AVX2 and without VNNI; its products of uint8 by uint8 are exact on all of them. A
+weight and its zero point that both move by 128 are the same weight.
+
+Everything here runs in the sandbox's child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from onnxfix.files import walk
+from onnxfix.proof.compare.twin import element_types, opened, raised, widened
+from onnxfix.runtime import backends
+from onnxfix.runtime.backends import Session, reference
+
+MOST_BYTES = 1 << 30
+"""Bytes of a copy's weights; of a larger model there is no copy."""
+_DOUBLE = int(TensorProto.DOUBLE)
+_SINGLE = int(TensorProto.FLOAT)
+_EXACT = frozenset(
+    (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.BOOL, TensorProto.INT8,
+     TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
+)  # fmt: skip
+"""Types of which float32 holds every value."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies of the original and the fixed model, loaded."""
+
+    original: Session
+    fixed: Session
+
+    def run(self, feed: dict[str, Any], without: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What both compute, by output. The fixed model gets no inputs in ``without``."""
+        fewer = {name: value for name, value in feed.items() if name not in without}
+        first = dict(zip(self.original.outputs, self.original.run(feed), strict=True))
+        return first, dict(zip(self.fixed.outputs, self.fixed.run(fewer), strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------ in float64
+
+
+def load_doubled(backend: str, paths: tuple[Path, Path], folder: str) -> Copies:
+    """Write both models in float64 into ``folder`` and load them; with the reference evaluator where the backend has no
+    kernels for that.
+
+    Raises:
+        Unsupported: a model is too large.
+        ModelError: its functions take too many nodes in place of their calls.
+        Exception: whatever onnx, or the evaluator, raises for these models.
+    """
+    return Copies(*(_load_doubled(backend, path, Path(folder)) for path in paths))
+
+
+def _load_doubled(backend: str, path: Path, folder: Path) -> Session:
+    model, _ = opened(path, "float64", 8, MOST_BYTES)
+    out = folder / "double.onnx"
+    onnx.save(doubled(model), out)
+    try:
+        return backends.load(backend, str(out))
+    except Exception:
+        if backend == "reference" or reference.infeasible(model, 0) is not None:
+            raise
+        return backends.load("reference", str(out))
+
+
+def double_feed(feed: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs for copies in float64."""
+    return {name: raised(value, _DOUBLE, ("float32",)) for name, value in feed.items()}
+
+
+def is_float(value: Any) -> bool:
+    """Whether a value of a feed is, or holds, floats."""
+    if isinstance(value, (list, tuple)):
+        return any(map(is_float, value))
+    return "float" in getattr(getattr(value, "dtype", None), "name", "")
+
+
+def doubled(model: ModelProto) -> ModelProto:
+    """``model`` itself with float64 instead of float32, except for what its Casts round. Its external data must have
+    been loaded, and its functions been put in place of their calls."""
+    kinds = element_types(model)
+    for graph in walk.graphs(model.graph):
+        for node in list(graph.node):
+            _spell_out(node)
+            if node.op_type == "Cast" and kinds.get(node.input[0], _SINGLE) not in _EXACT:
+                _round_first(graph, node)
+    kept = {node.output[0] for graph in walk.graphs(model.graph) for node in graph.node if _rounds(node)}
+    widened(model, _DOUBLE, (_SINGLE,))
+    for graph in walk.graphs(model.graph):
+        for node in graph.node:
+            if node.output and node.output[0] in kept:
+                next(one for one in node.attribute if one.name == "to").i = _SINGLE
+    return model
+
+
+_ROUNDED = "/onnxfix-rounded"
+"""The end of the name of what a Cast that rounds gives, in float32 still."""
+
+
+def _rounds(node: NodeProto) -> bool:
+    return node.op_type == "Cast" and node.output[0].endswith(_ROUNDED)
+
+
+def _round_first(graph: GraphProto, node: NodeProto) -> None:
+    """Have a Cast to float32 that rounds do so in two steps, of which the second is not one to float32 any more."""
+    target = next((one for one in node.attribute if one.name == "to"), None)
+    if target is None or target.i != _SINGLE:
+        return
+    name = f"{node.output[0]}{_ROUNDED}"
+    place = list(graph.node).index(node)
+    graph.node.insert(place, helper.make_node("Cast", [node.input[0]], [name], to=_SINGLE))
+    node.input[0] = name
+
+
+def _spell_out(node: NodeProto) -> None:
+    """Give constants of implied type float32 an explicit tensor."""
+    if node.op_type == "Constant":
+        for attribute in list(node.attribute):
+            if attribute.name in ("value_float", "value_floats"):
+                values = attribute.f if attribute.name == "value_float" else attribute.floats
+                _set_value(node, np.array(values, np.float32), attribute.name)
+    elif node.op_type == "ConstantOfShape" and not node.attribute:
+        _set_value(node, np.zeros(1, np.float32), "")
+
+
+def _set_value(node: NodeProto, value: Any, old: str) -> None:
+    kept = [one for one in node.attribute if one.name != old]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute("value", numpy_helper.from_array(value))])
+
+
+# ------------------------------------------------------------------------------------------- with unsigned weights
+
+
+CUT_OFF = (
+    "they differ where ONNX Runtime multiplies uint8 by int8, whose sums saturate at 16 bits on this processor; "
+    "another check has compared them"
+)
+UNSIGNED = (
+    "ONNX Runtime's sums of products of uint8 and int8 saturate at 16 bits on this processor: where outputs differed, "
+    "both models ran once more with the same weights as uint8, whose sums do not"
+)
+
+
+class Operands(NamedTuple):
+    """Which inputs of a product are the activation, its zero point, the weight, and its zero point. None: the operator
+    itself quantizes the activation, to uint8."""
+
+    activation: int | None
+    zero: int | None
+    weight: int
+    weight_zero: int
+
+
+_INTEGER, _LINEAR = Operands(0, 2, 1, 3), Operands(0, 2, 3, 5)
+PRODUCTS = {
+    ("", "MatMulInteger"): _INTEGER,
+    ("", "ConvInteger"): _INTEGER,
+    ("", "QLinearMatMul"): _LINEAR,
+    ("", "QLinearConv"): _LINEAR,
+    ("com.microsoft", "QGemm"): _LINEAR,
+    ("com.microsoft", "DynamicQuantizeMatMul"): Operands(None, None, 1, 3),
+    ("com.microsoft", "MatMulIntegerToFloat"): Operands(0, 4, 1, 5),
+}
+"""The products of bytes: domain and operator."""
+
+
+def product(node: NodeProto) -> Operands | None:
+    """The operands of a product of bytes; None for another node."""
+    return PRODUCTS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+
+
+def load_unsigned(backend: str, paths: tuple[Path, Path], folder: str) -> Copies:
+    """Write both models with unsigned weights into ``folder`` and load them.
+
+    Raises:
+        Unsupported: one is too large, or has products of uint8 and int8 that stay what they are.
+        ModelError: its functions take too many nodes in place of their calls.
+        Exception: whatever onnx, or the backend, raises for these models.
+    """
+    sessions = []
+    for number, path in enumerate(paths):
+        model, _ = opened(path, "int8", 1, MOST_BYTES)
+        target = Path(folder, f"unsigned{number}.onnx")
+        onnx.save(unsigned(model), target)
+        sessions.append(backends.load(backend, str(target)))
+    return Copies(*sessions)
+
+
+def unsigned(model: ModelProto) -> ModelProto:
+    """``model`` itself, with unsigned weights in all products of uint8 and int8. Its external data must have been
+    loaded, and its functions been put in place of their calls.
+
+    Raises:
+        Unsupported: the weight of such a product is not constant.
+    """
+    kinds, constants = element_types(model), dict(_constants(model))
+    made: dict[str, str] = {}  # the new name of what was moved
+    for graph in walk.graphs(model.graph):
+        for node in graph.node:
+            operands = product(node)
+            if operands is not None and _mixed(node, operands, kinds):
+                _move(model.graph, node, operands, constants, made)
+    return model
+
+
+def _mixed(node: NodeProto, operands: Operands, kinds: Mapping[str, int]) -> bool:
+    """Whether a product is one of uint8 and int8."""
+    if kinds.get(_input(node, operands.weight)) != TensorProto.INT8:
+        return False
+    if operands.activation is None or operands.zero is None:
+        return True
+    of = (kinds.get(_input(node, place)) for place in (operands.activation, operands.zero))
+    return TensorProto.UINT8 in of
+
+
+def _move(
+    graph: GraphProto,
+    node: NodeProto,
+    operands: Operands,
+    constants: Mapping[str, TensorProto],
+    made: dict[str, str],
+) -> None:
+    """Let a node read its weight, and the weight's zero point, 128 higher."""
+    for place in (operands.weight, operands.weight_zero):
+        name = _input(node, place)
+        if name not in made:
+            tensor = constants.get(name)
+            if name and tensor is None:
+                raise backends.Unsupported(f"{name} is not constant")
+            value = numpy_helper.to_array(tensor) if tensor is not None else np.zeros((), np.int8)
+            moved = (value.astype(np.int16) + 128).astype(np.uint8)
+            made[name] = f"{name}/onnxfix-unsigned"
+            graph.initializer.append(numpy_helper.from_array(moved, made[name]))
+        node.input.extend([""] * (place + 1 - len(node.input)))
+        node.input[place] = made[name]
+
+
+def _input(node: NodeProto, place: int) -> str:
+    return node.input[place] if place < len(node.input) else ""
+
+
+def _constants(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Initializers that no caller may set, and constants."""
+    given = {info.name for info in model.graph.input}
+    for graph in walk.graphs(model.graph):
+        for tensor in graph.initializer:
+            if tensor.name not in given:
+                yield tensor.name, tensor
+        for node in graph.node:
+            if node.op_type == "Constant" and node.output and node.domain in ("", "ai.onnx"):
+                for attribute in node.attribute:
+                    if attribute.name == "value":
+                        yield node.output[0], attribute.t

@@ -1,0 +1,384 @@
+"""The proof: does the fixed model compute what the original computes? One check after the other."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from onnxfix.errors import ModelError, UsageError, fault_of
+from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+from onnxfix.names import RUNGS
+from onnxfix.proof import budget, validity
+from onnxfix.proof.compare.tolerance import Allowed
+from onnxfix.proof.compare.twin import half_type
+from onnxfix.proof.networks import networks
+from onnxfix.proof.request import REMOTE, Fed, Request
+from onnxfix.proof.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
+from onnxfix.runtime import deadline
+from onnxfix.runtime.causes import Cause
+from onnxfix.runtime.effort import THOROUGH, Effort
+from onnxfix.runtime.sandbox import Worker, one_line, shared
+from onnxfix.tensorrt.records import TrtOptions
+
+if TYPE_CHECKING:
+    from onnxfix.proof.rungs.rest import Rest
+
+__all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
+
+#: ``contract(original, fixed)`` returns the violations, one line each.
+Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
+
+#: What runs by default.
+DEFAULT_RUNGS = RUNGS
+#: Rungs that need TensorRT.
+_TENSORRT = ("trt-build", "trt-network", "trt-gpu")
+#: Rungs that run models on the CPU.
+_EXECUTING = ("reference", "ort-cpu")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time limits of a check, in seconds, and its memory limit.
+
+    ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
+    evaluator. ``total`` and ``reference_total`` bound all feeds of a check: the feed that runs when time is up is the
+    last. ``rung`` bounds all that a check does; what it has judged until then counts. ``memory_mb`` limits the child
+    process, by default to three quarters of the memory that is available.
+    """
+
+    step: float = 120.0
+    reference_step: float = 10.0
+    total: float = 300.0
+    reference_total: float = 10.0
+    rung: float | None = None
+    memory_mb: int | None = None
+
+
+# Long because: all that a comparison may be told is declared and described here.
+def verify(
+    original: Path | str,
+    fixed: Path | str,
+    *,
+    exact: bool,
+    contract: Contract | None = None,
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None,
+    input_shapes: Sequence[str] | Mapping[str, Sequence[int]] = (),
+    seed: int = 0,
+    require: Sequence[str] = (),
+    rungs: Sequence[str] | None = None,
+    limits: Limits | None = None,
+    worker: Worker | None = None,
+    trt: TrtOptions | None = None,
+    inherit: bool = False,
+    models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
+    special: ResolvedSpecialization | None = None,
+    allowed: Allowed | None = None,
+    effort: Effort = THOROUGH,
+    scope: str = "",
+    only: Sequence[Fed] = (),
+) -> Verdict:
+    """Compare a fixed model with its original, both given by path; external data lies beside each.
+
+    A crash, a hang or a lack of memory of a model is a result. For the arguments see ``Request``, and:
+
+    Args:
+        inputs: a path for ``load_inputs``, or the feeds. By default inputs are made from ``seed``, over a sweep of
+            shapes of which ``input_shapes`` fixes a part.
+        require: rungs that must pass. ``rungs`` are those to run (default: DEFAULT_RUNGS), and the required ones.
+        worker: the sandbox to use, which stays open (default: ``sandbox.shared``, or one with the memory limit).
+        models: the contents of the two files, where the caller has them.
+
+    Raises:
+        UsageError: rungs, shapes or inputs that do not exist or do not fit the model.
+        ModelError: a model cannot be read.
+    """
+    for name in (*require, *(rungs or ())):
+        if name not in RUNGS:
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
+    wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
+    limits, trt = limits or Limits(), trt or TrtOptions()
+    known = signature(_existing(original) if models is None else models[0])
+    known = known if special is None else replace(known, pinned=special.values)
+    if wanted.intersection(_TENSORRT):
+        from onnxfix.proof.rungs import builder, probe  # lazy: start-up
+
+        builder.check(trt, known)  # mistakes in the options show before any work is done
+        with suppress(deadline.Expired):  # the checks themselves say so
+            probe.warm(trt)
+    with ExitStack() as stack:
+        if worker is None and limits.memory_mb is not None:
+            worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
+        worker = worker or shared()
+        stack.callback(release, worker, scope)
+        both = wanted.issuperset(("trt-build", "trt-network"))
+        request = Request(
+            original=Path(original).absolute(),
+            fixed=_existing(fixed).absolute(),
+            known=known,
+            worker=worker,
+            exact=exact,
+            seed=seed,
+            shapes={**bound_sizes(known, input_shapes), **(special.sizes if special is not None else {})},
+            given=given_feeds(known, inputs),
+            step=limits.step,
+            total=limits.total,
+            trt=trt,
+            inherit=inherit,
+            half="" if exact else half_type(known.model),
+            precise=not exact,
+            special=special,
+            allowed=None if exact else allowed,
+            networks=stack.enter_context(networks()) if both else None,
+            effort=effort,
+            scope=scope,
+            only=tuple(only),
+        )
+        redundant = rungs is None and "reference" not in require
+        redundant = redundant and budget.is_redundant(request, half_type(known.model))
+        proof = _Proof(request, limits, contract, models[1] if models is not None else None, stack)
+        results = proof.run(wanted, require, redundant=redundant and "ort-cpu" in wanted)
+        return Verdict(results, tuple(require), allowed=request.allowed)
+
+
+class _Proof:
+    """Runs check after check: ``fixed`` is the fixed model where the caller has it; ``stack`` unwinds at the end."""
+
+    def __init__(
+        self,
+        request: Request,
+        limits: Limits,
+        contract: Contract | None,
+        fixed: onnx.ModelProto | None,
+        stack: ExitStack,
+    ) -> None:
+        self.request, self.limits, self.contract = request, limits, contract
+        self.fixed, self.stack = fixed, stack
+        self.worker: Worker | None = None  # the child, where it runs models
+        self._parts: dict[bool, Rest | str] = {}
+
+    def run(
+        self, wanted: Collection[str], require: Collection[str], *, redundant: bool
+    ) -> tuple[RungResult, ...]:
+        """The results of the ``wanted`` checks, in order. Where engines must run and cannot, nothing else does.
+
+        Where the reference evaluator is ``redundant``, ONNX Runtime has the first turn, and the evaluator runs only if
+        that has not passed. Then ONNX Runtime has another turn, as if the evaluator had been first.
+        """
+        if "trt-gpu" in require:
+            from onnxfix.proof.rungs import probe  # lazy: start-up
+
+            absent = probe.unavailable(self.request.trt)
+            if absent is not None:
+                return (unjudged("trt-gpu", absent.reason, absent.cause),)
+        results: dict[str, RungResult] = {}
+        order = [name for name in RUNGS if name in wanted and not (redundant and name == "reference")]
+        if redundant:
+            order.insert(order.index("ort-cpu") + 1, "reference")
+        if any(name in _EXECUTING for name in order):
+            self.worker = self.request.worker
+        for name in order:
+            if redundant and name == "reference" and results["ort-cpu"].status == "passed":
+                results[name] = unjudged(name, budget.NOTHING_ADDED, "redundant")
+                continue
+            results[name] = self._check(name, results, name in require)
+            if redundant and name == "reference" and results[name].status == "passed":
+                again = self._check("ort-cpu", {name: results[name]}, "ort-cpu" in require)
+                if again.cause != "timeout":
+                    results["ort-cpu"] = again
+        return tuple(results[name] for name in RUNGS if name in results)
+
+    def _check(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
+        """The result of a check after those ``before``."""
+        began, results, request = time.monotonic(), tuple(before.values()), self.request
+        proven = len(results) == 1 and results[0].name == "contract" and not results[0].refutes
+        if proven and request.networks is not None and name in CPU_RUNGS:
+            from onnxfix.proof.rungs import build  # lazy: start-up
+
+            with suppress(deadline.Expired):  # TensorRT builds meanwhile; the checks themselves say so
+                build.begin(request)
+        if not required:
+            compared = (one.name for one in results if one.status == "passed" and one.name not in ALONE)
+            request = replace(request, shown=next(compared, ""))
+        request = _forgive(request, results) if name == "ort-cpu" else request
+        result = self._noted(self._result(name, request), request)
+        if name == "ort-cpu" and request.networks is not None:
+            feeds = [(one.feed, one.status) for one in result.feeds if one.feed is not None]
+            request.networks.ran = tuple(feed for feed, status in feeds if status != "not counted")
+            if all(one.stopped == "original" and one.cause == "refused" for one in result.feeds):
+                request.networks.refused = tuple(feed for feed, _ in feeds)
+        return replace(result, seed=request.seed, seconds=time.monotonic() - began)
+
+    def _result(self, name: str, request: Request) -> RungResult:
+        """The result of a check. Its own failure is one too: that proves nothing about the models, and the other checks
+        still run. Errors that the machine causes (a full disk, no memory) or that the user can fix are raised."""
+        if deadline.over():
+            return unjudged(name, "not run: the time limit was over", "timeout")
+        try:
+            if name == "contract":
+                return self._contract(request)
+            # The contract always runs to its end: no other check may pass without it.
+            with deadline.within(self.limits.rung), deadline.watched():
+                return self._judge(name, request)
+        except deadline.Expired:
+            return unjudged(name, "stopped at the time limit", "timeout")
+        except Exception as error:
+            fault = fault_of(error) if name != "contract" else ""
+            if not fault:
+                raise
+            return unjudged(name, fault, "fault")
+
+    def _judge(self, name: str, request: Request) -> RungResult:
+        """The result of a check; on a part of the models where TensorRT lacks what the target has, and where rounding
+        decides which elements are chosen."""
+        result = _rung(name, request, self.limits)
+        if name in _TENSORRT and result.status == "skipped" and result.cause in ("target-only", "refused"):
+            result = self._judge_part(result, request, choices=False)
+        if name in _TENSORRT and result.cause == "choice":
+            result = self._judge_part(result, request, choices=True)
+        return result
+
+    def _judge_part(self, result: RungResult, request: Request, *, choices: bool) -> RungResult:
+        """The result of a check on the part of the models that TensorRT can judge, or on the part around the nodes that
+        choose elements; ``result`` with the reason where there is none."""
+        if choices not in self._parts:
+            from onnxfix.proof.rungs import rest  # lazy: start-up, seldom used
+
+            folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)
+            place = Path(self.stack.enter_context(folder))
+            self._parts[choices] = rest.make(self.request, place, choices=choices)
+        part = self._parts[choices]
+        if isinstance(part, str):
+            said = bool(part) and not result.judged
+            return replace(result, reason=f"{result.reason}; {part}") if said else result
+        found = _rung(result.name, part.of(request), self.limits)
+        cause = found.cause if found.cause == "choice" else result.cause
+        reason = f"{result.reason}; of the rest: {found.reason}"
+        return part.marked(found) or replace(result, reason=reason, cause=cause)
+
+    def _contract(self, request: Request) -> RungResult:
+        """The caller's interface contract, and onnx's checker, which the fixed model must pass if the original does."""
+        name, limits, fixed, same = "contract", self.limits, self.fixed, request.fixed == request.original
+        if self.contract is not None:
+            other = request.known.model if same else fixed or signature(request.fixed).model
+            violations = tuple(map(one_line, self.contract(request.known.model, other)))
+            if violations:
+                more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+                return RungResult(name, "failed", violations[0] + more, notes=violations)
+        checks = validity.ask(
+            (request.original,) if same else (request.original, request.fixed),
+            timeout=limits.step,
+            memory_mb=limits.memory_mb,
+            worker=self.worker,
+        )
+        status, words, notes = validity.judge(checks)
+        starved = any(one.starved for one in checks)
+        if self.contract is None or status == "failed":
+            cause: Cause = "memory" if status == "skipped" and starved else ""
+            return RungResult(name, status, words, notes=notes, checks=checks, cause=cause)
+        kept, also = "the interface is unchanged", " and "
+        if request.special is not None:
+            kept = f"the interface changed only as requested ({request.special.words})"
+        if request.special is not None or starved or any(one.complaint for one in checks):
+            also = "; "
+        return RungResult(name, "passed", f"{kept}{also}{words}", notes=notes, checks=checks)
+
+    def _noted(self, result: RungResult, request: Request) -> RungResult:
+        """The result with what it holds for: the specialization, the tolerance, and whether it was exact."""
+        special = request.special
+        if special is not None and result.name not in ALONE and result.judged:
+            result = replace(result, reason=f"{result.reason}, with {special.words}")
+        if request.forgiven:
+            result = replace(result, notes=(*result.notes, _HALF))
+        # A GPU's kernels are chosen by shape: there, only agreement within tolerance is judged.
+        return replace(result, exact=request.exact and result.name in CPU_RUNGS)
+
+
+def release(worker: Worker, scope: str = "") -> None:
+    """Have the child release the models, which may be large, and what is kept for others than the run ``scope``."""
+    if deadline.over():
+        worker.close()
+    elif worker.pid is not None:
+        worker.call(f"{REMOTE}:drop", timeout=30.0, scope=scope)
+
+
+_HALF = (
+    "half precision: bit-identical in the reference evaluator, which rounds as ONNX specifies; here within the "
+    "tolerance of that type, since ONNX Runtime computes it in float32 on the CPU and drops Casts even with "
+    "optimizations off"
+)
+
+
+def _forgive(request: Request, results: Sequence[RungResult]) -> Request:
+    """The request for ONNX Runtime's CPU provider, with a tolerance where the model computes in half precision.
+
+    The provider has few kernels for these types. It puts Casts of its own around nodes and removes Casts in pairs, its
+    own or not (onnxruntime issues 8787 and 17565). Where it rounds depends on which nodes are neighbors, so that an
+    exact rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, the
+    tolerance of the half type is enough here. Where it did not run, there is no tolerance.
+    """
+    half = half_type(request.known.model)
+    proven = any(rung.name == "reference" and rung.status == "passed" and rung.exact for rung in results)
+    if not (request.exact and half and proven):
+        return request
+    return replace(request, exact=False, coarse=half, forgiven=True)
+
+
+def _existing(path: Path | str) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(f"{path} is not a file")
+    return path
+
+
+def bound_sizes(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The sizes of symbols (name -> size) that given shapes of inputs fix.
+
+    Raises:
+        UsageError: they do not fit the model.
+    """
+    return plan.bind_shapes(known, plan.parse_shapes(shapes, known.names))
+
+
+def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
+    """The user's inputs, from a path or as feeds; None where there are none.
+
+    Raises:
+        UsageError: they cannot be read, or do not fit the model.
+    """
+    if inputs is None:
+        return None
+    from onnxfix.inputs.feeds.files import check_inputs, load_inputs  # lazy: start-up
+
+    feeds = load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    if not feeds:
+        raise UsageError("the given inputs contain no feed")
+    return check_inputs(known, feeds)
+
+
+def _rung(name: str, request: Request, limits: Limits) -> RungResult:
+    """Any check but the contract, which alone needs nothing of what is imported here."""
+    from onnxfix.proof.execution import run_check  # lazy: start-up
+    from onnxfix.proof.readback import network  # lazy: start-up
+    from onnxfix.proof.rungs import build, gpu  # lazy: start-up
+
+    if name == "reference":
+        return run_check(replace(request, step=limits.reference_step, total=limits.reference_total), name)
+    if name == "ort-cpu":
+        return run_check(request, name)
+    # TensorRT is never held to identical bits, nor a GPU, so half precision need not be proven elsewhere first.
+    exact, request = request, replace(request, coarse=half_type(request.known.model))
+    if name == "trt-build":
+        return build.climb(exact)
+    if name == "ort-cuda":
+        return run_check(request, name)
+    return network.climb(request) if name == "trt-network" else gpu.climb(request)

@@ -1,0 +1,206 @@
+"""The original and the fixed model in the sandbox's child, loaded so that they fit into its memory.
+
+A model that does not fit is never a difference, and rarely a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.errors import UsageError
+from onnxfix.files import walk
+from onnxfix.inputs.feeds import plan
+from onnxfix.proof.compare.compare import different
+from onnxfix.proof.compare.copies import UNSIGNED, product
+from onnxfix.proof.progress import Progress
+from onnxfix.proof.ran import Ran, ran_of
+from onnxfix.proof.remote import less
+from onnxfix.proof.request import REMOTE
+from onnxfix.proof.verdict import Status
+from onnxfix.runtime.backends import ort_weights
+from onnxfix.runtime.sandbox import Outcome, Worker
+
+if TYPE_CHECKING:
+    from onnxfix.proof.request import Request
+
+_TRIED = 3  # feeds until a model counts as accepting none
+
+
+class Pair:
+    """Both models of ``request`` in the backend of the check ``name``; ``seen`` is its progress, ``folder`` has room
+    for copies of the models."""
+
+    def __init__(self, request: Request, name: str, seen: Progress, folder: str) -> None:
+        self.request, self.name, self.seen, self.folder = request, name, seen, folder
+        weights = ort_weights.weight_bytes(request.known.model)
+        self._need_mb = 512 + (4 * weights >> 20)  # what two models need, by rule of thumb
+        # Loaded to save memory rather than time:
+        self._lean = name == "ort-cpu" and weights >= ort_weights.LARGE
+        self._mapped = False  # a session's weights are mapped from its model's file
+        self._plain = False  # they must not be
+
+    def load(self) -> tuple[Outcome, Ran]:
+        """Have the child load both models."""
+        options = self._options()
+        outcome, ran = self.call(
+            "load",
+            backend=self.name,
+            original=str(self.request.original),
+            fixed=str(self.request.fixed),
+            options={"guarded": True} if self.name == "ort-cuda" else options,
+            fixed_options=options,
+            scope=self.request.scope,
+        )
+        self.seen.generation = self.request.worker.generation
+        self._mapped = ran.mapped
+        return outcome, ran
+
+    def run(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
+        """Have the child run both models on a feed and compare."""
+        outcome, ran = self._run(values)
+        if self._mapped and different(ran.metrics):
+            ran = self._unmapped(values, ran)
+        return outcome, ran
+
+    def _run(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
+        request, seen, gpu = self.request, self.seen, self.name == "ort-cuda"
+        return self.call(
+            "run",
+            feed=values,
+            again=request.known.drawn is not None or (gpu and not seen.counted()),
+            recheck=self.name == "ort-cpu",
+            drawn=request.known.drawn or (),
+            terms=replace(request.terms, exact=request.exact and not gpu),
+            skip=tuple(seen.excluded),
+            repeats=not gpu,
+            keep=bool(request.half) or request.precise,
+            without=request.without,
+            hold=request.networks is not None and self.name == "ort-cpu",
+        )
+
+    def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:
+        """A run that differs, again with loaded instead of mapped weights; unchanged where these do not fit. Mapped
+        weights are not aligned, and the order of some sums depends on that."""
+        self._plain = True
+        _, ran = self.load()
+        if not ran.stage:
+            _, ran = self._run(values)
+        if ran.stage:
+            self.seen.generation, self._plain = -1, False
+        return mapped if ran.stage else ran
+
+    def call(self, function: str, **arguments: Any) -> tuple[Outcome, Ran]:
+        """Call the child. A child whose device failed or whose memory ran out is ended: every later call in it would
+        fail, whatever the model."""
+        worker = self.request.worker
+        outcome = worker.call(f"{REMOTE}:{function}", timeout=self.request.step, **arguments)
+        ran = ran_of(outcome)
+        if ran.starved and outcome.ok:
+            ran = replace(ran, error=f"{worker.starved('ran out of memory')}: {ran.error}")
+        if outcome.status == "crash" and worker.limit_mb is not None and worker.limit_mb < self._need_mb:
+            # Not all code checks whether an allocation succeeded.
+            error = f"{worker.starved('probably ran out of memory')}: {ran.error}"
+            ran = replace(ran, starved=True, error=error, cause="memory")
+        if ran.broken or ran.starved:
+            worker.close()
+        return outcome, ran
+
+    def save_memory(self) -> bool:
+        """Whether there is an untried way to use less memory, which is used from now on."""
+        possible = self.name == "ort-cpu" and not self._lean
+        self._lean = self._lean or possible
+        return possible
+
+    def judge_memory(self, ran: Ran, values: dict[str, Any] | None) -> tuple[Status, str]:
+        """Status and reason where memory ran out: whether the fixes are to blame.
+
+        Where both need about the same, the limit may lie between them by chance. Where the original fits into half of
+        it, and the fixed model not even into all of it, each alone and on the same feed (None: loading only), the fixed
+        model needs more than twice as much: a failure.
+        """
+        limit, request = self.request.worker.limit_mb, self.request
+        if (
+            limit is not None
+            and self._does(request.original, values, limit // 2)
+            and not self._does(request.fixed, values, limit, request.without)
+        ):
+            half = f"the original runs within {limit // 2} MiB, the new model needs more than twice as much"
+            return ("failed", f"{half}: {ran.error}")
+        return ("skipped", f"the new model: {ran.error}")
+
+    def by_unsigned(self, values: dict[str, Any]) -> Ran | None:
+        """The last run judged again with unsigned weights in products of bytes; None where that fails."""
+        request, notes = self.request, self.seen.notes
+        again = self._judge_again(
+            "by_unsigned", fixed=str(request.fixed), feed=values, without=request.without
+        )
+        if not again.stage and UNSIGNED not in notes:
+            notes.append(UNSIGNED)
+        return None if again.stage else again
+
+    def by_twin(self, ran: Ran) -> Ran:
+        """The last run judged again with the original in higher precision; unchanged where that fails."""
+        seen, again = self.seen, self._judge_again("by_twin", half=self.request.half)
+        if again.stage:
+            seen.notes.append(f"the original could not run in higher precision: {again.error}")
+            return ran
+        seen.beyond, seen.precision = seen.beyond or again.beyond, again.precision
+        return replace(ran, metrics=again.metrics, beyond=again.beyond)
+
+    def by_noise(self, ran: Ran) -> Ran:
+        """The last run judged again by how far the original is from itself in float64; unchanged where that fails."""
+        again = self._judge_again("by_noise", fixed=str(self.request.fixed))
+        if again.stage:
+            self.seen.notes.append(f"the original could not run in float64: {again.error}")
+            return ran
+        return replace(ran, metrics=again.metrics)
+
+    def _judge_again(self, function: str, **more: Any) -> Ran:
+        """The last run judged again by what else the sandbox's child computes."""
+        skip = (*self.seen.excluded, *(self.request.known.drawn or ()))
+        return self.call(function, folder=self.folder, terms=self.request.terms, skip=skip, **more)[1]
+
+    def cuts_off(self) -> bool:
+        """Whether ONNX Runtime's CPU provider may cause a difference: it multiplies bytes wrongly on this processor,
+        and the original has such a product."""
+        if not any(product(node) is not None for node in walk.model_nodes(self.request.known.model)):
+            return False
+        outcome = self.request.worker.call("onnxfix.runtime.backends.ort:cuts_off", timeout=self.request.step)
+        return bool(outcome.ok and outcome.value)
+
+    def explain_misfit(self) -> str:
+        """Why the original, alone, rejects inputs of the fixed sizes and values; "" where it accepts them."""
+        request = self.request
+        if request.special is None:
+            return ""
+        sweep = plan.assignments(request.known, request.shapes)
+        planned = plan.feeds(request.known, sweep, request.seed, exact=False)[:_TRIED]
+        how = {"backend": self.name, "path": str(request.original), "options": self._options()}
+        try:
+            feeds = request.given or [feed.values(request.known) for feed in planned]
+        except (UsageError, MemoryError):  # none can be made
+            return ""
+        reasons = [self.call("alone", feed=feed, **how)[1].error for feed in feeds]
+        return reasons[0] if all(reasons) else ""
+
+    def _does(
+        self, path: Path, values: dict[str, Any] | None, memory_mb: int, without: Sequence[str] = ()
+    ) -> bool:
+        """Whether a model, loaded as in the pair, fits into so much memory when nothing else is in the child."""
+        with Worker(memory_mb=memory_mb) as worker:
+            outcome = worker.call(
+                f"{REMOTE}:alone",
+                timeout=self.request.step,
+                backend=self.name,
+                path=str(path),
+                feed=less(values, without) if values is not None else None,
+                options=self._options(),
+            )
+        return not ran_of(outcome).stage
+
+    def _options(self) -> dict[str, Any]:
+        lean, plain = {"lean": True} if self._lean else {}, {"mapped": False} if self._plain else {}
+        return {**lean, **plain}

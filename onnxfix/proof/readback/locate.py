@@ -1,0 +1,244 @@
+"""Where a network begins to compute something else: tensors that carry the same name on both sides, in the model's
+order, until one differs while everything that it depends on agrees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnx import GraphProto, ModelProto, NodeProto
+
+from onnxfix.files import walk
+from onnxfix.inputs.feeds.operands import CHOOSING
+from onnxfix.inputs.feeds.signature import Signature
+from onnxfix.proof.compare.compare import Metrics
+from onnxfix.proof.readback.bench import Bench
+from onnxfix.proof.readback.child import Reply
+from onnxfix.proof.readback.interface import partners
+from onnxfix.proof.readback.refusals import place_of
+from onnxfix.proof.rungs.trials import Trial
+from onnxfix.tensorrt.lift.records import Lifted
+from onnxfix.tensorrt.reading import Kind, Misread, Subject
+
+MOST = 5
+"""How many causes to look for."""
+_LAYERS = 20  # that are named for one node
+_BYTES = 256 << 20  # of tensors that a model outputs at once
+_FIRST, _GROWTH = 16, 4  # tensors to output first, when their size is not known
+_LEAST, _INFLATION = 256 << 10, 4  # bytes that one tensor may take, and as a multiple of the inputs'
+_KEY, _CHOICE = "located", "chosen"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and the network that TensorRT imported from it. ``model`` and ``network`` are their graphs without
+    weights; ``wires`` maps the model's inputs to the network's and their types."""
+
+    path: str
+    model: ModelProto
+    lifted: Lifted
+    network: ModelProto
+    wires: Mapping[str, tuple[str, int]]
+    known: Signature
+
+
+@dataclass(frozen=True)
+class Located:
+    """``misreads`` are where the two differ first, ``off`` all tensors that depend on these. ``unsure`` is why the
+    search is incomplete. ``choices`` are the operators that choose other elements, equal up to rounding."""
+
+    misreads: tuple[Misread, ...] = ()
+    off: frozenset[str] = frozenset()
+    unsure: str = ""
+    choices: tuple[str, ...] = ()
+
+
+class Search:
+    """Runs both models again on the inputs of ``trial`` and compares inner tensors, as far as the outputs that differ
+    depend on them. ``scratch`` is a folder, ``deadline`` of ``time.monotonic``."""
+
+    def __init__(
+        self, bench: Bench, pair: Pair, trial: Trial, backend: str, coarse: str, scratch: str, deadline: float
+    ) -> None:
+        self.bench, self.pair, self.trial, self.backend = bench, pair, trial, backend
+        self.coarse, self.scratch, self.deadline = coarse, scratch, deadline
+        self.off: set[str] = set()
+        self.found: list[Misread] = []
+        self.choices: dict[str, str] = {}  # the value that differs -> operator
+        self.within: dict[str, str] = {}  # not identical, but within noise: with its name in the network
+        self.unsure = ""
+        # Bytes that an inner tensor may take. The first ones are often small shapes, from which nothing follows.
+        fed = sum(getattr(value, "nbytes", 0) for value in trial.values.values())
+        self.guess = max(_LEAST, _INFLATION * fed)
+
+    def run(self, wrong: Sequence[str]) -> Located:
+        """Where the outputs ``wrong`` begin to differ."""
+        waiting = self._candidates(wrong)
+        size = max(1, min(_FIRST, _BYTES // self.guess))
+        while waiting and len(self.found) < MOST and not self.unsure:
+            if time.monotonic() > self.deadline:
+                self.unsure = "the time limit was reached"
+                break
+            part, waiting = waiting[:size], waiting[size:]
+            size = self._look(part, size)
+            waiting = [one for one in waiting if one[0] not in self.off]
+        return Located(
+            tuple(self.found), frozenset(self.off), self.unsure, tuple(dict.fromkeys(self.choices.values()))
+        )
+
+    def _candidates(self, wrong: Sequence[str]) -> list[tuple[str, str]]:
+        """Names on both sides, in the model's order, of what the outputs that differ depend on."""
+        graph, names = self.pair.model.graph, self.pair.lifted.names
+        inner = {name for node in self.pair.network.graph.node for name in node.output}
+        inner |= {tensor.name for tensor in self.pair.network.graph.initializer}
+        needed = upstream(graph, wrong)
+        outputs = dict(output_pairs(self.pair))
+        found = []
+        for node in graph.node:
+            for name in node.output:
+                other = outputs.get(name, names.get(name, ""))
+                plain = node.op_type != "Constant" and not self.pair.known.draws_on(name)
+                if name in needed and other in inner and plain:
+                    found.append((name, other))
+        return found
+
+    def _run(self, key: str, names: Sequence[str], others: Sequence[str], *, moved: bool) -> Reply:
+        """Run both models with these tensors as outputs, the model on inputs that are ``moved`` too. ``size`` of the
+        reply is that of the model's."""
+        bench, values, lifted = self.bench, self.trial.values, self.pair.lifted.path
+        reply = bench.load_with(self.backend, self.pair.path, names, self.scratch)
+        reply = reply if reply.error else bench.run("onnx", key, values)
+        size = reply.size
+        if moved and not reply.error:
+            reply = bench.run("moved", key, values, moved=True)
+        reply = reply if reply.error else bench.load_with(self.backend, lifted, others, self.scratch)
+        reply = reply if reply.error else bench.run("lifted", key, values, self.pair.wires)
+        return replace(reply, size=size)
+
+    def _look(self, part: Sequence[tuple[str, str]], size: int) -> int:
+        """Compare some tensors; returns how many to take next."""
+        bench, names = self.bench, [name for name, _ in part]
+        reply = self._run(_KEY, names, sorted({other for _, other in part}), moved=True)
+        judged, read_bytes = reply, reply.size
+        if not reply.error:
+            noise = bench.ask("wobble", key=_KEY, names=tuple(names)).value or {}
+            judged = bench.judge(_KEY, part, self.coarse, noise)
+        if judged.error:
+            self.unsure = f"tensors inside could not be compared: {judged.error}"
+            return size
+        for (name, other), metric in zip(part, judged.value, strict=False):
+            if metric.agreement == "within":
+                self.within[name] = other
+            if metric.agreement == "different" and name not in self.off and len(self.found) < MOST:
+                self._blame(name, other, metric)
+        bench.ask("unload")
+        bench.ask("forget", key=_KEY)
+        fits = int(_BYTES / max(read_bytes / max(len(part), 1), self.guess))
+        return max(1, min(fits, size * _GROWTH))
+
+    def _blame(self, name: str, other: str, metric: Metrics) -> None:
+        graph = self.pair.model.graph
+        node = next(one for one in graph.node if name in one.output)
+        self.off |= downstream(graph, node)
+        before = self.within.keys() & upstream(graph, [name])
+        others = [(one, key, self.within[key]) for one in graph.node for key in one.output if key in before]
+        chosen = (node, name, other), *others
+        chose = (one[0] for one in chosen if metric.kind == "values" and self._chooses_alike(*one))
+        if by := next(chose, None):
+            self.choices[name] = by.op_type
+        else:
+            self.found.append(misread(self.pair, node, name, metric, self.trial.label))
+
+    def _chooses_alike(self, node: NodeProto, name: str, other: str) -> bool:
+        """Whether a node chose other elements that are equal up to rounding: ``name`` are its indices."""
+        if node.op_type not in CHOOSING or name != node.output[-1]:
+            return False
+        bench, data = self.bench, node.input[0]
+        theirs = self.pair.lifted.names.get(data, "")
+        reply = self._run(_CHOICE, [data, name], [*filter(None, (theirs, other))], moved=False)
+        if not reply.error:
+            axis = next((one.i for one in node.attribute if one.name == "axis"), CHOOSING[node.op_type])
+            sides = {"data": (data, theirs), "pair": (name, other)}
+            reply = bench.ask("chooses_alike", key=_CHOICE, **sides, axis=axis, coarse=self.coarse)
+        bench.ask("forget", key=_CHOICE)
+        return reply.value is True
+
+
+def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed: str) -> Misread:
+    """What a node of the model computes differently, as a record; ``name`` is the tensor that shows it."""
+    graph = pair.model.graph
+    outputs = {info.name for info in graph.output}
+    subject: Subject = "output" if name in outputs else "tensor"
+    place = place_of(node, graph)
+    layers = layers_of(pair.network.graph, node) if node is not None else ()
+    unnamed = _unnamed(pair, node) if node is not None else 0
+    first = metric.values
+    if first is not None and metric.at is not None:
+        extent = metric.reason
+        return Misread("value", place, subject, *first, metric.at, extent, layers, feed, unnamed, name=name)
+    said, read = metric.sides or (metric.reason, "something else")
+    word = {"shape": "shape ", "dtype": "type "}.get(metric.kind, "") if metric.sides is not None else ""
+    kind: Kind = "shape" if metric.kind == "shape" else "value"
+    said, read = f"{'of ' * bool(word)}{word}{said}", f"{word}{read}"
+    return Misread(kind, place, subject, said, read, None, "", layers, feed, unnamed, name=name)
+
+
+def output_pairs(pair: Pair) -> list[tuple[str, str]]:
+    """The model's outputs with what they are called in the lifted model."""
+    declared = [info.name for info in pair.model.graph.output]
+    found = partners(declared, [tensor.name for tensor in pair.lifted.outputs])
+    files = [info.name for info in pair.network.graph.output]
+    return [(name, files[found[name]]) for name in declared if name in found]
+
+
+def label_of(node: NodeProto) -> str:
+    """What TensorRT's parser calls a node."""
+    return node.name or f"node_of_{next((name for name in node.output if name), '')}"
+
+
+def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
+    """TensorRT's layers of a node and of those in its subgraphs, kind and name: those that are called like a node
+    first, and what the parser adds for shapes and casts last."""
+    labels, found = {label_of(one) for one in walk.nodes([node])}, dict[str, bool]()
+    stack = list(reversed(network.node))
+    while stack:
+        one = stack.pop()
+        metadata = {entry.key: entry.value for entry in one.metadata_props}
+        if metadata.get("onnx_node") in labels and metadata.get("trt_kind"):
+            name = metadata.get("trt_layer", "")
+            found[f"{metadata['trt_kind']} {name}".strip()] = any(label in name for label in labels)
+        for graph in walk.subgraphs(one):
+            stack.extend(reversed(graph.node))
+    names = sorted(found, key=lambda name: not found[name])
+    more = [f"and {len(names) - _LAYERS} more"] if len(names) > _LAYERS else []
+    return (*names[:_LAYERS], *more)
+
+
+def upstream(graph: GraphProto, names: Sequence[str]) -> set[str]:
+    """The tensors of the main graph that these depend on, and they themselves."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    return walk.ancestors(makers, names)
+
+
+def downstream(graph: GraphProto, node: NodeProto) -> set[str]:
+    """The outputs of a node and all tensors that depend on them. Nodes are in topological order."""
+    found: set[str] = set()
+    for one in graph.node:
+        if one is node or not found.isdisjoint(walk.reads(one)):
+            found.update(name for name in one.output if name)
+    return found
+
+
+def _unnamed(pair: Pair, node: NodeProto) -> int:
+    """How many nodes before this one have no tensor that can be compared, up to those that have."""
+    made = {name: one for one in pair.model.graph.node for name in one.output if name}
+    stack, seen = [node], list[NodeProto]()
+    while stack:
+        for name in set(walk.reads(stack.pop())):
+            one = made.get(name)
+            unread = one is not None and one.op_type != "Constant" and name not in pair.lifted.names
+            if one is not None and unread and not any(one is other for other in seen):
+                seen.append(one)
+                stack.append(one)
+    return len(seen)

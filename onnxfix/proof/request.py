@@ -1,0 +1,90 @@
+"""The request that the ladder hands to each of its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnxfix.inputs.feeds.plan import Feed
+from onnxfix.inputs.feeds.signature import Assignment, Signature
+from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+from onnxfix.proof.compare.compare import Metrics, Terms
+from onnxfix.proof.compare.tolerance import Allowed
+from onnxfix.proof.networks import Networks
+from onnxfix.runtime.effort import THOROUGH, Effort
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt.records import TrtOptions
+
+Fed = tuple[int, Feed | None]
+"""What identifies inputs: ``FeedResult.fed``."""
+Label = tuple[str, Feed | None, int]
+"""What a result says of inputs: ``label``, ``feed`` and ``given`` of a ``FeedResult``."""
+REMOTE = "onnxfix.proof.remote"
+"""The module of the functions that rungs call in the sandbox's child."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that a check needs.
+
+    ``exact``: outputs must be bit-identical. Else they may differ within ``compare.tolerance_for``. Where the original
+    leaves half precision's range, the original in higher precision decides (``compare.Twin``); ``half`` names that
+    type. In float32, outputs may differ as much as the original does from itself in float64 (``rounding.excused``), if
+    ``precise``. ``coarse`` names the half-precision type whose roundings a backend may skip, and ``forgiven`` says
+    that only for this reason identical bits are not required.
+
+    ``known`` is the original's signature, ``shapes`` are symbols that the user fixed (name -> size), ``given`` the
+    user's own feeds, or with ``labels`` those that they describe. ``step`` and ``total`` are in seconds. ``trt`` are
+    the options for TensorRT. ``inherit``: the fixes are not to blame where the original fails as well. ``shown``
+    names the check that has compared the two models already and passed; "" where there is none, or where this check
+    must pass itself. ``special`` is how the fixed model is specialized: ``known`` has its values pinned and
+    ``shapes`` has its sizes. ``allowed`` is the user's tolerance, which no ``exact`` request has. ``networks`` are
+    what TensorRT's rungs leave for each other (None: nothing). ``effort`` bounds what is spent on running models.
+    ``scope`` names the run whose requests have the same original: what that computes is kept for the next one ("":
+    it is not). ``only`` are the inputs to run, where a failure on them is looked into; () for all."""
+
+    original: Path
+    fixed: Path
+    known: Signature
+    worker: Worker
+    exact: bool
+    seed: int
+    shapes: Assignment
+    given: list[dict[str, Any]] | None
+    labels: tuple[Label, ...] = ()
+    coarse: str = ""
+    step: float = 60.0
+    total: float = 300.0
+    trt: TrtOptions = field(default_factory=TrtOptions)
+    inherit: bool = False
+    half: str = ""
+    precise: bool = False
+    shown: str = ""
+    forgiven: bool = False
+    special: ResolvedSpecialization | None = None
+    allowed: Allowed | None = None
+    networks: Networks | None = None
+    effort: Effort = THOROUGH
+    scope: str = ""
+    only: tuple[Fed, ...] = ()
+
+    @property
+    def terms(self) -> Terms:
+        """How outputs are compared."""
+        return Terms(self.exact, self.coarse, self.allowed)
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The inputs that the original has and the fixed model has not."""
+        return self.special.without if self.special is not None else ()
+
+    def misdeclared(self, metrics: Iterable[Metrics]) -> str:
+        """The output that does not have a size declared by the specialized model, as text; "" where all have it."""
+        declared = self.special.outputs if self.special is not None else {}
+        for one in metrics:
+            sizes, shape = declared.get(one.name, ()), one.shape or ()
+            if any(size not in (None, real) for size, real in zip(sizes, shape, strict=False)):
+                return f"output {one.name} has shape {list(shape)}, and is declared otherwise"
+        return ""

@@ -1,0 +1,155 @@
+"""Whether TensorRT executes engines on this machine.
+
+The driver reports a GPU, and only TensorRT itself shows whether it executes an engine there: NVIDIA's list of GPUs is
+not complete. TensorRT-RTX builds without a GPU; a small engine is built, loaded and run in the sandbox, which also
+shows whether float32 products are computed in TF32. TensorRT runs kernels on the GPU to choose among them, so that
+every build is such a trial.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnxfix.proof.rungs import builder as choosing
+from onnxfix.proof.rungs.builder import Builder, builder, process_options, shared_builder, variables_of
+from onnxfix.proof.rungs.sessions import Sessions
+from onnxfix.runtime import nvidia
+from onnxfix.runtime.causes import Cause
+from onnxfix.runtime.nvidia import Gpu, Missing
+from onnxfix.runtime.sandbox import Worker, shared
+from onnxfix.tensorrt import build, trial
+from onnxfix.tensorrt import package as trt_package
+from onnxfix.tensorrt.package import INSTALL, Choice
+from onnxfix.tensorrt.records import TrtOptions
+
+#: What executes engines in the sandbox.
+RUN = "onnxfix.tensorrt.engine"
+NO_GPU = "no NVIDIA GPU found"
+_ASKING = 120.0  # seconds for a small engine
+_LOADING = 60.0
+"""Seconds to load any other engine. TensorRT-RTX compiles kernels then, which takes seconds for exports of 600 MB on an
+H100, and never ends for some recurrences of a few nodes."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The result of a trial.
+
+    ``reason`` is why no engine runs here, and ``cause`` the same as data; both are "" where one runs. ``precision`` is
+    what float32 products are computed in: "float32", "tf32", or "" where that is not known. ``card`` is the GPU,
+    ``listed`` whether NVIDIA lists its compute capability for the package."""
+
+    reason: str = ""
+    cause: Cause = ""
+    precision: str = ""
+    card: Gpu | None = None
+    listed: bool = True
+
+    @property
+    def where(self) -> str:
+        """The GPU with its compute capability, as text; "" without one."""
+        if self.card is None:
+            return ""
+        unlisted = "" if self.listed else ", which NVIDIA does not list"
+        return f"{self.card.name} (compute capability {self.card.capability}{unlisted})"
+
+
+def unavailable(options: TrtOptions) -> Missing | None:
+    """Why no engine can be executed on this machine; None where one can.
+
+    Where the driver reports a GPU, TensorRT-RTX builds, loads and runs a small engine.
+
+    Raises:
+        UsageError: the package or the compute capability does not exist.
+    """
+    found = builder(options)
+    if isinstance(found, Missing):
+        return found
+    with closing(found):
+        here = probe(found)
+    return Missing(here.reason, here.cause) if here.reason else None
+
+
+def probe(found: Builder) -> Probe:
+    """The trial with the chosen TensorRT, made once per process; of TensorRT-RTX alone."""
+    if importlib.util.find_spec("polygraphy") is None:
+        reason = f"polygraphy, which executes engines, is not installed: {INSTALL[found.choice.package]}"
+        return Probe(reason, "not-installed")
+    card = found.choice.gpu or next(iter(_cards(found)), None)
+    if card is None:
+        return Probe(NO_GPU, "no-gpu")
+    listed = trial.listed(found.choice.package, card.capability)
+    if found.choice.package == "tensorrt":
+        return Probe("", "", "tf32" if found.options.tf32 else "float32", card, listed)
+    reason, precision, cause = _ask(found.choice, process_options(found.options), os.getpid())
+    here = Probe("", "", precision, card, listed)
+    if not reason:
+        return here
+    why = f"{found.product} cannot execute engines on {here.where}: {reason}"
+    return replace(here, reason=why, cause=cause)
+
+
+def _cards(found: Builder) -> list[Gpu]:
+    outcome = found.worker.call("onnxfix.runtime.nvidia:gpus", timeout=_ASKING)
+    return outcome.value if outcome.ok else []
+
+
+@functools.cache
+def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Cause]:
+    """Why TensorRT runs no engine here ("" where it does), the precision of float32 products, and the cause."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+        model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
+        model.write_bytes(trial.model())
+        how: dict[str, Any] = {
+            "package": choice.package,
+            "compute_capability": choice.capability,
+            "tf32": process.tf32,
+        }
+        worker = shared_builder(process)
+        done = build.attempt(worker, model, timeout=_ASKING, save_engine=str(engine), **how)
+        if not done.accepted:
+            cause: Cause = "memory" if done.status == "memory" else "gpu-not-served"
+            return f"it cannot build a small engine: {done.reason}", "", cause
+        with engines(choice, replace(process, timeout=_ASKING), _ASKING) as side:
+            reason, precision = side.trial(str(engine))
+            return reason, precision, "memory" if side.cause == "memory" else "gpu-not-served"
+
+
+def warm(options: TrtOptions) -> None:
+    """Have the sandboxes load TensorRT in the background, where the rungs will need it.
+
+    Starting both takes a second or two, mostly to load large libraries and CUDA.
+    """
+    package = options.package
+    if options.memory_mb is not None or trt_package.missing(package) is not None:
+        return
+    arguments = {"package": package, "compute_capability": options.compute_capability}
+    shared_builder(options).begin(f"{choosing.__name__}:choose", timeout=_ASKING, **arguments)
+    there = [
+        name for name, module in trt_package.MODULES.items() if importlib.util.find_spec(module) is not None
+    ]
+    if len(there) == 1 and nvidia.driver_there() and importlib.util.find_spec("polygraphy") is not None:
+        _worker(there[0], options).begin(f"{RUN}:warm", timeout=_ASKING, package=there[0])
+
+
+def engines(choice: Choice, options: TrtOptions, step: float) -> Sessions:
+    """The sandbox that executes engines; a run takes at most ``step`` seconds."""
+    worker, loading = _worker(choice.package, options), min(options.timeout, _LOADING)
+    alone = options.memory_mb is not None
+    return Sessions(worker, RUN, {"package": choice.package}, loading=loading, running=step, close=alone)
+
+
+def _worker(package: str, options: TrtOptions) -> Worker:
+    """The child that executes engines, without TF32 unless the options allow it."""
+    variables = variables_of(options)
+    if options.memory_mb is not None:
+        return Worker(memory_mb=options.memory_mb, variables=variables)
+    # A process serves one of the two packages, and Polygraphy's logger must be its first: not the child that builds.
+    return shared(f"polygraphy for {package} {process_options(options)}", variables)

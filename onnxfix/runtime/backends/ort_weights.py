@@ -1,0 +1,130 @@
+"""Where ONNX Runtime finds a model's weights: mapped from the files that hold them, and never read into memory.
+
+It maps external data (page by page, at any offset) and copies what a model file embeds, twice for a moment. So it is
+given a skeleton of the model that names the file itself as the place of its large weights. That takes half the time to
+load and half the memory, and computes the same bits. The ranges come from the lazy reader of ``graph``, whose work is
+judged here among other things: each is used only where the file itself says, right before the bytes, that these are so
+many bytes of the tensor of that name. Whatever else is odd, the file is loaded as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, TensorProto
+
+from onnxfix.errors import OnnxfixError
+from onnxfix.files import lazy, loading, tensors, walk, wire
+
+WORTH = 1 << 18
+"""Bytes of a weight from which on it is mapped: below, a system call costs more than the copy."""
+LARGE = 1 << 30
+"""Bytes of weights from which on a model is large: then nothing is held in memory to save time."""
+_FEWEST = 16 << 20  # bytes of a file in which weights are looked for
+_PAGES = 1 << 17  # bytes by which a mapping may be longer than what is mapped
+_NAME, _RAW = 8, lazy.RAW  # fields of TensorProto
+
+
+def weight_bytes(model: ModelProto) -> int:
+    """Bytes of all tensors that the model holds, wherever they lie."""
+    return sum(tensors.nbytes(one) for one in walk.model_tensors(model))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A model's weights: their bytes (``total``), how much is mapped of files of their own (``outside``), and the
+    skeleton with which ``inside`` more is mapped of the model's file. ``folder`` is where all these files are."""
+
+    total: int = 0
+    outside: int = 0
+    inside: int = 0
+    skeleton: ModelProto | None = None
+    folder: str = ""
+
+    @property
+    def large(self) -> bool:
+        """Whether to save memory rather than time."""
+        return self.total >= LARGE
+
+
+def stored(path: str) -> Stored:
+    """Where the weights of a model file are; of one that is no ordinary model, or is changed meanwhile, nothing is
+    known."""
+    try:
+        return _stored(path)
+    except (OnnxfixError, OSError, UnicodeError):
+        return Stored()
+
+
+def shared(path: str, file: Path, least: int) -> tuple[ModelProto, Stored]:
+    """The model and where its weights are: in files, so that variants of it are cheap. Weights of ``least`` bytes and
+    more of a small model are written to ``file``. A model with external data keeps its embedded weights, since there is
+    only one folder."""
+    where = stored(path)
+    model = where.skeleton or onnx.load(path, load_external_data=False)
+    if where.skeleton is not None or where.outside:
+        return model, where
+    with file.open("wb") as stream:
+        for tensor in model.graph.initializer:
+            if len(tensor.raw_data) < least:
+                continue
+            stream.write(b"\0" * (-stream.tell() % 64))
+            place = {"location": file.name, "offset": stream.tell(), "length": len(tensor.raw_data)}
+            stream.write(tensor.raw_data)
+            tensor.ClearField("raw_data")
+            _put_outside(tensor, place)
+        return model, replace(where, folder=str(file.parent), outside=stream.tell())
+
+
+def _put_outside(tensor: TensorProto, place: Mapping[str, object]) -> None:
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in place.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _stored(path: str) -> Stored:
+    loaded = loading.open_model(Path(path))
+    sizes = [(tensors.is_external(one), tensors.nbytes(one)) for one in walk.model_tensors(loaded.proto)]
+    folder, outside = os.path.dirname(os.path.abspath(path)), (size for external, size in sizes if external)
+    found = Stored(sum(size for _, size in sizes), sum(size + _PAGES for size in outside), folder=folder)
+    linked = os.path.islink(
+        path
+    )  # ONNX Runtime follows none out of the folder; what lies beside it is found there
+    if loaded.source is None or loaded.size < _FEWEST or (linked and found.outside):
+        return found
+    folder, name = os.path.split(os.path.realpath(path) if linked else os.path.abspath(path))
+    inside = _externalize(loaded.proto, loaded.source, name)
+    if not inside:
+        return found
+    for tensor in walk.model_tensors(loaded.proto):
+        where = lazy.range_of(tensor)
+        if where is not None:
+            lazy.fill(tensor, where)
+    loaded.source.check()
+    return replace(found, inside=inside, skeleton=loaded.proto, folder=folder)
+
+
+def _externalize(proto: ModelProto, source: lazy.Source, name: str) -> int:
+    """Let the large initializers of the main graph name the model's own file; returns how many bytes are mapped."""
+    total = 0
+    for tensor in proto.graph.initializer:
+        where = lazy.range_of(tensor)
+        if where is None or where.length < WORTH or where.length != tensors.nbytes(tensor):
+            continue
+        if where.field != _RAW or not _stated(source, tensor, where):
+            continue
+        tensor.ClearField("raw_data")
+        _put_outside(tensor, {"location": name, "offset": where.offset, "length": where.length})
+        total += where.length + _PAGES
+    return total
+
+
+def _stated(source: lazy.Source, tensor: TensorProto, where: lazy.Range) -> bool:
+    """Whether the bytes before a payload are those with which protobuf writes this tensor's name and the length."""
+    name = tensor.name.encode()
+    words = wire.prefix(_NAME, len(name)) + name + wire.prefix(_RAW, where.length)
+    return where.offset > len(words) and source.read(where.offset - len(words), len(words)) == words

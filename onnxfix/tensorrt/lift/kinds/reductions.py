@@ -1,0 +1,182 @@
+"""Layers that compute from many elements at once: sums, products of matrices, the largest, the places of some."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfix.tensorrt.lift.emit import Emit
+from onnxfix.tensorrt.lift.kinds import lifts
+from onnxfix.tensorrt.lift.kinds.arithmetic import bits, compute, runs_in
+from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
+from onnxfix.tensorrt.lift.types import INTEGERS
+
+_REDUCE = {
+    "SUM": "ReduceSum",
+    "PROD": "ReduceProd",
+    "MAX": "ReduceMax",
+    "MIN": "ReduceMin",
+    "AVG": "ReduceMean",
+}
+
+
+@lifts("REDUCE")
+def _reduce(e: Emit, layer: Layer) -> str:
+    """NvInfer.h, IReduceLayer. TensorRT refuses a mask without an axis, and the operation NONE."""
+    tensor, kind = layer.need(0), layer.word("op")
+    axes, keep = bits(int(layer.native.axes), tensor.rank), int(layer.native.keep_dims)
+    if kind not in _REDUCE or not axes:
+        raise Unliftable(f"a reduction {kind} over {len(axes)} axes")
+    if kind == "AVG" and tensor.dtype in INTEGERS:
+        return _mean(e, tensor, axes, keep)
+    wide = runs_in(_REDUCE[kind], tensor.dtype)
+    value = e.as_type(tensor, wide)
+    return e.turn(e.op(_REDUCE[kind], value, e.ints(axes), keepdims=keep), wide, tensor.dtype)
+
+
+def _mean(e: Emit, tensor: Tensor, axes: tuple[int, ...], keep: int) -> str:
+    """The sum by the number of elements, cut off (folding: the mean of 1 and -2 is 0, that of 3 and 4 is 3)."""
+    wide = runs_in("ReduceSum", tensor.dtype)
+    value = e.as_type(tensor, wide)
+    total = e.op("ReduceSum", value, e.ints(axes), keepdims=keep)
+    sizes = e.op("Gather", e.op("Shape", value), e.ints(axes))
+    count = e.cast(e.op("ReduceProd", sizes, keepdims=0), wide)
+    return e.turn(e.op("Div", total, count), wide, tensor.dtype)
+
+
+def _axis(mask: int, rank: int) -> int:
+    axes = bits(mask, rank)
+    if len(axes) != 1:
+        raise Unliftable(f"needs one axis, has {len(axes)}")
+    return axes[0]
+
+
+@lifts("SOFTMAX")
+def _softmax(e: Emit, layer: Layer) -> str:
+    tensor = layer.need(0)
+    axis = _axis(int(layer.native.axes), tensor.rank)
+    return compute(e, "Softmax", tensor.dtype, e.of(tensor), axis=axis)
+
+
+@lifts("RAGGED_SOFTMAX")
+def _ragged_softmax(e: Emit, layer: Layer) -> str:
+    """Along the last axis, of the first ``bounds`` elements; the others become 0 (the operator's page)."""
+    tensor, bounds = layer.need(0), layer.need(1)
+    wide = runs_in("Softmax", tensor.dtype)
+    value = e.as_type(tensor, wide)
+    size = e.op("Squeeze", e.op("Shape", value, start=-1), e.ints([0]))
+    within = e.op("Less", e.range(size), e.as_type(bounds, "INT64"))
+    cut = e.op("Where", within, value, e.const(-np.inf, wide))
+    made = e.op("Where", within, e.op("Softmax", cut, axis=-1), e.const(0, wide))
+    return e.turn(made, wide, tensor.dtype)
+
+
+@lifts("TOPK")
+def _topk(e: Emit, layer: Layer) -> tuple[str, str]:
+    """Sorted, the best first (NvInfer.h, addTopK); the order of equal elements is not documented. Input 1 is k."""
+    tensor, given, kind = layer.need(0), layer.input(1), layer.word("op")
+    if kind not in ("MAX", "MIN"):
+        raise Unliftable(f"the operation {kind} is not known")
+    axis = _axis(int(layer.native.axes), tensor.rank)
+    count = (
+        e.ints([int(layer.native.k)])
+        if given is None
+        else e.op("Reshape", e.as_type(given, "INT64"), e.ints([1]))
+    )
+    wide = runs_in("TopK", tensor.dtype)
+    value = e.as_type(tensor, wide)
+    best, places = e.ops("TopK", value, count, outputs=2, axis=axis, largest=int(kind == "MAX"), sorted=1)
+    return e.turn(best, wide, tensor.dtype), e.turn(places, "INT64", layer.outputs[1].dtype)
+
+
+@lifts("CUMULATIVE")
+def _cumulative(e: Emit, layer: Layer) -> str:
+    """Sums of what lies before, or behind where it is reversed; input 1 is the axis, a scalar."""
+    tensor, kind = layer.need(0), layer.word("op")
+    if kind != "SUM":
+        raise Unliftable(f"the operation {kind} is not known")
+    wide = runs_in("CumSum", tensor.dtype)
+    made = e.op(
+        "CumSum",
+        e.as_type(tensor, wide),
+        e.as_type(layer.need(1), "INT64"),
+        exclusive=int(layer.native.exclusive),
+        reverse=int(layer.native.reverse),
+    )
+    return e.turn(made, wide, tensor.dtype)
+
+
+@lifts("MATRIX_MULTIPLY")
+def _matrix_multiply(e: Emit, layer: Layer) -> str:
+    """NvInfer.h, MatrixOperation: VECTOR takes the last axis for a row on the left and for a column on the right."""
+    first, second = layer.need(0), layer.need(1)
+    wide = runs_in("MatMul", first.dtype)
+    ops = layer.word("op0"), layer.word("op1")
+    sides = [
+        _side(e, e.as_type(tensor, wide), tensor.rank, op, axis)
+        for tensor, op, axis in zip((first, second), ops, (-2, -1), strict=True)
+    ]
+    made = e.op("MatMul", *sides)
+    removed = [axis for axis, op in zip((-2, -1), ops, strict=True) if op == "VECTOR"]
+    if removed:
+        made = e.op("Squeeze", made, e.ints(removed))
+    return e.turn(made, wide, first.dtype)
+
+
+def _side(e: Emit, value: str, rank: int, op: str, axis: int) -> str:
+    if op == "VECTOR":
+        return e.op("Unsqueeze", value, e.ints([axis]))
+    if op == "TRANSPOSE":
+        return e.op("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
+    if op != "NONE":
+        raise Unliftable(f"the operation {op} is not known")
+    return value
+
+
+@lifts("EINSUM")
+def _einsum(e: Emit, layer: Layer) -> str:
+    """Lower-case letters, no ellipsis: a part of ONNX's equations, with the same meaning."""
+    tensors = [layer.need(place) for place in range(len(layer.inputs))]
+    dtype = tensors[0].dtype
+    return compute(
+        e, "Einsum", dtype, *(e.of(tensor) for tensor in tensors), equation=str(layer.native.equation)
+    )
+
+
+@lifts("LRN")
+def _lrn(e: Emit, layer: Layer) -> str:
+    """Across the third axis from the end. The operator's page leaves out that alpha is divided by the window's size: it
+    is in Caffe and in ONNX, whose two numbers NVIDIA's parsers hand over as they are."""
+    tensor = layer.need(0)
+    window = int(layer.native.window_size)
+    alpha, beta, bias = (float(getattr(layer.native, name)) for name in ("alpha", "beta", "k"))
+    wide = runs_in("LRN", tensor.dtype)
+    value = e.as_type(tensor, wide)
+    if tensor.rank < 4:
+        raise Unliftable(f"normalizes a tensor of {tensor.rank} dimensions")
+    shape = ""
+    if tensor.rank > 4:  # ONNX counts its channels from the front
+        shape = e.op("Shape", value)
+        last = e.op("Shape", value, start=-3)
+        value = e.op("Reshape", value, e.op("Concat", e.ints([-1]), last, axis=0))
+    made = e.op("LRN", value, size=window, alpha=alpha, beta=beta, bias=bias)
+    return e.turn(e.op("Reshape", made, shape) if shape else made, wide, tensor.dtype)
+
+
+@lifts("ONE_HOT")
+def _one_hot(e: Emit, layer: Layer) -> str:
+    """Inputs: indices, [off, on], depth. Negative indices count from the end, those beyond are off (folding)."""
+    indices, values, depth = (layer.need(place) for place in range(3))
+    wide = runs_in("OneHot", values.dtype)
+    pair = e.as_type(values, wide)
+    made = e.op(
+        "OneHot", e.as_type(indices, "INT64"), e.as_type(depth, "INT64"), pair, axis=int(layer.native.axis)
+    )
+    return e.turn(made, wide, values.dtype)
+
+
+@lifts("NON_ZERO")
+def _non_zero(e: Emit, layer: Layer) -> str:
+    """Shape [rank, number], in row-major order (NvInfer.h, INonZeroLayer): ONNX's."""
+    tensor = layer.need(0)
+    found = compute(e, "NonZero", tensor.dtype, e.of(tensor), result="INT64")
+    return e.turn(found, "INT64", layer.outputs[0].dtype)

@@ -1,0 +1,133 @@
+"""``check``: the hazards in one model, by the rules, and with ``trt`` by TensorRT."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from onnxfix.errors import UsageError
+from onnxfix.files import loading
+from onnxfix.files.lazy import Pending
+from onnxfix.model import Model
+from onnxfix.options import RunOptions
+from onnxfix.report import confirm
+from onnxfix.report.confirm import build_problems, headline, import_notes, import_problems
+from onnxfix.report.findings import finding_of
+from onnxfix.report.report import Report
+from onnxfix.rewrite import engine
+from onnxfix.runtime import deadline
+from onnxfix.runtime.allowance import memory_limit, structure_limit
+from onnxfix.runtime.causes import Problem
+from onnxfix.verbs.job import Plan, Progress, limited, make_plan
+from onnxfix.verbs.opening import Source, name_of, on_disk, refuse_conflicts
+from onnxfix.verbs.summing import add_other_target, bytes_read, node_counts
+
+if TYPE_CHECKING:
+    from onnxfix.tensorrt.reading import Reading
+    from onnxfix.tensorrt.records import TrtBuild, TrtOptions
+
+
+def check(source: Source, options: RunOptions, progress: Progress | None = None) -> Report:
+    """List the hazards in a model; see :func:`onnxfix.check`.
+
+    Raises:
+        ModelError, UsageError: as there.
+    """
+    with limited(options.timeout), deadline.watched():
+        return _check(source, make_plan(options, progress))
+
+
+def _check(source: Source, plan: Plan) -> Report:
+    began, options = time.perf_counter(), plan.options
+    trt = _require_tensorrt(plan)
+    plan.say("reading")
+    with structure_limit(options.structure_mb):
+        loaded = loading.load(source)
+    refuse_conflicts([loaded], options)
+    problems: list[Problem] = []
+    model = Model(loaded.proto, loaded.base_dir)
+    model.target = plan.target
+    plan.say("checking")
+    own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
+    accepted = None
+    with memory_limit(options.memory_mb), ExitStack() as resources:
+        build, reading, notes = _build(trt, loaded, plan) if trt is not None else (None, None, ())
+        if options.inputs_help:
+            from onnxfix.verbs.intake import intake  # lazy: start-up, seldom used
+
+            plan.say("trying sizes")
+            accepted = intake(on_disk(loaded, resources))
+    loaded.check()  # TensorRT has read it again
+    problems.extend((*build_problems(build), *import_problems(reading)))
+    if loaded.oversize:
+        notes += (
+            f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB); "
+            "apply puts its weights beside it",
+        )
+    networks = [reading] if reading is not None else []
+    counts = node_counts(loaded.proto)
+    report = Report(
+        path=name_of(loaded),
+        command="check",
+        target=plan.target.name,
+        installed=plan.installed,
+        headline=headline([build], networks, always=True) if build is not None else "",
+        findings=confirm.merged(own, build, plan.rules, plan.known, problems, reading),
+        build=build,
+        network=reading,
+        intake=accepted,
+        nodes_before=model.node_count,
+        nodes_after=model.node_count,
+        operators_before=counts,
+        operators_after=counts,
+        bytes_before=bytes_read(loaded),
+        seconds=time.perf_counter() - began,
+        problems=tuple(dict.fromkeys(problems)),
+        notes=notes,
+        pending=Pending(loaded.proto, loaded),
+    )
+    report = add_other_target(report, loaded, plan)
+    if not options.pictures:
+        return report
+    from onnxfix.verbs.picturing import with_pictures  # lazy: start-up, seldom used
+
+    return with_pictures(report, loaded.proto, base_dir=loaded.base_dir)
+
+
+def _require_tensorrt(plan: Plan) -> TrtOptions | None:
+    """TensorRT's options; None where it is not used.
+
+    Raises:
+        UsageError: it is not available, which the user should learn before any work.
+    """
+    if plan.options.trt is None:
+        return None
+    trt = replace(plan.options.trt, target=plan.target.name)
+    if trt.save_engine:
+        raise UsageError("check writes no engine; use apply or verify")
+    from onnxfix.proof.asking import require_tensorrt  # lazy: start-up, seldom used
+
+    require_tensorrt(trt).close()
+    return trt
+
+
+def _build(
+    trt: TrtOptions, loaded: loading.Loaded, plan: Plan
+) -> tuple[TrtBuild | None, Reading | None, tuple[str, ...]]:
+    """TensorRT's build of the model, its reading of it where a rule about that is selected, and notes on which
+    TensorRT it was."""
+    from onnxfix.proof import asking  # lazy: start-up, seldom used
+
+    plan.say("asking TensorRT")
+    with ExitStack() as resources, closing(asking.require_tensorrt(trt)) as builder:
+        build, reading = asking.judge_model(
+            builder,
+            on_disk(loaded, resources),
+            loaded.proto,
+            plan.options.verification,
+            plan.say,
+            reads=any(rule.per == "network" for rule in plan.rules),
+        )
+        return build, reading, (*builder.notes(), *import_notes(reading))

@@ -1,0 +1,220 @@
+"""The work on one model as plain data, and doing it: shared by all executors.
+
+A ``Task`` says what to do with one model, an ``Outcome`` what the result was. Both are frozen and can be pickled, so
+that a task may run in this process (``Here``), in a worker process (``fleet.processes``) or on another machine
+(``fleet.ray``). Paths may be URLs that fsspec knows, in ``source``, ``target`` and the report alike; ``perform``
+copies remote files to a temporary folder and uploads the result (``fleet.remote``).
+
+An executor is anything with ``run``. The driver (``fleet.drive``) gives it the tasks that are not in the journal, and
+accepts the outcomes in any order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from onnxfix.errors import MissingFile, TimeLimit, explained
+from onnxfix.options import RunOptions
+from onnxfix.runtime.allowance import structure_limit
+from onnxfix.verbs.fleet.paths import TaskFiles, is_remote
+
+if TYPE_CHECKING:
+    from onnxfix.report.report import Report
+
+Command = Literal["check", "apply"]
+Step = Callable[[str], None]
+"""Called with a short description before each step of one model."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to do with one model. ``index`` is its position on the command line, by which results are ordered.
+
+    ``source`` is a local path or a URL; ``target`` the file to write, "" for none or for the source itself
+    (``options.output.in_place``). ``stamped``: the outcome lists the files that were read and written, for a journal.
+    """
+
+    index: int
+    source: str
+    target: str = ""
+    command: Command = "check"
+    options: RunOptions = field(default_factory=RunOptions)
+    stamped: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a task: a ``report`` (without its ``model``), or an ``error`` in one line that names the model.
+
+    ``seconds`` is the wall-clock time of the last attempt, ``attempts`` their number. ``worker`` is the process id (on
+    Ray with the address of its machine, ``node``). ``memory``: the task, a rule or a check ran out of memory, so that
+    more memory may help. ``crashed``: its worker died. ``missing``: the model's file does not exist. ``late``: the time
+    limit ended it before there was anything to report. ``files`` are the files of a stamped task with their contents,
+    empty if one changed meanwhile. ``reused``: the outcome is from the journal.
+    """
+
+    task: Task
+    report: Report | None = None
+    error: str = ""
+    seconds: float = 0.0
+    worker: str = ""
+    node: str = ""
+    attempts: int = 1
+    memory: bool = False
+    crashed: bool = False
+    missing: bool = False
+    late: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+    reused: bool = False
+
+
+Progress = Callable[[Task, str], None]
+"""Called with a task and a short description of its step."""
+
+
+class Executor(Protocol):
+    """Runs tasks somewhere."""
+
+    def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
+        """Run the tasks; yields the outcome of each once, as it arrives, in any order.
+
+        A task that fails or kills its worker has an outcome that says so; it never raises here. Closing the iterator
+        (as KeyboardInterrupt does) stops running tasks: afterwards none of their processes is left, and no partly
+        written file.
+        """
+        ...  # pragma: no cover
+
+
+class Here:
+    """Runs tasks one after another in this process."""
+
+    def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
+        for task in tasks:
+            yield perform(task, partial(progress, task) if progress is not None else None)
+
+
+def in_turns(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """The tasks that may run at once, and those that must wait: of two links to one file that is replaced in place, the
+    second must find the fixed model."""
+    together: list[Task] = []
+    waiting: list[Task] = []
+    replaced: set[str] = set()
+    for task in tasks:
+        file = os.path.realpath(task.source) if task.options.output.in_place else ""
+        (waiting if file and file in replaced else together).append(task)
+        replaced.add(file)
+    return together, waiting
+
+
+def more_memory_helps(outcome: Outcome, granted_mb: int) -> bool:
+    """Whether a model ran out of ``granted_mb`` MiB and may succeed with more.
+
+    It may not if it ran into the user's own limit for sandbox children, or if its file has been replaced already.
+    """
+    options, report = outcome.task.options, outcome.report
+    if report is None or not outcome.memory:
+        return outcome.memory
+    users_limit = options.memory_mb is not None and options.memory_mb <= granted_mb and not report.problems
+    return not users_limit and not (report.output and options.output.in_place)
+
+
+def sweep(tasks: Sequence[Task], since: float) -> None:
+    """Delete temporary files that dead workers left beside the results of their tasks ``since`` then (seconds since the
+    epoch). Call it when no worker runs: the temporary file of a long name starts with a part of it only, which other
+    models may share.
+    """
+    for task in tasks:
+        target = task.target or task.source
+        if task.command != "apply" or is_remote(target):
+            continue
+        folder, name = os.path.split(os.path.abspath(target))
+        ours = re.compile(rf"\.{re.escape(name[:40])}\.[a-z0-9_]{{8}}\.tmp")
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if ours.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime >= since:
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    elif entry.is_file(follow_symlinks=False):
+                        os.unlink(entry.path)
+
+
+def perform(task: Task, progress: Step | None = None) -> Outcome:
+    """Do one task in this process. Raises only KeyboardInterrupt and SystemExit."""
+    hashes: dict[str, str] = {}
+
+    def run() -> Report:
+        with structure_limit(task.options.structure_mb), _local_files(task, progress) as files:
+            if task.stamped:
+                from onnxfix.verbs.fleet import contents  # lazy: start-up, for a journal only
+
+                hashes.update(contents.hash_source(files))
+            report = replace(_run(task, files, progress), pending=None)
+            if report.output:
+                files.publish()
+            if task.stamped:
+                hashes.update(contents.hash_results(files, task.options, report))
+            return files.as_named(report)
+
+    outcome = attempt(task, run)
+    complete = outcome.report is not None and "" not in hashes.values()
+    return replace(outcome, files=hashes) if complete else outcome
+
+
+def _local_files(task: Task, progress: Step | None) -> contextlib.AbstractContextManager[TaskFiles]:
+    """The task's files on this machine, while the context lasts; URLs are copied."""
+    if not is_remote(task.source) and not is_remote(task.target):
+        return contextlib.nullcontext(TaskFiles(task.source, task.target))
+    from onnxfix.verbs.fleet import remote  # lazy: URLs only
+
+    return remote.stage(task.source, task.target, progress)
+
+
+def _run(task: Task, files: TaskFiles, progress: Step | None) -> Report:
+    if task.command == "check":
+        from onnxfix.verbs import checking  # lazy: start-up
+
+        return checking.check(Path(files.source), task.options, progress)
+    from onnxfix.verbs import applying  # lazy: start-up
+
+    output = replace(task.options.output, path=files.target or None)
+    return applying.apply(Path(files.source), replace(task.options, output=output), progress)
+
+
+def attempt(task: Task, run: Callable[[], Report]) -> Outcome:
+    """The outcome of ``run``, be it a report or an exception. Raises only KeyboardInterrupt and SystemExit."""
+    began = time.perf_counter()
+    outcome = Outcome(task, worker=str(os.getpid()))
+    try:
+        report = run()
+        outcome = replace(outcome, report=report, memory=_ran_out_of_memory(report))
+    except Exception as error:  # whatever it is, the other models still have to run
+        outcome = replace(
+            outcome,
+            error=explained(error, task.source),
+            memory=isinstance(error, MemoryError),
+            missing=isinstance(error, MissingFile),
+            late=isinstance(error, TimeLimit),
+        )
+    return replace(outcome, seconds=time.perf_counter() - began)
+
+
+def _ran_out_of_memory(report: Report) -> bool:
+    """Whether a rule, a check, one of a check's feeds, or TensorRT ran out of memory."""
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    short = [rung for rung in rungs if rung.status != "passed"]
+    causes = [
+        *(problem.cause for problem in report.problems),
+        *(rung.cause for rung in short),
+        *(reading.cause for rung in short for reading in rung.networks),
+        *(feed.cause for rung in rungs for feed in rung.feeds if feed.status == "not counted"),
+    ]
+    return "memory" in causes or any(build.status == "memory" for build in report.builds)

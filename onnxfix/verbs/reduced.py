@@ -1,0 +1,245 @@
+"""The folder that ``reduce`` writes: the reduced model, all that reproduces its failure, and the search's state."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from onnxfix._version import __version__
+from onnxfix.errors import UsageError
+from onnxfix.files import atomic, copying, loading, saving
+from onnxfix.files.atomic import PLAIN, temporary_beside
+from onnxfix.files.folders import writing
+from onnxfix.inputs.feeds.files import check_inputs, load_inputs
+from onnxfix.inputs.feeds.signature import signature
+from onnxfix.place import Place
+from onnxfix.reduction import case as cases
+from onnxfix.reduction.against import OTHER, AgainstCheck
+from onnxfix.reduction.case import Case
+from onnxfix.reduction.checks import Check
+from onnxfix.reduction.commands import npz
+from onnxfix.reduction.records import Failure, Reduction
+from onnxfix.reduction.search import Reducer
+from onnxfix.report.render.results import readme, script
+from onnxfix.runtime.nvidia import driver_there, gpus
+
+STATE, MODEL, INPUTS = "reduction.json", "model.onnx", "inputs.npz"
+EXPECTED, SEEN = "expected.npz", "seen.npz"
+README, SCRIPT, VERSIONS = "README.md", "reproduce.py", "versions.json"
+FILES = (STATE, MODEL, INPUTS, EXPECTED, SEEN, README, SCRIPT, VERSIONS, OTHER, "error.txt")
+"""All names that a folder may have."""
+FORMAT = 1
+_STATE, _IDENTITY = ("complete", "cwd", "names"), ("check", "match", "package", "capability")
+"""What else the state and its identity must have."""
+COMMAND = f"python {SCRIPT}"
+_PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "protobuf")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a folder holds: the reduced model with its inputs, its failure, the second model (None: there is none), and
+    the ``state`` that the search left."""
+
+    case: Case
+    failure: Failure
+    other: Path | None
+    state: Mapping[str, Any]
+
+    @contextlib.contextmanager
+    def workplace(self) -> Iterator[None]:
+        """The folder in which onnxfix was started then, where it is there: a command may name files in it."""
+        cwd = self.state["cwd"]
+        with contextlib.chdir(cwd) if os.path.isdir(cwd) else contextlib.nullcontext():
+            yield
+
+
+class Folder:
+    """The folder of a reduction. ``identity`` is what it is made for.
+
+    Raises:
+        UsageError: the folder holds something else, or with ``resume`` the reduction of another model or check.
+        OnnxfixError: it cannot be created.
+    """
+
+    def __init__(
+        self, folder: Path, loaded: loading.Loaded, identity: Mapping[str, Any], *, resume: bool
+    ) -> None:
+        self.path, self.identity = folder, json.loads(json.dumps(identity))
+        self.most = loaded.mode if loaded.path is not None else PLAIN
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder}: is not a folder; name another one with --output")
+        if not folder.parent.is_dir():
+            raise UsageError(f"{folder.parent}: no such folder for the result")
+        foreign = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+        if foreign and (STATE not in foreign or not set(foreign) <= set(FILES)):
+            strange = next((one for one in foreign if one not in FILES), foreign[0])
+            raise UsageError(f"{folder}: holds {strange}, which onnxfix did not write; name another folder")
+        if resume and not foreign:
+            raise UsageError(f"{folder}: there is nothing to go on with; leave out --resume")
+        if resume and _read(folder).get("identity") != self.identity:
+            raise UsageError(f"{folder}: is the reduction of another model or check; leave out --resume")
+
+    # ---- writing
+
+    def keep(self, reducer: Reducer) -> None:
+        """Write the smallest case so far, with which a later run can go on.
+
+        Raises:
+            OnnxfixError: the folder cannot be written.
+        """
+        with writing(self.path):
+            self.path.mkdir(exist_ok=True)
+        self._put_model(MODEL, reducer.case)
+        self._put(INPUTS, npz(reducer.case.inputs))
+        self._put(STATE, self._state(reducer, complete=False))
+
+    def finish(self, found: Reduction, reducer: Reducer, check: Check) -> Reduction:
+        """Write the whole folder. Returns the result with what was learnt on the way.
+
+        Raises:
+            OnnxfixError: the folder cannot be written.
+        """
+        case = reducer.case
+        self.keep(reducer)
+        environment = versions(check)
+        found = replace(
+            found,
+            folder=str(self.path),
+            bytes_after=(self.path / MODEL).stat().st_size,
+            operators=tuple(node.op_type for node in case.model.graph.node[:20]),
+            environment=environment,
+            command=COMMAND,
+        )
+        expected, other = reducer.values.run(case)[0], check.seen(case, self.path / MODEL)
+        self._optional(EXPECTED, npz(expected) if expected else None)
+        self._optional(SEEN, npz(other) if other else None)
+        self._optional("error.txt", f"{reducer.seen.text}\n".encode())
+        part = check.part(case) if isinstance(check, AgainstCheck) else None
+        if part is not None:
+            self._put_model(OTHER, part)
+        else:
+            self._optional(OTHER, None)
+        missing = {name for name in (EXPECTED, SEEN, OTHER) if not (self.path / name).exists()}
+        self._put(VERSIONS, json.dumps(environment, indent=2).encode() + b"\n")
+        self._put(SCRIPT, script().encode())
+        self._put(README, readme(found, [name for name in FILES if name not in missing]).encode())
+        self._put(STATE, self._state(reducer, complete=found.complete))
+        return found
+
+    def _state(self, reducer: Reducer, *, complete: bool) -> bytes:
+        document = {
+            "onnxfix": FORMAT,
+            "identity": self.identity,
+            "complete": complete,
+            "failure": dataclasses.asdict(reducer.failure),
+            "seen": dataclasses.asdict(reducer.seen),
+            "origin": dict(reducer.case.origin),
+            "cut": sorted(reducer.case.cut),
+            "names": self._names(reducer),
+            "cwd": os.getcwd(),
+        }
+        return json.dumps(document, indent=2).encode() + b"\n"
+
+    def _names(self, reducer: Reducer) -> dict[str, str] | None:
+        """What the second model calls the tensors that both parts share, where it has other names."""
+        check, case = reducer.terms.check, reducer.case
+        if not isinstance(check, AgainstCheck) or check.names is None:
+            return None
+        shared = (*case.inputs, *case.cut, *case.outputs)
+        return {name: check.names[name] for name in shared if name in check.names}
+
+    def _put_model(self, name: str, case: Case) -> None:
+        with temporary_beside(self.path / name, most=self.most) as file:
+            saving.save(case.model, file)
+            atomic.install([file])
+
+    def _put(self, name: str, data: bytes) -> None:
+        with temporary_beside(self.path / name, most=self.most) as file:
+            copying.write(data, file)
+            atomic.install([file])
+
+    def _optional(self, name: str, data: bytes | None) -> None:
+        """Write a file, or remove that of an earlier run."""
+        if data is not None:
+            self._put(name, data)
+        else:
+            with writing(self.path / name):
+                (self.path / name).unlink(missing_ok=True)
+
+
+def versions(check: Check) -> dict[str, str]:
+    """Versions of all that takes part, and the GPU where there is one."""
+    found = {"onnxfix": __version__, "python": sys.version.split()[0], "platform": platform.platform()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    found.update(check.environment())
+    if driver_there():
+        found["gpu"] = ", ".join(f"{one.name} ({one.capability})" for one in gpus())
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        document = json.loads((folder / STATE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder}: is not a folder that onnxfix reduce wrote: {error}") from None
+    if not isinstance(document, dict) or document.get("onnxfix") != FORMAT:
+        raise UsageError(f"{folder / STATE}: was written by another version of onnxfix")
+    return document
+
+
+def read_folder(folder: Path) -> Saved:
+    """What a folder holds.
+
+    Raises:
+        UsageError: it is no folder of a reduction.
+        OnnxfixError: its model cannot be read.
+    """
+    state = _read(folder)
+    loaded = loading.load(folder / MODEL)
+    try:
+        inputs = load_inputs(folder / INPUTS)[0] if (folder / INPUTS).exists() else {}
+        [inputs] = check_inputs(signature(loaded.proto), [inputs]) if inputs else [{}]
+        case = cases.case_of(loaded, {})
+        stored = {
+            one.name: cases.array_of(one) for one in case.model.graph.initializer if one.name in state["cut"]
+        }
+        cut = {name: inputs.get(name, stored.get(name)) for name in state["cut"]}
+        read = {info.name for info in case.model.graph.input}
+        case = replace(
+            case,
+            inputs={name: value for name, value in inputs.items() if name in read},
+            origin=state["origin"],
+            cut={name: value for name, value in cut.items() if value is not None},
+        )
+        identity = state["identity"]
+        for record, names in ((state, _STATE), (identity, _IDENTITY)):
+            if missing := [name for name in names if name not in record]:
+                raise KeyError(*missing)
+        several = len(identity["models"]) > 1
+        other = folder / OTHER if several and (folder / OTHER).exists() else None
+        return Saved(case, _failure(state["failure"]), other, state)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder / STATE}: cannot be read: {error!r}") from None
+
+
+def _failure(fields: dict[str, Any]) -> Failure:
+    place = dict(fields.pop("place"))
+    around = place.pop("around")
+    known = Place(**{**place, "graph": tuple(place["graph"])})
+    if around:
+        known = replace(known, around=Place(**{**around, "graph": tuple(around["graph"]), "around": None}))
+    return Failure(place=known, **fields)

@@ -1,0 +1,327 @@
+"""``reduce``: the smallest part of a model that still fails for the same reason, as a folder for a bug report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onnxfix.diagnosis.graph import open_graph
+from onnxfix.diagnosis.matching import match
+from onnxfix.errors import ModelError, UsageError
+from onnxfix.files import loading
+from onnxfix.inputs.feeds.inputs import Kind
+from onnxfix.inputs.feeds.plan import Feed
+from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.proof.asking import require_tensorrt
+from onnxfix.reduction import case as cases
+from onnxfix.reduction.against import AgainstCheck
+from onnxfix.reduction.case import Case
+from onnxfix.reduction.checks import Check, OrtCheck, TrtBuildCheck, TrtGpuCheck, TrtNetworkCheck
+from onnxfix.reduction.commands import MODEL, CommandCheck
+from onnxfix.reduction.records import Failure, Reduction, Seen, Status
+from onnxfix.reduction.reduce import reduce as search
+from onnxfix.reduction.search import Reducer, Terms
+from onnxfix.reduction.values import Facts, Values, write
+from onnxfix.runtime import backends
+from onnxfix.runtime.allowance import memory_limit
+from onnxfix.tensorrt.records import TrtOptions
+from onnxfix.verbs import reduced
+from onnxfix.verbs.opening import Source, name_of, on_disk
+from onnxfix.verbs.samples import Inputs, Shapes, list_sizes, read_inputs
+
+CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
+"""The checks besides commands."""
+_SEVERAL = 3  # generated inputs on which a check is tried
+_MILDER: tuple[Kind, ...] = ("normal", "small", "ones", "zeros")
+_ALIKE = 0.8
+"""Share of the tensors that are computed by the same operator in two models from which on names are taken to mean the
+same in both."""
+_EVERY = 5.0  # seconds between two times that the folder is written
+_SHARE = 20  # times as long as writing it takes, at least
+
+
+@dataclass(frozen=True)
+class ReduceOptions:
+    """How a reduction is to be done.
+
+    ``check`` is one of CHECKS, or a command with ``{}`` for the model's path (and ``{inputs}`` for that of its inputs).
+    ``against`` is a second model, whose same part must compute something else. ``match`` is a regular expression for
+    the command's output. ``inputs`` is a path, or the inputs themselves. ``timeout`` limits one check and
+    ``time_limit`` the whole search, in seconds. ``resume`` goes on with what the folder holds.
+    """
+
+    check: str
+    against: Source | None = None
+    match: str = ""
+    inputs: Inputs = None
+    input_shapes: Shapes = ()
+    seed: int = 0
+    timeout: float = 300.0
+    time_limit: float | None = None
+    resume: bool = False
+    trt: TrtOptions | None = None
+    memory_mb: int | None = None
+
+
+def reduce(
+    source: Source,
+    output: str | os.PathLike[str] | None,
+    options: ReduceOptions,
+    progress: Callable[[str], None] | None = None,
+) -> Reduction:
+    """Reduce the model file ``source``; see :func:`onnxfix.reduce`.
+
+    Raises:
+        ModelError, UsageError, OnnxfixError: as there.
+    """
+    began = time.perf_counter()
+    say = progress or (lambda text: None)
+    say("reading")
+    loaded = loading.load(source)
+    other = loading.load(options.against) if options.against is not None else None
+    if output is not None:
+        path = Path(output)
+    elif loaded.path is not None:
+        path = loaded.path.with_name(f"{loaded.path.stem}.reduced")
+    else:
+        raise UsageError("a model that comes from no file needs an output folder")
+    folder = reduced.Folder(path, loaded, _identity(loaded, other, options), resume=options.resume)
+    with ExitStack() as stack:
+        stack.enter_context(memory_limit(options.memory_mb))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
+        names = _names(loaded, other, stack) if other is not None else None
+        check = _check(options, other, names, stack)
+        found = _Run(loaded, options, check, scratch, folder, say).reduce()
+        loaded.check()
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: ReduceOptions) -> dict[str, Any]:
+    """What a folder must have been made for, to be gone on with."""
+    models = [one for one in (loaded, other) if one is not None]
+    return {
+        "check": options.check,
+        "match": options.match,
+        "package": options.trt.package if options.trt is not None else "auto",
+        "capability": options.trt.compute_capability if options.trt is not None else None,
+        "models": [[os.path.abspath(one.path or ""), one.size] for one in models],
+    }
+
+
+def _names(loaded: loading.Loaded, other: loading.Loaded, stack: ExitStack) -> dict[str, str] | None:
+    """The tensors of the second model that correspond to those of the first, by name; None where the two use the same
+    names.
+
+    Raises:
+        UsageError: the models have not the same interface.
+    """
+    ours, theirs = (
+        {name: node.op_type for node in one.proto.graph.node for name in node.output if name}
+        for one in (loaded, other)
+    )
+    shared = sum(theirs.get(name) == operator for name, operator in ours.items())
+    if shared >= _ALIKE * max(1, min(len(ours), len(theirs))):
+        return None
+    first, second = (open_graph(on_disk(one, stack)) for one in (loaded, other))
+    pairs = match(first, second).pairs
+    return {ours: theirs for theirs, ours in pairs.items()}
+
+
+def _check(
+    options: ReduceOptions, other: loading.Loaded | None, names: Mapping[str, str] | None, stack: ExitStack
+) -> Check:
+    """The check that the options name.
+
+    Raises:
+        UsageError: there is none of that name, what it needs is not installed, or two options contradict each other.
+    """
+    name = options.check
+    if name == "ort-cpu":
+        backends.require(name, "--check ort-cpu")
+    if other is not None:
+        if name != "ort-cpu":
+            raise UsageError("--against compares two models with --check ort-cpu")
+        return AgainstCheck(cases.case_of(other, {}), names, step=options.timeout)
+    if options.match and name in CHECKS:
+        raise UsageError("--match is about the output of a command, see --check")
+    if name in ("ort-cpu", "ort-cuda"):
+        return OrtCheck(name, options.timeout)
+    if name in CHECKS:
+        trt = replace(options.trt or TrtOptions(), timeout=options.timeout)
+        builder = stack.enter_context(closing(require_tensorrt(trt)))
+        if name == "trt-build":
+            return TrtBuildCheck(builder)
+        return (TrtNetworkCheck if name == "trt-network" else TrtGpuCheck)(builder, options.seed)
+    if MODEL not in name:
+        raise UsageError(
+            f"unknown check {name!r}; choose from {', '.join(CHECKS)}, or a command with {{}} for the model's path"
+        )
+    return CommandCheck(name, options.match, options.timeout)
+
+
+class _Start(NamedTuple):
+    """The whole model, its failure, and whether ONNX Runtime runs it."""
+
+    case: Case
+    failure: Failure
+    runs: bool
+
+
+class _Run:
+    """One reduction, from the whole model to the folder."""
+
+    def __init__(
+        self, loaded: loading.Loaded, options: ReduceOptions, check: Check, scratch: Path,
+        folder: reduced.Folder, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.loaded, self.options, self.check = loaded, options, check
+        self.scratch, self.folder, self.say = scratch, folder, say
+        self.values = Values(scratch, options.timeout)
+        self.whole = cases.case_of(loaded, {})
+        self.notes: list[str] = []
+        self._written, self._cost = float("-inf"), 0.0
+
+    def reduce(self) -> Reduction:
+        base = Reduction(name_of(self.loaded), self.options.check, "unknown", nodes_before=self.whole.count)
+        resumed, done = self.options.resume, False
+        if resumed:
+            saved = reduced.read_folder(self.folder.path)
+            start = _Start(saved.case, saved.failure, self.values.runs(saved.case))
+            done = bool(saved.state["complete"])
+        else:
+            found = self._start()
+            if isinstance(found, Seen):
+                status: Status = "unknown" if found.unknown else "passes"
+                return replace(base, status=status, reason=found.unknown, cause=found.cause)
+            start = found
+        limit = self.options.time_limit
+        deadline = time.monotonic() + limit if limit is not None else float("inf")
+        facts = Facts(self.loaded.proto, self.loaded.base_dir)
+        terms = Terms(self.check, start.failure, self.scratch, self.say, self._keep, deadline)
+        reducer = Reducer(start.case, terms, self.values, facts, runs=start.runs)
+        self.check.expect(start.failure)
+        if resumed and not done and reducer.examine(start.case) is None:
+            raise UsageError(
+                f"{self.folder.path}: what it holds does not fail in this way; leave out --resume"
+            )
+        ended = "complete" if done else search(reducer)
+        self.say("writing")
+        made_up = "ONNX Runtime does not run some node: values behind it are made up"
+        result = replace(
+            base,
+            status="reduced",
+            failure=reducer.seen,
+            nodes_after=reducer.case.count,
+            tries=reducer.tries,
+            steps=tuple(reducer.steps),
+            complete=ended == "complete",
+            interrupted=ended == "interrupted",
+            notes=(*self.notes, *([made_up] if reducer.made else [])),
+        )
+        return self.folder.finish(result, reducer, self.check)
+
+    def _keep(self, reducer: Reducer) -> None:
+        """Write the folder now and then, so that a process that is killed leaves something to go on with."""
+        began = time.monotonic()
+        if began - self._written < max(_EVERY, _SHARE * self._cost):
+            return
+        with contextlib.suppress(ModelError):  # a part of more than 2 GB is not kept
+            self.folder.keep(reducer)
+        self._written = time.monotonic()
+        self._cost = self._written - began
+
+    # ---- the failure of the whole model
+
+    def _start(self) -> _Start | Seen:
+        """The whole model with inputs on which it fails; the result of the check where it does not."""
+        last = Seen(unknown="no inputs could be made for this model")
+        for number, inputs in enumerate(self._inputs()):
+            self.say("checking the whole model")
+            case = replace(self.whole, inputs=inputs)
+            path = self.scratch / "whole.onnx"
+            write(case.model, path)
+            last = self.check.examine(case, path)
+            if last.failures:
+                return self._with_values(case, last.failures[0], path)
+            if not self.check.feeds or last.unknown or number + 1 >= _SEVERAL:
+                break
+        return last
+
+    def _with_values(self, case: Case, failure: Failure, path: Path) -> _Start | Seen:
+        """The failure, on inputs that show it where the check has made some of its own."""
+        failing = getattr(self.check, "failing", None)
+        if failing and not case.inputs:
+            given = replace(case, inputs=failing)
+            again = [one for one in self.check.examine(given, path).failures if failure.same(one, {})]
+            if again:
+                case, failure = given, again[0]
+        if failure.kind == "differs":
+            failure = replace(failure, op_type="")
+        return _Start(case, failure, self.values.runs(case))
+
+    def _inputs(self) -> Iterator[dict[str, Any]]:
+        """The user's inputs, else generated ones that ONNX Runtime accepts, else any."""
+        known = signature(self.loaded.proto)
+        given = read_inputs(known, self.options.inputs)
+        if given is not None:
+            yield from given
+            return
+        if isinstance(self.check, (TrtNetworkCheck, TrtGpuCheck)) and not self.options.input_shapes:
+            yield {}  # their own plan of inputs is larger than ours
+            return
+        yield from self._generated(known)
+
+    def _generated(self, known: Signature) -> Iterator[dict[str, Any]]:
+        every = list_sizes(known, self.options.input_shapes)
+        sweep = [one for one in every[:3] if 0 not in one.values()]
+        first: dict[str, Any] | None = None
+        accepted = 0
+        for kind in _MILDER:
+            for number, sizes in enumerate(reversed(sweep)):
+                try:
+                    values = Feed(sizes, kind, self.options.seed + number).values(known)
+                except (UsageError, MemoryError):
+                    continue
+                first = first if first is not None else values
+                if self.values.runs(replace(self.whole, inputs=values)):
+                    accepted += 1
+                    yield values
+            if accepted:
+                return
+        if first is not None:
+            self.notes.append("ONNX Runtime accepts none of the generated inputs")
+            yield first
+        elif not self.check.feeds:
+            yield {}
+
+
+def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
+    """Check a folder that ``reduce`` wrote: the failure, if it is the same as then; None if it is not.
+
+    Raises:
+        UsageError: it is no such folder, or the check cannot be run here.
+        OnnxfixError: a file of it cannot be read.
+    """
+    saved = reduced.read_folder(Path(folder))
+    made_for = saved.state["identity"]
+    trt = TrtOptions(package=made_for["package"], compute_capability=made_for["capability"])
+    options = ReduceOptions(made_for["check"], match=made_for["match"], trt=trt)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
+        other = loading.load(saved.other) if saved.other is not None else None
+        check = _check(options, other, saved.state["names"], stack)
+        stack.enter_context(saved.workplace())
+        path = scratch / "model.onnx"
+        write(saved.case.model, path)
+        seen = check.examine(saved.case, path)
+    if seen.unknown:
+        raise UsageError(f"{folder}: the check cannot be run: {seen.unknown}")
+    same = (one for one in seen.failures if saved.failure.same(one, saved.case.origin))
+    return next(same, None)

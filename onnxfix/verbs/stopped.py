@@ -1,0 +1,234 @@
+"""The node at which a model stops that accepts none of the generated inputs: its requirements, and what may help.
+
+Used only after a run that proved nothing: the model is run again on one feed, with a name for each node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxfix.errors import ModelError, OnnxfixError
+from onnxfix.files import saving, walk
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.inputs.feeds.inputs import shape_of
+from onnxfix.inputs.feeds.signature import Assignment, Input, Signature, signature
+from onnxfix.inputs.sizes.bounds import bounds
+from onnxfix.inputs.sizes.demands import Demand
+from onnxfix.inputs.sizes.operators import demanded
+from onnxfix.inputs.sizes.ranges import Range
+from onnxfix.model import Model
+from onnxfix.place import Place
+from onnxfix.proof.request import REMOTE
+from onnxfix.proof.verdict import FeedResult, Verdict
+from onnxfix.runtime.backends import ort_messages
+from onnxfix.runtime.sandbox import shared
+from onnxfix.verbs.intake import InputKind, kinds_of, way_of
+
+_LARGEST = 64 << 20  # bytes of a model that is copied to name its nodes
+_STEP = 60.0  # seconds for that run
+_SHOWN = 3  # requirements of a node that are shown
+_MARK = re.compile(r"onnxfix\.(\d+)\b")
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A requirement of a node, as text, and the inputs whose values it depends on; none where it depends on sizes
+    alone."""
+
+    words: str
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The node at which ONNX Runtime stops in the original: its place and operator ("" where unknown).
+
+    ``said`` is ONNX Runtime's message, ``feed`` the label of the feed, ``fed`` its sizes. ``needed`` are the node's
+    requirements, and ``sizes`` the known limits of the sizes in them. ``shapes`` is a value for ``--input-shapes`` with
+    ``?`` for the size that only the user knows, the sizes of the feed where no valid ones are known, "" where no size
+    helps; ``inputs`` must be in a file for ``--inputs``, where values are missing. ``loaded`` False: the model is not
+    even loaded, and no inputs help; ``gap``: because of what ONNX Runtime lacks, not of a fault in the model.
+    """
+
+    place: Place
+    op_type: str
+    said: str
+    feed: str = ""
+    needed: tuple[Needed, ...] = ()
+    sizes: tuple[Range, ...] = ()
+    shapes: str = ""
+    inputs: tuple[InputKind, ...] = ()
+    loaded: bool = True
+    gap: bool = False
+    fed: Mapping[str, int] = field(default_factory=dict)
+
+
+def find_stop(
+    path: Path, proto: ModelProto, verdict: Verdict, pinned: Mapping[str, Any] | None = None
+) -> Stopped | None:
+    """Where ONNX Runtime stops in the original, ``proto`` in the file ``path``, after a verdict that proves nothing;
+    None where that is unknown. ``pinned`` are inputs with fixed values."""
+    rung = verdict.rung("ort-cpu")
+    if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
+        return None
+    if rung.stopped == "original":
+        said = ort_messages.without_status(ort_messages.reason(rung.said)) or rung.reason
+        gap = ort_messages.is_gap(rung.said) or ort_messages.is_unregistered(rung.said)
+        return Stopped(Place(), "", said, loaded=False, gap=gap)
+    refused = [one for one in rung.feeds if one.stopped == "original"]
+    full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
+    if not refused:
+        return None
+    finder = _Finder(path, proto, dict(pinned or {}), (full or refused)[0])
+    return replace(finder.find(), fed=dict(finder.sizes))
+
+
+class _Finder:
+    """Finds the node of a model at which a feed stops, and what would help."""
+
+    def __init__(self, path: Path, proto: ModelProto, pinned: dict[str, Any], refused: FeedResult) -> None:
+        self.path, self.pinned, self.refused = path, pinned, refused
+        self.known: Signature = signature(proto)
+        self.message = refused.said
+        self.sizes: Assignment = dict(refused.feed.assignment) if refused.feed is not None else {}
+
+    def find(self) -> Stopped:
+        """The node and the help, as far as they are known."""
+        said, feed = ort_messages.reason(self.message) or self.refused.reason, self.refused.label
+        symbols, node = set(self.known.symbols), self._node()
+        if node is None:
+            return Stopped(Place(), "", said, feed, shapes=self._shape(symbols), inputs=self._inputs())
+        demands = self._demands(node)
+        chosen = {name for one in demands for name in one.term.symbols} & symbols
+        # Demands on sizes that are not sizes of inputs depend on the values of inputs.
+        by_sizes = [one.term.symbols <= symbols for one in demands]
+        needed = [
+            Needed(str(one), () if direct else _sources(node.inputs))
+            for one, direct in zip(demands, by_sizes, strict=True)
+        ]
+        behind = {name for one in needed for name in one.inputs}
+        needed += [Needed(str(one), _sources([one.value])) for one in bounds(node, node.model.shapes)]
+        by_value = not demands or any(one.inputs for one in needed)
+        beside = {str(dim) for one in self.known.inputs if one.name in behind for dim in one.dims or ()}
+        # The feed's values of the inputs that decide between paths of the model.
+        values = {
+            name.removesuffix(".value"): size for name, size in self.sizes.items() if name.endswith(".value")
+        }
+        pins = next((pins for pins in self.known.search.ways if pins == values), {})
+        result = Stopped(
+            node.at,
+            node.op_type,
+            said,
+            feed,
+            tuple(needed),
+            tuple(one for one in way_of(self.known, pins).sizes if one.symbol in chosen),
+            self._shape(chosen or beside & symbols or (() if needed else symbols)),
+            self._inputs() if by_value else (),
+        )
+        if any(one.least is None for one in result.sizes):
+            result = replace(result, shapes=",".join(self._fed(one) for one in self._inputs() if one.dims))
+        hopeless = any(one.term.decided is False for one in demands)
+        return replace(result, sizes=(), shapes="", inputs=()) if hopeless else result
+
+    # ---- the node
+
+    def _node(self) -> Node | None:
+        about = ort_messages.node(self.message)
+        if about is None:
+            return None
+        copy = ModelProto()
+        copy.CopyFrom(self.known.model)
+        try:
+            model = Model(copy, self.path.parent)
+        except ModelError:
+            return None
+        op_type, name = about
+        alike = [node for node in model.nodes() if node.op_type == op_type]
+        named = [node for node in alike if name and node.name == name]
+        single = next((ones[0] for ones in (named, alike) if len(ones) == 1), None)
+        return single or self._marked(model)
+
+    def _marked(self, model: Model) -> Node | None:
+        """The node that the model stops at when it is run with unique names of nodes."""
+        if self.refused.feed is None or self.path.stat().st_size > _LARGEST:
+            return None
+        nodes = list(model.nodes())
+        names = [node.name for node in nodes]
+        for number, node in enumerate(nodes):
+            node.proto.name = f"onnxfix.{number}"
+        error = ""
+        with contextlib.suppress(OnnxfixError, MemoryError):
+            values = {**self.refused.feed.values(self.known), **self.pinned}
+            error = _run(model.proto, values)
+        for node, name in zip(nodes, names, strict=True):
+            node.proto.name = name
+        match = _MARK.search(error)
+        return nodes[int(match[1])] if match is not None and int(match[1]) < len(nodes) else None
+
+    # ---- its requirements
+
+    def _demands(self, node: Node) -> list[Demand]:
+        """The node's demands that the feed violates; where there are none, those that cannot be decided."""
+        found = [
+            Demand(term, node.place, node.op_type, about)
+            for about, term in demanded(node, node.model.shapes)
+            if term.decided is not True and term.holds(self.sizes) is not True
+        ]
+        broken = [one for one in found if one.term.holds(self.sizes) is False]
+        return list(dict.fromkeys(broken or found))[:_SHOWN]
+
+    # ---- what would help
+
+    def _shape(self, symbols: Iterable[str]) -> str:
+        """The shape of the input with the last of these symbols, which is left open; "" where no input has one."""
+        wanted = set(symbols)
+        places = [
+            (axis, one, dim)
+            for one in self.known.inputs
+            for axis, dim in enumerate(one.dims or ())
+            if isinstance(dim, str) and dim in wanted and one.name not in self.pinned
+        ]
+        if not places:
+            return ""
+        _, one, asked = max(places, key=lambda place: place[0])
+        return self._fed(one, asked)
+
+    def _fed(self, one: Input | InputKind, asked: int | str = "") -> str:
+        """An input with its shape in the feed; ``?`` for the size ``asked``."""
+        sizes = zip(one.dims or (), shape_of(self.known, self.known[one.name], self.sizes), strict=True)
+        return f"{one.name}:{'x'.join('?' if dim == asked else str(size) for dim, size in sizes)}"
+
+    def _inputs(self) -> tuple[InputKind, ...]:
+        return tuple(one for one in kinds_of(self.known) if not one.optional and one.name not in self.pinned)
+
+
+def _run(proto: ModelProto, feed: Mapping[str, Any]) -> str:
+    """ONNX Runtime's error for a model on a feed; "" where there is none, or the child ended otherwise."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        file = Path(folder) / "marked.onnx"
+        saving.save(proto, file)
+        how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": feed, "options": {}}
+        outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
+    return str(outcome.value.error) if outcome.ok else ""
+
+
+def _sources(values: Sequence[Value | None]) -> tuple[str, ...]:
+    """The graph inputs that values are computed from."""
+
+    def before(value: Value) -> Iterator[Value]:
+        node = value.producer or value.scope.owner
+        if node is not None:
+            yield from (one for one in node.inputs if one is not None)
+            yield from (one for scope in node.subgraphs for one in scope.captures())
+
+    seen = walk.reached((one for one in values if one is not None), before)
+    main = next((one.scope.model.main for one in seen), None)
+    return tuple(one.name for one in main.inputs if one in seen) if main is not None else ()

@@ -1,0 +1,75 @@
+"""What reports of several commands say of a model, and of the TensorRT that judged it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from onnx import ModelProto
+
+from onnxfix.files import loading, walk
+from onnxfix.model import Model
+from onnxfix.report.findings import OPTIONS, SAFETIES, finding_of
+from onnxfix.report.report import NodeCounts, Report
+from onnxfix.rewrite import engine
+from onnxfix.runtime import deadline, system
+from onnxfix.targets import target_judging
+from onnxfix.verbs.job import Plan
+
+_ONNX = ("", "ai.onnx")
+_REFUSED = ("TRT001", "TRT002")
+
+
+def node_counts(proto: ModelProto) -> NodeCounts:
+    """The nodes of a model by operator, at any depth; Constant nodes apart."""
+    counts = Counter((node.domain, node.op_type) for node in walk.model_nodes(proto))
+    constants = sum(counts.pop((domain, "Constant"), 0) for domain in _ONNX)
+    named: Counter[str] = Counter()
+    for (domain, name), count in counts.items():
+        named[name if domain in _ONNX else f"{domain}.{name}"] += count
+    ordered = sorted(named.items(), key=lambda one: (-one[1], one[0]))
+    return NodeCounts(dict(ordered), constants)
+
+
+def bytes_read(loaded: loading.Loaded) -> int:
+    """Bytes of the files of a model that was read, with external data."""
+    return loaded.size + sum(bytes_of((loaded.base_dir or Path()) / name) for name in loaded.external)
+
+
+def bytes_of(path: Path) -> int:
+    """Bytes of a file; 0 where it is gone again, or not readable: a size is not worth an error."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def add_other_target(report: Report, loaded: loading.Loaded, plan: Plan) -> Report:
+    """The report with a note that names the command, where TensorRT refuses a model that no fix for the target repairs,
+    and there are fixes for what the judging TensorRT is."""
+    refused = any(item.code in _REFUSED and not item.fix for item in report.findings)
+    if not report.builds or report.path.startswith("<") or not refused:
+        return report
+    judge = target_judging(report.builds[0].package, report.builds[0].version)
+    if judge is None or judge is plan.target:
+        return report
+    model = Model(loaded.proto, loaded.base_dir)
+    model.target = judge
+    known = {(item.code, item.place) for item in report.findings}
+    known.update((item.code, item.place) for item in report.applied)
+    fixes = []
+    with contextlib.suppress(deadline.Expired):  # the report stands without
+        for match in engine.check(model, plan.rules):
+            item = finding_of(match)
+            if item.fix and item.severity == "error" and (item.code, item.place) not in known:
+                fixes.append(item)
+    if not fixes:
+        return report
+    safety = max((item.safety for item in fixes), key=SAFETIES.index)
+    words = ["onnxfix apply", system.quoted_path(report.path), f"--target {judge.name}", OPTIONS[safety]]
+    codes = ", ".join(sorted({item.code for item in fixes}))
+    note = f"for {judge.title}, which judged it, there is a fix ({codes}): {' '.join(words).strip()}"
+    return replace(report, notes=(*report.notes, note))

@@ -1,0 +1,203 @@
+"""``view``: the nodes around a finding or a node, written as a model that opens in Netron."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from onnx import ModelProto, NodeProto
+
+from onnxfix.errors import UsageError
+from onnxfix.files import apart, atomic, loading, saving, tensors, walk
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
+from onnxfix.options import Rules, RunOptions
+from onnxfix.place import Place
+from onnxfix.proof.checker import check
+from onnxfix.report.findings import Finding, finding_of
+from onnxfix.rewrite import engine
+from onnxfix.runtime.forks import forked
+from onnxfix.verbs.job import make_plan
+from onnxfix.verbs.opening import output_file
+from onnxfix.verbs.picturing import Atlas, neighbors
+
+_SECONDS = 60.0
+"""Time for onnx.checker."""
+_SMALL = 1 << 10
+"""Bytes up to which a constant stays one; a larger one becomes an input of its type and shape."""
+_FAN = 8
+"""Consumers of one value that are looked at."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What was written: ``finding`` (None: a node that was named) with the ``nodes`` around it, in ``output``.
+    ``others`` are the places of further findings of the rule. ``complaint`` is onnx.checker's about the part, "" where
+    it passes."""
+
+    path: str
+    output: str
+    finding: Finding | None
+    nodes: int
+    others: tuple[Place, ...] = ()
+    complaint: str = ""
+
+
+def view(
+    source: Path,
+    output: Path,
+    *,
+    rule: str = "",
+    node: str = "",
+    place: str = "",
+    distance: int = 2,
+    target: str | None = None,
+) -> View:
+    """Write the nodes around a finding of a rule, or around a node, as a model.
+
+    Args:
+        source: the model.
+        output: the file to write.
+        rule: the code or the name of the rule.
+        node: the name of a node, or of a value that it computes, also with ``*``: all such nodes of one graph.
+        place: of which finding: the name of its node or value, also with ``*``; "": the first one.
+        distance: how many values away the other nodes may be.
+        target: the TensorRT to judge for, by name.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: the rule finds nothing there, or at no node, there is no such node, or the file may not be written.
+    """
+    if bool(rule) == bool(node) or (node and place):
+        raise UsageError(
+            "name what to show: --rule RULE, with --place for one of its findings, or --node NAME"
+        )
+    plan = make_plan(RunOptions(rules=Rules(select=[rule] if rule else None, target=target)))
+    loaded = loading.load(source)
+    output_file(output)
+    apart.separate([apart.File("the output", output)], list(apart.files_of(loaded)))
+    model = Model(loaded.proto, loaded.base_dir)
+    model.target = plan.target
+    finding: Finding | None = None
+    others: tuple[Place, ...] = ()
+    if node:
+        named = [one for one in model.nodes() if _matches(one.at, node) or node in one.proto.output]
+        if not named:
+            raise UsageError(f"{source}: has no node {node!r}, and none that computes a value of that name")
+        seeds = [one for one in named if one.scope is named[0].scope]
+        title, text = seeds[0].at.text, f"--node {node}"
+    else:
+        findings = [finding_of(one) for one in engine.check(model, plan.rules)]
+        atlas = Atlas(model)
+        finding = next((one for one in findings if _matches(one.place, place) and atlas.at(one.place)), None)
+        if finding is None:
+            where = f" at {place!r}" if place else ""
+            raise UsageError(
+                f"{source}: {rule} finds nothing{where} that could be shown; onnxfix check lists the findings"
+            )
+        seeds = list(atlas.at(finding.place))
+        title, text = finding.place.text, f"{finding.code} {finding.name}: {finding.message}"
+        others = tuple(one.place for one in findings if one is not finding)
+    nodes = around(seeds, distance)
+    part = extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}")
+    loaded.check()
+    atomic.put(output, saving.serialize(part))
+    return View(str(source), str(output), finding, len(nodes), others, _complaint(output))
+
+
+def _matches(place: Place, wanted: str) -> bool:
+    names = (place.node, place.output, place.short, place.text)
+    return not wanted or any(name == wanted or fnmatchcase(name, wanted) for name in names if name)
+
+
+def _complaint(path: Path) -> str:
+    """What onnx.checker says about the file; it is foreign native code."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+        outcome = forked(check, str(path), folder, timeout=_SECONDS)
+    return (
+        outcome.message if outcome.status != "ok" else str(outcome.value.refused or outcome.value.inference)
+    )
+
+
+# --------------------------------------------------------------------------------------- nodes as a model of their own
+
+
+def around(seeds: Collection[Node], distance: int) -> list[Node]:
+    """These nodes and those of their graph that are at most ``distance`` values away, constants left out."""
+    found = dict.fromkeys(seeds)
+    edge = list(seeds)
+    for _ in range(distance):
+        near = dict.fromkeys(one for node in edge for one in neighbors(node, _FAN) if one not in found)
+        found.update(near)
+        edge = list(near)
+    return list(found)
+
+
+def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title: str) -> ModelProto:
+    """A model of ``nodes``, which are of one graph, in their order.
+
+    What they read and none of them computes becomes an input, and what anything else reads an output, each with the
+    type and the dimensions that are known. ``notes`` go into the documentation of nodes, ``title`` into that of the
+    graph.
+
+    Raises:
+        UsageError: a node has an attribute of the local function that it is in, or reads or computes a value whose type
+            or rank depends on the call of that function.
+    """
+    scope = next(iter(nodes)).scope
+    kept = set(nodes)
+    ordered = [node for node in model.orders[scope] if node in kept]
+    inner = list(walk.nodes([node.proto for node in ordered]))
+    part = ModelProto(ir_version=model.ir_version, producer_name="onnxfix view")
+    for domain, version in scope.imports().items():
+        part.opset_import.add(domain=domain, version=version)
+    if any((one.domain, one.op_type) in model.function_names for one in inner):
+        part.functions.extend(model.proto.functions)
+    part.graph.name, part.graph.doc_string = "part", title
+    computed = {name for node in ordered for name in node.proto.output if name}
+    reads = dict.fromkeys(name for node in ordered for name in walk.reads(node.proto))
+    values = (scope.lookup(name) for name in reads if name and name not in computed)
+    for value in dict.fromkeys(value for value in values if value is not None):
+        _add_read(part, model, value)
+    for node in ordered:
+        part.graph.node.append(node.proto)
+        if node in notes:
+            part.graph.node[-1].doc_string = notes[node]
+        for attribute in (one for proto in walk.nodes([node.proto]) for one in proto.attribute):
+            if attribute.ref_attr_name:
+                raise _depends_on_call(node, f"its attribute {attribute.name}")
+    for value in (value for node in ordered for value in node.outputs if value is not None):
+        inside = sum(use.node in kept for use in value.uses)
+        if value.is_output or value.pinned or inside < value.use_count or not inside:
+            part.graph.output.append(model.describe(value))
+    for info in (*part.graph.input, *part.graph.output):
+        tensor = info.type.tensor_type if info.type.WhichOneof("value") in (None, "tensor_type") else None
+        if scope.root is not model.main and tensor is not None and not tensor.HasField("shape"):
+            what = "rank" if tensor.elem_type else "type"
+            raise _depends_on_call(ordered[0], f"the {what} of {info.name}")
+    return part
+
+
+def _add_read(part: ModelProto, model: Model, value: Value) -> None:
+    """Add a value that is read: as the constant that it is, where that is small, or as an input."""
+    tensor, producer = value.initializer, value.producer
+    if value.is_constant and tensor is not None and tensors.nbytes(tensor) <= _SMALL:
+        if model.base_dir is not None and tensors.is_external(tensor):
+            tensor = tensors.embedded(tensor, model.base_dir)
+        part.graph.initializer.append(tensor)
+    elif value.is_constant and producer is not None and _is_small(producer.proto):
+        part.graph.node.append(producer.proto)
+    else:
+        part.graph.input.append(model.describe(value))
+
+
+def _is_small(node: NodeProto) -> bool:
+    stored = list(walk.node_tensors([node]))
+    return not any(map(tensors.is_external, stored)) and sum(map(tensors.nbytes, stored)) <= _SMALL
+
+
+def _depends_on_call(node: Node, what: str) -> UsageError:
+    return UsageError(f"{node.place}: {what} is set by each call of the function; it cannot be shown alone")

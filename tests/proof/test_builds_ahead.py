@@ -1,0 +1,176 @@
+"""TensorRT's builds beside other rungs, with the network read back from the same parse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxfix.proof.ladder import verify
+from onnxfix.proof.networks import Networks, networks
+from onnxfix.proof.readback import network
+from onnxfix.proof.rungs import build as trt_build
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.runtime import allowance
+from onnxfix.runtime.sandbox import Outcome, Posted, Worker
+from onnxfix.tensorrt import lift
+from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.records import TrtBuild, TrtOptions
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
+
+BEFORE = "g (float[N,3] x) => (float[N,3] y) { a = Neg(x)  b = Neg(a)  c = Exp(b)  y = Identity(c) }"
+AFTER = "g (float[N,3] x) => (float[N,3] y) { y = Exp(x) }"
+WRONG = AFTER.replace("Exp", "Sin")
+PACKAGE = "tensorrt-rtx"
+CHECKS = ("contract", "ort-cpu", "trt-build", "trt-network")
+GOOD = TrtBuild("accepted", "")
+
+
+def written(folder: Path, **texts: str) -> list[Path]:
+    found = []
+    for name, text in texts.items():
+        found.append(folder / f"{name}.onnx")
+        onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), found[-1])
+    return found
+
+
+def timeless(rung: RungResult) -> RungResult:
+    builds = tuple(replace(one, parse_seconds=0.0, build_seconds=0.0) for one in rung.builds)
+    read = tuple(replace(one, seconds=(0.0, 0.0, 0.0)) for one in rung.networks)
+    return replace(rung, seconds=0.0, builds=builds, networks=read)
+
+
+class Spied:
+    """Verdicts of real runs, with the names of the models whose builds were posted to the child."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.posted: list[tuple[str, bool]] = []
+        self.monkeypatch = monkeypatch
+        self.waiting = False
+        post, begin = Builder.post, trt_build.begin
+
+        def spied(found: Builder, path: Path, *args: Any, **more: Any) -> Posted:
+            self.posted.append((path.name, self.waiting))
+            return post(found, path, *args, **more)
+
+        def begun(request: Any) -> None:
+            self.waiting = True
+            begin(request)
+            self.waiting = False
+
+        monkeypatch.setattr(Builder, "post", spied)
+        monkeypatch.setattr(trt_build, "begin", begun)
+
+    def climb(self, first: Path, second: Path, cores: str) -> Verdict:
+        trt_build._LAST.clear()
+        network._LAST.clear()
+        self.posted.clear()
+        self.monkeypatch.setenv(allowance.CORES, cores)
+        return verify(first, second, exact=False, rungs=CHECKS)
+
+
+@REAL
+@pytest.mark.slow
+def test_builds_beside_other_rungs_show_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, spied = written(tmp_path, before=BEFORE, after=AFTER), Spied(monkeypatch)
+    late = spied.climb(*paths, cores="1")
+    assert spied.posted == [("before.onnx", False), ("after.onnx", False)]
+    ahead = spied.climb(*paths, cores="2")
+    assert spied.posted == [("before.onnx", True), ("after.onnx", True)]
+    assert ahead.passed
+    assert [*map(timeless, ahead.rungs)] == [*map(timeless, late.rungs)]
+    assert [rung.name for rung in ahead.rungs] == [*CHECKS]
+    assert [one.layer_count for one in ahead.rungs[2].builds] == [4, 1]
+    # The original's build is known: the next candidate's alone is begun.
+    trt_build_last, network_last = trt_build._LAST[:], network._LAST[:]
+    (wrong,) = written(tmp_path, wrong=WRONG)
+    refuted = verify(paths[0], wrong, exact=False, rungs=CHECKS)
+    assert spied.posted[2:] == [("wrong.onnx", True)]
+    assert [rung.status for rung in refuted.rungs] == ["passed", "failed", "passed", "passed"]
+    assert (trt_build_last, network_last) == (trt_build._LAST, network._LAST)
+
+
+@REAL
+@pytest.mark.slow
+def test_a_model_parsed_once_is_built_and_read_as_if_parsed_twice(tmp_path: Path) -> None:
+    (path,) = written(tmp_path, model=BEFORE)
+    how: dict[str, Any] = {"package": PACKAGE, "timeout": PATIENCE}
+    child = f"{lift.__name__}:build_and_lift"
+    with Worker() as worker:
+        apart = attempt(worker, path, **how), lift.attempt(worker, path, tmp_path / "apart.onnx", **how)
+        outcome = worker.call(child, path=str(path), out=str(tmp_path / "once.onnx"), **how)
+        again = worker.call(child, path=str(path), out=str(tmp_path / "again.onnx"), follow=True, **how)
+    done, network = outcome.value
+    assert (done.status, done.layers, done.profiles) == ("accepted", apart[0].layers, apart[0].profiles)
+    assert done.engine_bytes == apart[0].engine_bytes
+    assert network.names == apart[1].names
+    assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "apart.onnx").read_bytes()
+    assert done.profiles[0].derived
+    assert again.value[0].profiles == done.profiles
+
+
+Built = tuple[TrtBuild, lift.Lifted | None]
+
+
+class Fake:
+    """A builder whose child ends as told."""
+
+    def __init__(self, *built: Built | None) -> None:
+        self.built, self.alone, self.asked = list(built), 0, list[str]()
+
+    def post(self, path: Path, out: Path, profiles: Any) -> Posted:
+        self.asked.append(out.name)
+        return Posted(1.0)
+
+    def collect(self, posted: Posted, path: Path) -> Built | None:
+        return self.built.pop(0)
+
+    def build(self, path: Path, profiles: Any) -> TrtBuild:
+        self.alone += 1
+        return GOOD
+
+
+def test_who_dies_reading_a_network_back_is_built_alone(tmp_path: Path) -> None:
+    found, place, path = Fake(None), Networks(tmp_path), Path("m.onnx")
+    assert trt_build._build(found, path, None, place) == GOOD  # type: ignore[arg-type]
+    assert (found.alone, place.lifted) == (1, {})
+
+
+@pytest.mark.parametrize(("note", "status"), [("lift", None), ("build", "crash")])
+def test_where_a_build_died_decides_what_is_known(note: str, status: str | None) -> None:
+    outcome = Outcome("crash", message="killed by SIGSEGV", died=True, note=note)
+    worker = SimpleNamespace(collect=lambda posted: outcome, limit_mb=None)
+    found = Builder(Choice(PACKAGE, "1.7.1", "8.9"), TrtOptions(), worker)  # type: ignore[arg-type]
+    built = found.collect(Posted(PATIENCE), Path("m.onnx"))
+    assert (built and built[0].status) == status
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Worker]:
+    with Worker() as worker:
+        yield worker
+
+
+def test_a_build_that_nobody_waits_for_is_ended(sleeper: Worker) -> None:
+    def climb() -> None:
+        with networks() as place:
+            place.worker = sleeper
+            place.begun[Path("m.onnx")] = sleeper.post("signal:pause", timeout=PATIENCE)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        climb()
+    assert sleeper.pid is None
+    with networks() as place:  # what has ended does not cost the child
+        place.worker = sleeper
+        place.begun[Path("m.onnx")] = posted = sleeper.post("os:getpid", timeout=PATIENCE)
+        sleeper.collect(posted)
+    assert sleeper.pid is not None

@@ -1,0 +1,337 @@
+"""A rung whose own code fails: a status of its own, which blames no fix, hides no other rung and is shown."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+import onnxfix
+from onnxfix.cli.app import app
+from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
+from onnxfix.proof import execution, ladder
+from onnxfix.proof.ladder import verify
+from onnxfix.proof.readback import child, network
+from onnxfix.proof.rungs import builder, gpu, probe
+from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.report.confirm import import_notes, import_problems
+from onnxfix.report.render.text import render_report, render_summary
+from onnxfix.report.report import Report, plain
+from onnxfix.runtime import nvidia
+from onnxfix.runtime.forks import forked
+from onnxfix.runtime.nvidia import Missing
+from onnxfix.runtime.sandbox import Outcome, Worker, shared
+from onnxfix.tensorrt import package as trt_package
+from onnxfix.tensorrt.lift import attempt, kinds, lift
+from onnxfix.tensorrt.lift.records import Lifted
+from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.reading import Reading
+from onnxfix.tensorrt.records import TrtOptions
+from onnxfix.verbs.fleet.journal import recall
+from support import networks
+from support.real_tensorrt import REAL
+
+RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
+NOOP = "g (float[2,3] x) => (float[2,3] y) { a = Cast<to = 1>(x) y = Relu(a) }"
+
+
+def stop(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("made up")
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: Worker) -> networks.Stage:
+    return networks.Stage(tmp_path, monkeypatch, [], worker)
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TensorRT that is there, and breaks where its network is read."""
+    choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
+    monkeypatch.setattr(network, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
+    monkeypatch.setattr(network, "read", stop)
+    network._LAST.clear()
+
+
+# ------------------------------------------------------------------------------------------- what became of the child
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ("error", ("broke", "broke", "fault")),
+        ("crash", ("skipped", "unknown", "crash")),
+        ("timeout", ("skipped", "unknown", "timeout")),
+        ("memory", ("skipped", "unknown", "memory")),
+        ("unstarted", ("skipped", "unknown", "not-loadable")),
+        ("refused", ("skipped", "refused", "refused")),
+        ("unlifted", ("skipped", "gap", "gap")),
+    ],
+)
+def test_how_reading_back_ended_is_data(
+    stage: networks.Stage, status: Any, expected: tuple[str, ...]
+) -> None:
+    rung = stage.climb((RELU, Lifted(status, "the words do not matter", package="tensorrt-rtx")))
+    assert (rung.status, rung.networks[0].status, rung.cause) == expected
+    assert rung.networks[0].cause == rung.cause
+    assert "the words do not matter" in rung.reason
+    assert not rung.refutes
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [("error", "broke"), ("crash", "skipped"), ("timeout", "skipped"), ("memory", "skipped")],
+)
+def test_how_the_run_ended_is_data(
+    stage: networks.Stage, monkeypatch: pytest.MonkeyPatch, status: Any, expected: str
+) -> None:
+    """The model runs, and the child ends where its network does."""
+    real = Worker.call
+
+    def call(self: Worker, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
+        if target.endswith("readback.child:run") and kwargs["side"] == "lifted":
+            return Outcome(status, message="made up")
+        return real(self, target, timeout=timeout, **kwargs)
+
+    monkeypatch.setattr(Worker, "call", call)
+    rung = stage.climb((RELU, RELU))
+    assert (rung.status, rung.cause) == (expected, "fault" if status == "error" else status)
+    assert "made up" in rung.reason
+
+
+def test_a_model_that_cannot_be_looked_at_is_no_fault_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"\x0a\xff")
+    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Reply)
+
+
+@pytest.mark.parametrize(("note", "status"), [("", "unstarted"), ("parse", "error"), ("lift", "error")])
+def test_an_error_before_parsing_is_tensorrts_own(
+    monkeypatch: pytest.MonkeyPatch, worker: Worker, tmp_path: Path, note: str, status: str
+) -> None:
+    ended = Outcome("error", message="TypeError: factory function returned nullptr", note=note)
+    monkeypatch.setattr(Worker, "call", lambda *_, **__: ended)
+    found = attempt(worker, tmp_path / "m.onnx", tmp_path / "out.onnx", package="tensorrt")
+    assert (found.status, found.exit_code) == (status, 2)
+
+
+@REAL
+def test_the_layer_is_named_where_code_for_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fork, so that the child knows the function that fails."""
+    onnx.save(
+        networks.model("g (float[2,3] x) => (float[2,3] y) { [here] y = Relu(x) }"), tmp_path / "m.onnx"
+    )
+    monkeypatch.setitem(kinds.table(), "ACTIVATION", stop)
+    arguments = (str(tmp_path / "m.onnx"), str(tmp_path / "out.onnx"))
+    outcome = forked(lambda: lift(*arguments, package="tensorrt-rtx"), timeout=120.0)
+    assert outcome.status == "error"
+    assert outcome.message.startswith("ACTIVATION layer here of ONNX node here: ZeroDivisionError: made up")
+    assert "(test_failing_rungs.py:" in outcome.message
+
+
+# ------------------------------------------------------------------------------------------------- no TensorRT at all
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [("error", "fault"), ("crash", "crash"), ("timeout", "timeout"), ("memory", "memory")],
+)
+def test_why_tensorrt_could_not_be_chosen_is_data(
+    monkeypatch: pytest.MonkeyPatch, status: Any, cause: str
+) -> None:
+    monkeypatch.setattr(Worker, "call", lambda *_, **__: Outcome(status, message="made up"))
+    found = builder._choice.__wrapped__("auto", None, TrtOptions(), 0, None)
+    assert isinstance(found, Missing)
+    assert found.cause == cause
+
+
+def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found = builder.builder(TrtOptions())
+    assert isinstance(found, Missing)
+    assert found.cause == "not-installed"
+    networks.write(tmp_path / "m.onnx", RELU)
+    rungs = ["trt-build", "trt-network", "trt-gpu"]
+    verdict = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=rungs)
+    assert [(rung.status, rung.cause) for rung in verdict.rungs] == [("skipped", "not-installed")] * 3
+
+
+class Fake:
+    """A module of that version, on a machine whose cards are ``cards``."""
+
+    def __init__(self, version: str) -> None:
+        self.__version__ = version
+
+
+@pytest.mark.parametrize(
+    ("version", "cards", "wanted", "cause"),
+    [
+        ("8.6.1", [], None, "version"),
+        ("10.14.1", [], None, "no-gpu"),
+        ("10.14.1", [nvidia.Gpu("L4", "8.9")], "7.5", "gpu-not-served"),
+        ("10.14.1", [nvidia.Gpu("V100", "7.0")], None, "gpu-not-served"),
+    ],
+)
+def test_why_a_package_cannot_be_used_is_data(
+    monkeypatch: pytest.MonkeyPatch, version: str, cards: Any, wanted: Any, cause: str
+) -> None:
+    monkeypatch.setattr(trt_package, "load", lambda package: Fake(version))
+    monkeypatch.setattr(trt_package, "gpus", lambda: cards)
+    found = trt_package.choose("tensorrt", wanted)
+    assert isinstance(found, Missing)
+    assert found.cause == cause
+
+
+def test_a_package_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trt_package, "load", stop)
+    monkeypatch.setattr(trt_package, "not_installed", lambda package="auto": None)
+    for package in ("tensorrt-rtx", "auto"):
+        found = trt_package.choose(package)  # type: ignore[arg-type]
+        assert isinstance(found, Missing)
+        assert found.cause == "not-loadable"
+
+
+@pytest.mark.parametrize(
+    ("cards", "polygraphy", "cause"),
+    [
+        ([], True, "no-gpu"),
+        ([nvidia.Gpu("H100", "9.0")], True, "gpu-not-served"),
+        ([], False, "not-installed"),
+    ],
+)
+def test_why_no_engine_is_executed_is_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cards: Any, polygraphy: bool, cause: str
+) -> None:
+    choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
+    monkeypatch.setattr(gpu, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
+    monkeypatch.setattr(probe, "_cards", lambda found: cards)
+    monkeypatch.setattr(probe, "_ask", lambda *_: ("it is too old", "", "gpu-not-served"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if polygraphy else None)
+    networks.write(tmp_path / "m.onnx", RELU)
+    found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["trt-gpu"])
+    assert [(rung.status, rung.cause) for rung in found.rungs] == [("skipped", cause)]
+
+
+# ------------------------------------------------------------------------------------------------------- the ladder
+
+
+@pytest.mark.parametrize("name", ["reference", "ort-cpu"])
+def test_one_rung_breaks_and_the_others_are_climbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Literal["reference", "ort-cpu"]
+) -> None:
+    real = execution.run_check
+    monkeypatch.setattr(
+        execution, "run_check", lambda request, rung: stop() if rung == name else real(request, rung)
+    )
+    networks.write(tmp_path / "m.onnx", RELU)
+    found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["reference", "ort-cpu"])
+    broken = found.rung(name)
+    assert broken is not None
+    assert (broken.status, broken.cause) == ("broke", "fault")
+    assert broken.reason.startswith("ZeroDivisionError: made up (test_failing_rungs.py:")
+    assert [rung.status for rung in found.rungs].count("passed") == 1
+    assert found.passed
+    assert not found.failed
+    assert found.broken == (broken,)
+
+
+def test_a_fault_in_the_child_breaks_the_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    networks.write(tmp_path / "m.onnx", RELU)
+    monkeypatch.setattr(ladder, "REMOTE", "onnxfix.proof.readback.child")  # which has no ``load`` of a pair
+    monkeypatch.setattr("onnxfix.proof.pair.REMOTE", "onnxfix.proof.readback.child")
+    found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["ort-cpu"])
+    assert [(rung.status, rung.cause) for rung in found.rungs] == [("broke", "fault")]
+    assert not found.passed, "nothing was proven"
+    assert not found.failed
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no space left"), MemoryError(), OnnxfixError("a file is in the way")]
+)
+def test_what_is_no_fault_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(ladder, "_rung", fail)
+    networks.write(tmp_path / "m.onnx", RELU)
+    with pytest.raises(type(error)):
+        verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["ort-cpu"])
+    assert fault_of(error) == ""
+    assert fault_of(Fault("ours")) == "ours"
+    assert explained(Fault("ours"), "m.onnx") == "m.onnx: internal error of onnxfix, please report it: ours"
+
+
+# ------------------------------------------------------------------------------------------------------ whole runs
+
+
+@pytest.mark.usefixtures("chosen")
+def test_no_fix_is_withdrawn_for_it_and_the_model_is_written(tmp_path: Path) -> None:
+    networks.write(tmp_path / "m.onnx", NOOP)
+    out = tmp_path / "out.onnx"
+    report = onnxfix.apply(tmp_path / "m.onnx", out, rungs=["contract", "ort-cpu", "trt-network"])
+    assert report.applied
+    assert report.withdrawn == ()
+    assert out.is_file()
+    assert report.exit_code == 0
+    rung = next(one for one in report.to_json()["verdict"]["rungs"] if one["name"] == "trt-network")
+    assert (rung["status"], rung["cause"]) == ("broke", "fault")
+    assert [one["status"] for one in rung["networks"]] == ["broke", "broke"], "each model is asked about"
+    for quiet in (False, True):
+        text = "\n".join(map(str, render_report(report, quiet=quiet)))
+        assert "trt-network" in text
+        assert "broke" in text
+        assert "ZeroDivisionError: made up" in text
+        assert "please report it" in text
+    assert "1 with a broken check" in "\n".join(map(str, render_summary([report], [])))
+    assert recall(Report, plain(report) | {"pending": None}).verdict == report.verdict
+
+
+@pytest.mark.usefixtures("chosen")
+def test_where_it_is_required_nothing_is_written(tmp_path: Path) -> None:
+    networks.write(tmp_path / "m.onnx", NOOP)
+    out = tmp_path / "out.onnx"
+    told = ["apply", str(tmp_path / "m.onnx"), "-o", str(out), "--require", "trt-network"]
+    rungs = ["--rungs", "contract,ort-cpu,trt-network"]
+    result = CliRunner().invoke(app, [*told, *rungs])
+    assert result.exit_code == 3, result.output
+    assert not out.exists()
+    report = onnxfix.apply(
+        tmp_path / "m.onnx", out, rungs=["contract", "ort-cpu", "trt-network"], require=["trt-network"]
+    )
+    assert report.exit_code == 3
+    assert report.withdrawn == (), "no fix is to blame"
+    text = "\n".join(map(str, render_report(report)))
+    assert "trt-network was required and broke" in text
+
+
+def test_nothing_but_a_broken_rung_proves_nothing() -> None:
+    rungs = (RungResult("contract", "passed"), RungResult("ort-cpu", "broke", "x", cause="fault"))
+    report = Report("m.onnx", "apply", "trt11", verdict=Verdict(rungs))
+    assert report.exit_code == 3
+    text = "\n".join(map(str, render_report(report)))
+    assert "no check could run the model, and ort-cpu broke" in text
+
+
+@REAL
+@pytest.mark.usefixtures("chosen")
+def test_a_check_with_tensorrt_has_a_problem(tmp_path: Path) -> None:
+    networks.write(tmp_path / "m.onnx", RELU)
+    report = onnxfix.check(tmp_path / "m.onnx", trt=TrtOptions(package="tensorrt-rtx"))
+    assert report.network is not None
+    assert (report.network.status, report.network.cause) == ("broke", "fault")
+    assert [one for one in report.problems if "ZeroDivisionError: made up" in one.text]
+    assert report.exit_code == 2
+    assert json.dumps(report.to_json())
+
+
+def test_a_reading_that_broke_is_no_note() -> None:
+    broke, refused, gap = (Reading(status, "why") for status in ("broke", "refused", "gap"))  # type: ignore[arg-type]
+    assert [bool(list(import_notes(one))) for one in (broke, refused, gap)] == [False, False, True]
+    assert [bool(list(import_problems(one))) for one in (broke, refused, gap)] == [True, False, False]

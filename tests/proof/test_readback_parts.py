@@ -1,0 +1,325 @@
+"""Parts of the rung trt-network: the child's side, ONNX Runtime's words, and the search for the first difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfix.proof.compare.compare import compare
+from onnxfix.proof.compare.rounding import shaken
+from onnxfix.proof.readback import child
+from onnxfix.proof.readback.bench import Bench, Tried
+from onnxfix.proof.readback.child import Reply, aligned
+from onnxfix.proof.readback.interface import inputs_of, partners
+from onnxfix.proof.readback.locate import downstream, layers_of, upstream
+from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
+from onnxfix.runtime.backends import Unsupported
+from onnxfix.runtime.backends.ort_messages import without_status
+from onnxfix.runtime.sandbox import Worker
+from support import networks
+
+CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
+
+
+@pytest.fixture(autouse=True)
+def empty() -> Iterator[None]:
+    child.drop()
+    yield
+    child.drop()
+
+
+# ------------------------------------------------------------------------------------------------ the child
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_inputs_are_moved_by_a_last_place(dtype: Any) -> None:
+    value = np.linspace(-3.0, 3.0, 101).astype(dtype)
+    moved = shaken({"x": value})["x"]
+    assert (moved.dtype, moved.shape) == (value.dtype, value.shape)
+    wide, other = value.astype(np.float64), moved.astype(np.float64)
+    where = wide != 0
+    step = np.abs(other - wide)[where] / np.abs(wide)[where]
+    most = {"float64": 1.1e-7, "float32": 2.4e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}[value.dtype.name]
+    assert (step > 0).all()
+    assert step.max() <= most
+    assert (other > wide).any()
+    assert (other < wide).any()
+    assert (other[~where] == 0).all()
+
+
+def test_what_cannot_be_moved_stays() -> None:
+    greatest = np.array([65504.0, -65504.0, 0.0, np.inf], np.float16)
+    moved = shaken({"x": greatest})["x"]
+    assert np.isfinite(moved[:3]).all()
+    assert moved[3] == np.inf
+    ints = np.arange(4)
+    assert shaken({"x": ints})["x"] is ints
+    assert isinstance(shaken({"x": np.array(2.0, np.float32)})["x"], np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        (np.float64, np.float32, "float32"),
+        (np.float32, np.float16, "float16"),
+        (np.uint8, np.int8, "int64"),
+        (np.int64, np.float32, "float64"),
+        (np.bool_, np.int32, "int64"),
+        (np.float32, np.float32, "float32"),
+    ],
+)
+def test_two_types_become_one(one: Any, other: Any, common: str) -> None:
+    a, b = aligned(np.ones(3, one), np.ones(3, other))
+    assert (a.dtype.name, b.dtype.name) == (common, common)
+
+
+def test_a_byte_and_its_reading_differ() -> None:
+    a, b = aligned(np.array([200], np.uint8), np.array([-56], np.int8))
+    assert (a[0], b[0]) == (200, -56)
+    assert aligned(["x"], np.ones(1))[0] == ["x"]
+
+
+def weighty(path: Path, *, external: bool) -> Path:
+    """A model with a weight of 16 kB, in itself or in a file."""
+    weight = numpy_helper.from_array(np.eye(64, dtype=np.float32) * 2, "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 64]) for name in "xy")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    path.parent.mkdir(exist_ok=True)
+    onnx.save(model, path, save_as_external_data=external, location="w.bin", size_threshold=0)
+    return path
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "reference"])
+@pytest.mark.parametrize("external", [False, True])
+def test_tensors_inside_become_outputs_and_weights_stay_where_they_are(
+    tmp_path: Path, external: bool, backend: str
+) -> None:
+    path = weighty(tmp_path / "model" / "m.onnx", external=external)
+    before = {one.name: one.read_bytes() for one in path.parent.iterdir()}
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    feed = {"x": np.ones((2, 64), np.float32)}
+    for names in (["a"], ["y", "a"], ["x", "w"]):
+        assert child.load(backend, str(path), extra=names, scratch=str(scratch)) == Reply()
+        assert child.run("onnx", "0", feed).error == ""
+        assert sorted(child._STATE.kept["onnx", "0"]) == sorted(names)
+    np.testing.assert_array_equal(child._STATE.kept["onnx", "0"]["w"], np.eye(64) * 2)
+    assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == before
+    if backend == "ort-cpu" and not external:
+        assert [one.stat().st_size for one in scratch.iterdir()] == [64 * 64 * 4]
+        assert len(child._STATE.slim[str(path)][0].SerializeToString()) < 2000
+        second = weighty(tmp_path / "second" / "m.onnx", external=False)  # it has a file of its own
+        assert child.load(backend, str(second), extra=["a"], scratch=str(scratch)) == Reply()
+        assert len(list(scratch.iterdir())) == 2
+
+
+def test_a_sketch_has_no_weights(tmp_path: Path) -> None:
+    path = weighty(tmp_path / "m" / "m.onnx", external=False)
+    found = onnx.ModelProto.FromString(child.sketch(str(path)))
+    assert [list(one.dims) for one in found.graph.initializer] == [[64, 64]]
+    assert not found.graph.initializer[0].raw_data
+    assert len(found.graph.node) == 2
+
+
+def test_outputs_are_fed_in_the_networks_types(tmp_path: Path) -> None:
+    path = networks.write(tmp_path / "m.onnx", "g (float[2] v) => (float[2] y) { y = Neg(v) }")
+    child.load("ort-cpu", str(path))
+    values = {"x": np.array([1.0, 2.0])}
+    assert child.run("lifted", "0", values, wires={"x": ("v", TensorProto.FLOAT)}).size == 8
+    assert child.run("lifted", "0", values).error  # there is no input x
+    child.unload()
+    assert child.run("lifted", "0", values).lacking
+
+
+def test_distance_of_the_model_from_itself() -> None:
+    child._STATE.kept["onnx", "0"] = {"y": np.array([1.0, 2.0]), "z": np.array([1, 5])}
+    child._STATE.kept["moved", "0"] = {"y": np.array([1.5, 2.0]), "z": np.array([1, 7])}
+    assert child.wobble("0", ["y", "z"]) == {"y": 0.5, "z": 2.0}
+    child._STATE.kept["moved", "1"] = child._STATE.kept["onnx", "1"] = {"y": np.ones(2), "z": np.arange(2)}
+    assert child.wobble("1", ["y", "z"]) == {"y": child.FLOOR, "z": 0.0}
+    child.forget("1")
+    child._STATE.kept["lifted", "0"] = {"y": np.array([1.5, 2.0])}
+    pairs = [("y", "y"), ("z", "w")]
+    first, second = child.judge("0", pairs, coarse="", noise={"y": 0.2})
+    assert (first.agreement, second.reason) == ("within", "is not an output of the network")
+    assert child.judge("0", pairs[:1], coarse="", noise={})[0].agreement == "different"
+    child.forget("0")
+    assert child._STATE.kept == {}
+
+
+def test_a_backend_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Unsupported("no float4 here")
+
+    monkeypatch.setattr(child.backends, "load", refuse)
+    assert child.load("ort-cpu", "m.onnx") == Reply("no float4 here", lacking=True)
+
+
+# ------------------------------------------------------------------------------------------------ the sandbox
+
+
+def dies(**_: Any) -> None:
+    import os
+
+    os.abort()
+
+
+def test_a_child_that_dies_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = networks.write(tmp_path / "m.onnx", CHAIN)
+    feed = {"x": np.ones((2, 3), np.float32)}
+    with Worker() as worker:
+        bench = Bench(worker, 30.0)
+        tried = Tried(bench, lambda: bench.load("ort-cpu", str(path)))
+        assert tried.load() == Reply()
+        assert tried.expect(feed).error == ""
+        assert (tried.taken, bench.ask("known_keys").value) == (["0"], ["0"])
+        with monkeypatch.context() as broken:
+            broken.setattr("onnxfix.proof.readback.bench._CHILD", __name__)
+            came = bench.ask("dies")
+        assert (came.died, "SIGABRT" in came.error, bench.deaths) == (True, True, 1)
+        assert tried.expect(feed).error == ""  # loaded anew
+        assert bench.ask("known_keys").value == ["1"]  # what it kept before is gone
+        bench.deaths = 3
+        assert tried.expect(feed).error == "too many runs ended the process"
+        assert bench.judge("no such feed", [], "").died
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+NAMED = networks.model(
+    "g (float[2,3] x, int64[1] n) => (float[2,3] y) { [first] a = Neg(x) b = my.Gather(a) [third] y = Sqrt(b) }"
+    .replace("g (", '<ir_version: 10, opset_import: ["" : 20, "my" : 1]> g (')
+).graph  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        ("Non-zero status code returned while running Neg node. Name:'first' Status Message: no", "a"),
+        ("Non-zero status code returned while running Sqrt node. Name:'' Status Message: no", "y"),
+        (
+            "Type Error: Type 'tensor(x)' of input parameter (b) of operator (Sqrt) in node (third) is invalid.",
+            "y",
+        ),
+        ("Type Error: Type (tensor(int64)) of output arg (b) of node () does not match expected type", "b"),
+        ('In Node, ("", Gather, "my", -1) : ("a": tensor(float),) -> ("b": tensor(float),) , Error', "b"),
+        ("Node (third) Op (Sqrt) [ShapeInferenceError] no", "y"),
+        ("Fatal error: my:Gather(-1) is not a registered function/op", "b"),
+        ("something else", ""),
+    ],
+)
+def test_the_node_that_onnx_runtime_names(words: str, output: str) -> None:
+    assert place_of(node_of(words, NAMED), NAMED).output == output
+
+
+def test_a_node_in_a_body_is_that_of_the_main_graph() -> None:
+    graph = networks.model("""g (float[2] x, bool k) => (float[2] y) {
+        [outer] y = If(k)<then_branch = t () => (float[2] p) { [inner] p = Exp(x) },
+                          else_branch = e () => (float[2] q) { q = Abs(x) }> }""").graph
+    assert place_of(node_of("running Exp node. Name:'inner'", graph), graph).text == "y (outer)"
+
+
+@pytest.mark.parametrize(
+    ("words", "lacking"),
+    [
+        ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Neg(13)", True),
+        ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : no", True),
+        ("Opset 28 is under development and support for this is limited", True),
+        ("Unsupported model IR version: 99, max supported IR version: 11", True),
+        ("Exception during initialization: lstm_base.h:53 layout_ == 0 was false", True),
+        ("Fatal error: my:Gather(-1) is not a registered function/op", False),
+        ("Fatal error: ai.onnx:NoSuch(20) is not a registered function/op", True),
+        ("Non-zero status code returned while running Neg node. Name:'first' Status Message: no", False),
+        ('In Node, ("first", Neg, "", -1) : Error Unrecognized attribute: axis for operator Neg', False),
+        ('In Node, ("third", Sqrt, "", -1) : Error Unrecognized attribute: upper for operator Trilu', True),
+    ],
+)
+def test_what_onnx_runtime_lacks_is_no_word_on_the_model(words: str, lacking: bool) -> None:
+    assert lacks(words, NAMED) == lacking
+
+
+def test_words_without_their_status() -> None:
+    said = "Fail: [ONNXRuntimeError] : 1 : FAIL : Load model from /x/m.onnx failed:This is wrong"
+    assert without_status(said) == "This is wrong"
+    assert without_status("InvalidArgument: no") == "no"
+    assert without_status("") == ""
+
+
+GATHER = "running Gather node. Name:''"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("g (float[2] x) => (float[1] y) <int64[1] i = {7}> { y = Gather(x, i) }", True),
+        ("g (float[M] x) => (float[1] y) <int64[1] i = {7}> { y = Gather(x, i) }", False),
+        ("g (float[2] x, int64[1] i) => (float[1] y) { y = Gather(x, i) }", False),
+        ("g (float[2] x) => (float[1] y) { i = ArgMax(x) y = Gather(x, i) }", False),
+        ("g (float[2] x) => (float[1] y) { a = Abs(x) i = Shape(a) y = Gather(a, i) }", True),
+        ("g (float[2] x, int64[3] n) => (float[1] y) { i = Shape(n) y = Gather(x, i) }", True),
+        ("g (int64[2] x) => (int64[1] y) <int64[1] i = {7}> { y = Gather(x, i) }", False),
+    ],
+)
+def test_whether_a_model_fails_whatever_it_is_fed(text: str, expected: bool) -> None:
+    assert settled(GATHER, networks.model(text).graph) == expected
+
+
+# ------------------------------------------------------------------------------------------------ graphs
+
+
+def test_up_and_down_the_graph() -> None:
+    graph = networks.model("""g (float[2] x, bool k) => (float[2] y, float[2] z) { a = Neg(x) b = Abs(x)
+        y = If(k)<then_branch = t () => (float[2] p) { p = Exp(a) },
+                  else_branch = e () => (float[2] q) { q = Identity(b) }>
+        z = Sqrt(b) }""").graph
+    assert upstream(graph, ["z"]) == {"z", "b", "x"}
+    assert {"a", "b", "k", "x", "y"} <= upstream(graph, ["y"])
+    assert downstream(graph, graph.node[0]) == {"a", "y"}
+    assert downstream(graph, graph.node[1]) == {"b", "y", "z"}
+
+
+def test_layers_that_are_called_like_the_node_come_first() -> None:
+    network = networks.model("g (float[2] x) => (float[2] y) { h = Neg(x) y = Abs(h) }").graph
+    for node, name in zip(network.node, ("ONNXTRT_castHelper", "node_of_y"), strict=True):
+        for key, value in (("onnx_node", "node_of_y"), ("trt_kind", node.op_type), ("trt_layer", name)):
+            node.metadata_props.add(key=key, value=value)
+    graph = networks.model("g (float[2] x) => (float[2] y) { y = Exp(x) }").graph
+    assert layers_of(network, graph.node[0]) == ("Abs node_of_y", "Neg ONNXTRT_castHelper")
+
+
+def test_inputs_with_a_default_are_none() -> None:
+    graph = networks.model(
+        "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1,2}> { y = Add(x, w) }"
+    ).graph
+    graph.input.extend([] if len(graph.input) == 2 else [helper.make_tensor_value_info("w", 1, [2])])
+    assert [info.name for info in inputs_of(graph)] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "found", "pairs"),
+    [
+        (["x", "cond"], ["x", "cond_in"], {"x": 0, "cond": 1}),
+        (["x", "y"], ["y", "x"], {"x": 1, "y": 0}),
+        (["x", "y"], ["y"], {"y": 0}),
+        (["x", "y"], ["u", "v"], {"x": 0, "y": 1}),
+        (["x", "y"], ["u", "v", "w"], {}),
+    ],
+)
+def test_partners(declared: list[str], found: list[str], pairs: dict[str, int]) -> None:
+    assert partners(declared, found) == pairs
+
+
+def test_metrics_of_an_element_belong_to_its_output() -> None:
+    value = [{"[a]": np.zeros(1)}, np.zeros(1)]
+    found = compare("y[0]", value, value, exact=True)
+    assert [(one.name, one.output) for one in found] == [("y[0][0]['[a]']", "y[0]"), ("y[0][1]", "y[0]")]

@@ -1,0 +1,212 @@
+"""Models of which no made input runs: where they stop, what they demand there, and a command that goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import onnxfix
+from onnxfix.report.render.text import render_report
+from onnxfix.report.report import Report
+from onnxfix.runtime import system
+from onnxfix.runtime.backends import ort_messages
+from onnxfix.verbs.stopped import Stopped
+from support.cli import run
+from support.models import model, write
+from support.paths import FIXTURES
+
+RUNGS = ("ort-cpu",)
+
+COUNTED = """g (float[N] x) => (float[4,25] y) <int64[2] s = {4, 25}> {
+    i = NonZero(x)  f = Cast<to=1>(i)  d = Reshape(f, s)  y = Identity(d) }"""
+LOOKED_UP = """g (float[N] x) => (float[N] y) <float[5] t = {1, 2, 3, 4, 5}, float k = {1000000.0}, float h = {3.25}> {
+    a = Sub(x, h)  e = Mul(a, a)  b = Mul(e, k)  i = Cast<to=7>(b)  j = Gather(t, i)  c = Identity(j)  y = Neg(c) }"""
+LONG = """g (float[B,S] x) => (float[B,T] y) { y = my.Ends(x) }
+    <domain: "my", opset_import: ["" : 17]>
+    Ends (v) => (w) { p = Constant<value_ints = [0, 90000, 0, 90000]>()
+                      u = Pad<mode="reflect">(v, p)  w = Identity(u) }"""
+ALIKE = """g (float[N,2] x, float[M,7] z) => (float[A] y) <int64[1] e = {-1}, int64[2] s = {1, 700002}> {
+    a = Reshape(x, e)  n = NonZero(z)  f = Cast<to=1>(n)  b = Reshape(f, s)  c = Identity(b)  d = Reshape(c, e)
+    y = Concat<axis=0>(a, d) }"""
+
+
+TRIED = "input_ids:1x1,attention_mask:1x1"
+
+
+def saved(folder: Path, body: str) -> Path:
+    return write(folder / "m.onnx", model(body, 17, 8, {"my": 1}))
+
+
+def halted(folder: Path, body: str) -> tuple[Report, Stopped]:
+    """The report of an apply that proves nothing, and where the model stops."""
+    report = onnxfix.apply(saved(folder, body), folder / "o.onnx", rungs=RUNGS)
+    assert report.exit_code == 3
+    assert report.stopped is not None
+    return report, report.stopped
+
+
+def words(report: Report) -> str:
+    return "\n".join(one.plain for one in render_report(report))
+
+
+def test_a_number_of_elements_that_is_data(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, COUNTED)
+    assert (found.place.text, found.op_type) == ("d", "Reshape")
+    (one,) = found.needed
+    assert one.words == "number of elements i.1 must be equal to 100"
+    assert one.inputs == ("x",)
+    told = words(report)
+    assert "NOT VERIFIED: the original stops at d (Reshape); nothing was written" in told
+    assert "it stops at d (Reshape) with N=1: " in told
+    assert "which depends on the values of x" in told
+    assert "The input tensor cannot be reshaped to the requested shape" in told
+    assert "onnxruntime_src" not in told
+    assert f"--input-shapes {system.quoted('x:?')}" in told
+
+
+def test_the_command_with_the_size_filled_in_goes_on(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, COUNTED)
+    assert found.shapes == "x:?"
+    line = next(one for one in words(report).splitlines() if "--input-shapes" in one)
+    command = shlex.split(line.partition("onnxfix ")[2])
+    code, told, _ = run(*(word.replace("?", "100") for word in command), "--rungs", "ort-cpu")
+    assert code in (0, 1), told
+    assert "  written   " in told
+
+
+def test_indices_that_are_computed_from_floats(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, LOOKED_UP)
+    assert (found.place.text, found.op_type, found.shapes) == ("j", "Gather", "")
+    assert [(one.words, one.inputs) for one in found.needed] == [("indices must be from -5 to 4", ("x",))]
+    assert [(one.name, one.type, one.dims) for one in found.inputs] == [("x", "float", ("N",))]
+    line = next(one for one in words(report).splitlines() if "--inputs inputs.npz" in one)
+    assert "(x: float [N])" in line
+    np.savez(tmp_path / "inputs.npz", x=np.full(3, 3.25, np.float32))
+    command = shlex.split(line.partition("onnxfix ")[2])[:-1]
+    code, told, _ = run(*command, tmp_path / "inputs.npz", "--rungs", "ort-cpu")
+    assert code == 0, told
+
+
+def test_a_node_of_a_local_function(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, LONG)
+    assert found.place.text == "fn my::Ends / u"
+    assert found.shapes == "x:1x?"
+    assert not found.needed, "what a function's nodes demand is not known"
+    assert "replace the question mark by a size" in words(report)
+
+
+def test_nodes_without_names_are_told_apart(tmp_path: Path) -> None:
+    _, found = halted(tmp_path, ALIKE)
+    assert found.place.text == "b"
+    assert found.needed[0].inputs == ("z",)
+    assert found.shapes.startswith("z:?x")
+
+
+def test_a_model_that_onnx_runtime_does_not_load(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, "g (float[N] x) => (float[N] y) { a = Identity(x)  y = my.Unknown(a) }")
+    assert not found.loaded
+    assert "NOT VERIFIED: ONNX Runtime does not load the original" in words(report)
+    assert "with any inputs: " in words(report)
+    assert "my:Unknown" in words(report)
+    assert "export it again" not in words(report), "the operator may be the user's own"
+
+
+@pytest.mark.slow
+def test_a_search_in_vain_ends_soon(tmp_path: Path) -> None:
+    """The heads of a BERT have 8 elements, and are to have 13: with no batch and no length. Took 30 s."""
+    proto = onnx.load(FIXTURES / "bert.legacy.op11.onnx")
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    (heads, *_) = (one for one in proto.graph.node if one.name.endswith("layer.0/attention/self/Reshape_1"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([13]), "wrong"))
+    makers[heads.input[1]].input[3] = "wrong"
+    began = time.process_time()
+    report = onnxfix.apply(proto, tmp_path / "o.onnx", rungs=RUNGS)
+    assert time.process_time() - began < 10
+    assert (report.exit_code, report.stopped and report.stopped.op_type) == (3, "Reshape")
+    told = words(report)
+    assert f"it stops at {heads.output[0]} ({heads.name}) (Reshape) with batch=1, seq=1: " in told
+    assert "Input shape:{1,1,32}, requested shape:{1,1,-1,13}" in told
+    assert "must be a multiple of 13*batch" in told
+    assert f"this was tried: onnxfix apply '<model>' --input-shapes {system.quoted(TRIED)}" in told
+
+
+def test_a_model_that_is_wrong_is_to_be_exported_again(tmp_path: Path) -> None:
+    report, found = halted(
+        tmp_path,
+        """g (float[N] x) => (float[A] y) <int64[2] s = {2, 3}, int64[2] t = {3, 2}, float h = {0.5}> {
+        a = Reshape(x, s)  b = Reshape(x, t)  c = Mul(a, h)  y = Add(c, b) }""",
+    )
+    assert not found.loaded
+    assert "Incompatible dimensions" in found.said
+    assert "m.onnx" not in found.said
+    told = words(report)
+    assert "the fault is in the original: export it again" in told
+    assert "--inputs-help" not in told, "no inputs help"
+
+
+def test_what_no_input_changes_is_to_be_exported_again(tmp_path: Path) -> None:
+    report, _ = halted(
+        tmp_path,
+        """g (float[2,12] x) => (float[A,B] y) <int64[2] s = {7, 5}, float[1] c = {2.5}> {
+        a = Add(x, c)  b = Reshape(a, s)  y = Relu(b) }""",
+    )
+    again = "no inputs change that: the fault is in the original: export it again"
+    assert again in words(report)
+    assert again not in words(halted(tmp_path, COUNTED)[0]), "other inputs may run"
+
+
+def test_a_reshape_that_no_size_fits_is_to_be_exported_again(tmp_path: Path) -> None:
+    report, found = halted(
+        tmp_path,
+        """g (float[N,8] x) => (float[A,B] y) <int64[2] s = {3, 7}, float[1] c = {2.5}> {
+        a = Add(x, c)  b = Reshape(a, s)  y = Relu(b) }""",
+    )
+    told = words(report)
+    assert "number of elements 8*N must be equal to 21" in told
+    assert "no inputs change that: the fault is in the original: export it again" in told
+    assert not found.shapes
+    assert "question mark" not in told, "no size of N gives 21 elements"
+
+
+def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
+    path = saved(tmp_path, COUNTED)
+    code, told, _ = run("verify", path, path, "--rungs", "ort-cpu")
+    assert code == 3
+    assert re.search(rf"onnxfix verify \S*m\.onnx --input-shapes {re.escape(system.quoted('x:?'))}", told)
+    _, document, _ = run("verify", path, path, "--rungs", "ort-cpu", "--format", "json")
+    held = json.loads(document)["reports"][0]["stopped"]
+    assert held["place"]["text"] == "d"
+    assert held["needed"][0]["inputs"] == ["x"]
+
+
+def test_what_runs_does_not_stop(tmp_path: Path) -> None:
+    path = saved(tmp_path, "g (float[N] x) => (float[N] y) { a = Identity(x)  y = Neg(a) }")
+    assert onnxfix.apply(path, tmp_path / "o.onnx", rungs=RUNGS).stopped is None
+
+
+@pytest.mark.parametrize(
+    ("said", "plain"),
+    [
+        (
+            "Status Message: /onnxruntime_src/onnxruntime/core/providers/cpu/tensor/reshape_helper.h:91 "
+            "onnxruntime::ReshapeHelper::ReshapeHelper(const onnxruntime::TensorShape&, onnxruntime::TensorShapeVector&"
+            ", bool) a == b was false. It cannot be reshaped",
+            "Status Message: a == b was false. It cannot be reshaped",
+        ),
+        (
+            "/onnxruntime_src/core/a.cc:12 void f(std::function<void(int)>, long int) const [with T = float] no",
+            "no",
+        ),
+        ("Pad reflect requires more", "Pad reflect requires more"),
+    ],
+)
+def test_words_without_places_in_onnx_runtimes_source(said: str, plain: str) -> None:
+    assert ort_messages.plain(said) == plain

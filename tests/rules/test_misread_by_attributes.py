@@ -26,7 +26,7 @@ from onnxfix.testing import findings, fixed, model_of
 from support import ort, repairs
 from support.models import of_opset
 from support.real_tensorrt import FACT, REAL
-from support.trt_reading import reading
+from support.trt_reading import Network, reading
 
 CODES = ("CTL001", *(f"OPS0{number}" for number in range(10, 19)))
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
@@ -219,6 +219,16 @@ def outcome(proto: ModelProto, feed: Feed) -> Any:
         return None
 
 
+def computed(network: Network, feed: Feed) -> Any:
+    """What a network gives, None where ONNX Runtime refuses an empty result that TensorRT pads afterwards."""
+    try:
+        return network.run(**feed)["y"]
+    except Exception as error:  # its exceptions share no narrower base
+        if "output dimension is <= 0" not in str(error):
+            raise
+        return None
+
+
 @given(convolutions())
 def test_fixes_of_transposed_convolutions_keep_every_bit(case: tuple[ModelProto, Feed]) -> None:
     proto, feed = case
@@ -244,7 +254,8 @@ def test_transposed_convolutions_that_nobody_flags_are_read_right(
         return
     network = reading(worker, result, tmp_path_factory.mktemp("reading"))
     if not network.error:
-        assert same(network.run(**feed)["y"], outcome(proto, feed), 1e-4)
+        read = computed(network, feed)
+        assert read is None or same(read, outcome(proto, feed), 1e-4)
     elif run.applied:
         assert "negative" in network.error or "SHUFFLE" in network.error or "dilat" in network.error, (
             network.error

@@ -383,7 +383,7 @@ def test_boxes_show_an_attribute_that_is_no_number(kind: str, tmp_path: Path) ->
     )
     assert 0 <= code <= 3
     assert not BUG.search(out + err), out + err
-    assert f"k = {kind}" in page.read_text(encoding="utf-8")
+    assert f"k = {kind.replace('_', ' ')}" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

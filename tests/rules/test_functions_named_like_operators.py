@@ -7,7 +7,6 @@ No engine is executed: ``trt_reading`` reads the imported network back.
 from __future__ import annotations
 
 import itertools
-import random
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
 from onnxfix_rules.ops.misimports import _calls
 from support import ort
-from support.lanes import seeds
 from support.models import of_opset
 from support.real_tensorrt import REAL
 from support.trt_reading import reading
@@ -126,20 +124,6 @@ def test_every_call_is_written_out_for_a_target_without_functions() -> None:
     assert np.array_equal(ort.run(proto, {"x": X})[0], ort.run(result, {"x": X})[0])
 
 
-def test_an_attribute_that_is_handed_through() -> None:
-    """The graph's call gives it, the default gives it, and nobody gives it to the operator in the end."""
-    proto = model(f"""g (float[2] x) => (float[2] y, float[2] z) {{ y = my.F<beta = 0.5>(x)  z = my.F(x) }}
-        {FUNCTION} F <beta: float = 0.25> (a) => (b) {{ b = my.Relu<alpha: float = @beta>(a) }}
-        {FUNCTION} Relu <alpha> (a) => (b) {{ b = LeakyRelu<alpha: float = @alpha>(a) }}""")
-    result = repaired(proto)
-    node = result.functions[0].node[0]
-    assert [(a.name, a.ref_attr_name, a.type) for a in node.attribute] == [
-        ("alpha", "beta", onnx.AttributeProto.FLOAT)
-    ]
-    for one, other in zip(ort.run(proto, {"x": X}), ort.run(result, {"x": X}), strict=True):
-        assert one.tobytes() == other.tobytes()
-
-
 REFUSED = {
     "a default behind an attribute that may be missing": f"""g (float[2] x) => (float[2] y) {{ y = my.F(x) }}
         {FUNCTION} F <beta> (a) => (b) {{ b = my.Relu<alpha: float = @beta>(a) }}
@@ -187,92 +171,6 @@ def test_functions_that_stand_for_a_billion_nodes_are_not_counted_out() -> None:
 
 
 # ------------------------------------------------------------------------------------------ random functions
-
-NAMES = ["Relu", "Abs", "Neg", "Elu", "Where", "Plain"]
-
-
-class Maker:
-    """Random functions of one to three inputs and one or two outputs, each of which may call those made before it."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.made: list[tuple[str, int, int]] = []
-        self.count = 0
-
-    def lines(self, known: list[str], prefix: str, depth: int, attribute: bool) -> list[str]:
-        found = []
-        for number in range(self.rng.randint(1, 4)):
-            name = f"{prefix}{number}"
-            found.append(f"{name} = {self.call(known, f'{prefix}{number}_', depth, attribute)}")
-            if found[-1].startswith(f"{name} = two "):
-                found[-1] = f"{name}, {name}b = {found[-1].removeprefix(f'{name} = two ')}"
-                known.append(f"{name}b")
-            known.append(name)
-        return found
-
-    def call(self, known: list[str], prefix: str, depth: int, attribute: bool) -> str:
-        kind = self.rng.random()
-        pick = lambda: self.rng.choice(known)  # noqa: E731
-        if kind < 0.3 and self.made:
-            name, inputs, outputs = self.rng.choice(self.made)
-            given = f"<alpha = {self.rng.choice([0.5, 2.0])}>" if self.rng.random() < 0.5 else ""
-            return f"{'two ' if outputs == 2 else ''}my.{name}{given}({', '.join(pick() for _ in range(inputs))})"
-        if kind < 0.5 and depth < 2:
-            branches = []
-            for label in ("then_branch", "else_branch"):
-                # The same names in both, and, in a function, as outside it.
-                own = [*known]
-                lines = self.lines(own, f"{prefix}i", depth + 1, attribute)
-                lines.append(f"{prefix}r = Identity({self.rng.choice(own)})")
-                kind_of = "float[2] " if not attribute else ""
-                branches.append(
-                    f"{label} = {label}_{prefix} () => ({kind_of}{prefix}r) {{ {'  '.join(lines)} }}"
-                )
-            return f"If(c)<{', '.join(branches)}>"
-        if attribute and kind < 0.65:
-            return f"LeakyRelu<alpha: float = @alpha>({pick()})"
-        if kind < 0.8:
-            return f"{self.rng.choice(['Exp', 'Floor', 'Neg', 'Identity'])}({pick()})"
-        return f"{self.rng.choice(['Add', 'Sub', 'Max'])}({pick()}, {pick()})"
-
-    def function(self, name: str) -> str:
-        inputs = [f"a{k}" for k in range(self.rng.randint(1, 3))]
-        known = [*inputs]
-        lines = [f"c = Constant<value = bool {{{self.rng.randint(0, 1)}}}>()"]
-        lines += self.lines(known, "t", 0, True)
-        outputs = ["o", "p"][: self.rng.randint(1, 2)]
-        lines += [f"{one} = Identity({self.rng.choice(known)})" for one in outputs]
-        self.made.append((name, len(inputs), len(outputs)))
-        return (
-            f"{FUNCTION} {name} <alpha: float = 0.25> ({', '.join(inputs)}) => ({', '.join(outputs)}) "
-            f"{{ {'  '.join(lines)} }}"
-        )
-
-    def model(self) -> ModelProto:
-        names = self.rng.sample(NAMES, 4)
-        functions = [self.function(name) for name in names]
-        known = ["x", "w"]
-        lines = self.lines(known, "v", 0, False)
-        lines += [f"y = Identity({known[-1]})", f"z = my.{names[-1]}({', '.join(['x'] * self.made[-1][1])})"]
-        if self.made[-1][2] == 2:
-            lines[-1] = f"z, zz = {lines[-1].removeprefix('z = ')}"
-        text = f"g (float[2] x, bool c) => (float[2] y, float[2] z) <float[2] w = {{2, -3}}> {{ {'  '.join(lines)} }}"
-        return model("\n".join([text, *functions]))
-
-
-@pytest.mark.parametrize("seed", seeds(60))
-def test_random_functions_keep_every_bit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls in branches and in functions, attributes, captures, shared names, weights, several outputs."""
-    monkeypatch.setattr(_calls, "NODE_LIMIT", 10**6)
-    proto = Maker(seed).model()
-    if not any(one.match.fix for one in findings(RULE, proto)):
-        assert "my.Plain" in onnx.printer.to_text(proto)  # nothing else is called
-        return
-    result = repaired(proto)
-    for flag in (False, True):
-        feed = {"x": X, "c": np.array(flag)}
-        for one, other in zip(ort.run(proto, feed), ort.run(result, feed), strict=True):
-            assert one.tobytes() == other.tobytes()
 
 
 def test_the_reference_evaluator_judges_no_overloads(tmp_path: Path) -> None:

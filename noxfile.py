@@ -61,7 +61,6 @@ PORTABLE = [
     "tests/engine/test_deferred_edits.py",
     "tests/engine/test_engine.py",
     "tests/shapes/test_shapes_kept_between_passes.py",
-    "tests/engine/test_call_counts.py",
     "tests/graph/test_deep_nesting.py",
     "tests/graph/test_walk.py",
     "tests/verbs/test_contract.py",

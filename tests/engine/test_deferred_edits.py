@@ -52,13 +52,6 @@ def late(made: list[str], fault: type[Exception] | None = None, code: str = "TST
     return writes
 
 
-def test_edits_are_not_made_for_what_went_with_another_fix() -> None:
-    made: list[str] = []
-    run = fix(Model(text(BRANCHES)), [late(made)])
-    assert made == ["a", "y"]
-    assert [item.key.place.text for item in run.applied] == ["a", "y"]
-
-
 def test_edits_are_not_made_of_what_another_fix_of_the_round_changed() -> None:
     """What is copied is in the middle of an edit then: nodes are listed here and not yet there."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, parser
+from onnx import ModelProto, NodeProto, helper, parser
 
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.overlay import Node, Scope
@@ -21,6 +21,7 @@ from onnxfix.rewrite.transaction import Transaction, commit
 from onnxfix.rule import Fix, Match, rule
 from onnxfix.verbs import contract
 from support.lanes import seeds
+from support.nested_models import RandomIfs
 from support.overlay_links import CHAIN, assert_links, node_at, proto_of
 from test_edits import add_branches
 
@@ -131,15 +132,6 @@ def test_what_was_added_in_a_round_goes_with_what_holds_it() -> None:
     assert not contract.untouched_changes(original, model.proto, transaction.names)
 
 
-def test_the_contract_knows_every_name_that_came() -> None:
-    model = Model(proto_of(CHAIN))
-    transaction = Transaction(model)
-    transaction.apply(add_branches(model))
-    transaction.close()
-    assert not contract.untouched_changes(proto_of(CHAIN), model.proto, transaction.names)
-    assert {"n2", "n3", "n5", "n6", "n9", "n11"} <= transaction.names
-
-
 @pytest.mark.parametrize("way", ["an input is set", "a node is added"])
 def test_a_body_that_is_copied_keeps_what_another_fix_of_the_round_did_in_it(way: str) -> None:
     """The copy was made before: it waits a round, or the other fix would be carried out in vain."""
@@ -173,48 +165,6 @@ def test_a_body_that_is_copied_keeps_what_another_fix_of_the_round_did_in_it(way
 # ------------------------------------------------------------------------------------------- random graphs
 
 
-class Maker:
-    """A random graph of Negs, Adds and nested Ifs, whose branches return their own values and outer ones."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.count = 0
-
-    def name(self) -> str:
-        self.count += 1
-        return f"v{self.count}"
-
-    def graph(self, visible: list[str], depth: int) -> GraphProto:
-        known, nodes, own = list(visible), [], []
-        weights = []
-        if self.rng.random() < 0.4:
-            weights.append(helper.make_tensor(self.name(), TensorProto.FLOAT, [1], [1.0]))
-            known.append(weights[0].name)
-        for _ in range(self.rng.randint(0 if depth else 2, 4)):
-            nodes.append(self.node(known, depth))
-            own.append(nodes[-1].output[0])
-            known.append(own[-1])
-        result = self.rng.choice(own if own and (not depth or self.rng.random() < 0.7) else visible)
-        output = helper.make_tensor_value_info(result, TensorProto.FLOAT, ["N"])
-        return helper.make_graph(nodes, self.name(), [], [output], weights)
-
-    def node(self, known: list[str], depth: int) -> NodeProto:
-        if depth < 3 and self.rng.random() < 0.4:
-            branches: dict[str, Any] = {
-                k: self.graph(known, depth + 1) for k in ("then_branch", "else_branch")
-            }
-            return helper.make_node("If", ["c"], [self.name()], **branches)
-        if self.rng.random() < 0.5:
-            return helper.make_node("Neg", [self.rng.choice(known)], [self.name()])
-        return helper.make_node("Add", self.rng.choices(known, k=2), [self.name()])
-
-    def model(self) -> ModelProto:
-        graph = self.graph(["x"], 0)
-        graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"]))
-        graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
 def seen_before(node: Node) -> list[str]:
     """The values that may be read where ``node`` stands."""
     names: list[str] = []
@@ -240,7 +190,7 @@ def random_fix(model: Model, rng: random.Random, number: int) -> list[ed.Edit]:
     if kind == "move":
         return [ed.RemoveNode(node), ed.AddNode(node.scope, copy_of(node), node)]
     if kind in ("wrap", "inside"):
-        maker = Maker(rng)
+        maker = RandomIfs(rng)
         maker.count = 1000 * (number + 1)
         depth = 2 if kind == "wrap" else 1
         branches: dict[str, Any] = {k: maker.graph(known, depth) for k in ("then_branch", "else_branch")}
@@ -264,7 +214,7 @@ def broken(scope: Scope) -> ed.Edit:
 def test_random_edits_of_nested_graphs_leave_true_links(seed: int) -> None:
     """Rounds of fixes, some of them refused half way: the links are those of the graph, and the graph is valid."""
     rng = random.Random(seed)
-    model = Model(Maker(rng).model())
+    model = Model(RandomIfs(rng).model())
     for number in range(4):
         transaction = Transaction(model)
         original = ModelProto()
@@ -283,22 +233,6 @@ def test_random_edits_of_nested_graphs_leave_true_links(seed: int) -> None:
         assert_links(model)
         assert all(scope.topological() == scope.nodes for scope in model.scopes)
         assert not contract.untouched_changes(original, model.proto, transaction.names)
-
-
-def test_all_that_the_bodies_of_a_new_node_define_counts_as_written() -> None:
-    model = Model(
-        parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) <float[2] k = {1, 2}> { n = Add(x, k)
-                          u = If(c)<then_branch = r () => (float[2] s) { s = Neg(n) },
-                                    else_branch = t () => (float[2] z) { z = Abs(n) }> },
-                      else_branch = q () => (float[2] v) { v = Exp(x) }> }""")
-    )
-    (node,) = model.main.nodes
-    names = {"k", "n", "u", "s", "z", "v"}
-    assert set(ed.defined(node.proto)) == names
-    assert footprint.touched([ed.AddNode(model.main, node.proto)]) == {
-        (model.main, name) for name in {"y", *names}
-    }
 
 
 NAMESAKE = """<ir_version: 10, opset_import: ["" : 21]>

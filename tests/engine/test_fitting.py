@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, parser
 
+from onnxfix.errors import ShadowedError
 from onnxfix.graph.overlay import Node
-from onnxfix.graph.signatures import signature, takes
+from onnxfix.graph.signatures import takes
 from onnxfix.model import Model
 from onnxfix.rewrite.edits import AddNode, Draft, Edit, RemoveNode, SetAttribute, SetImport
 from onnxfix.rewrite.engine import fix
-from onnxfix.rewrite.fitting import misfit
+from onnxfix.rewrite.fitting import misfit, refuse_misfit
 from onnxfix.rule import Fix, Match, rule
-
-F8 = TensorProto.FLOAT8E4M3FN
 
 
 def model_of(text: str, opset: int = 19) -> Model:
@@ -55,15 +55,6 @@ def test_signatures_are_those_that_the_checker_goes_by(op_type: str, opset: int)
             fault = str(error)
         place = 1 if op_type == "Where" else 0
         assert takes(op_type, opset, elem, place) is ("has unsupported type" not in fault), (name, fault)
-
-
-def test_operators_that_an_opset_has_not() -> None:
-    assert signature("Squeeze", 1) is not None
-    assert signature("Gelu", 19) is None
-    assert not takes("Gelu", 19, TensorProto.FLOAT)
-    assert takes("Gelu", 20, TensorProto.FLOAT)
-    assert takes("Concat", 19, TensorProto.FLOAT, 7)  # any number of inputs
-    assert not takes("Neg", 19, TensorProto.FLOAT, 1)
 
 
 PAIR = """g (float[1] x) => (float[1] y) <float s = {0.5}, float8e4m3fn z = {0}> {
@@ -217,3 +208,18 @@ def test_the_engine_refuses_such_a_fix_and_says_so(opset: int, done: bool) -> No
     told = [] if done else ["TOY001 at y: Squeeze does not accept float8e4m3fn in opset 19"]
     assert [str(one) for one in run.problems] == told
     assert len(run.remaining) == (not done)
+
+
+@pytest.mark.parametrize(
+    ("ir_version", "opset", "kind", "wrong"),
+    [(3, 8, np.int64, True), (3, 8, np.float32, False), (3, 9, np.int64, False), (4, 8, np.int64, False)],
+)
+def test_integers_that_only_a_node_can_hold_need_opset_9(
+    ir_version: int, opset: int, kind: type, wrong: bool
+) -> None:
+    model = model_of("g (float[N] x) => (float[N] y) { y = Neg(x) }", opset)
+    model.proto.ir_version = ir_version
+    draft = Draft(model.main.nodes[0])
+    draft.constant(np.zeros(1, kind))
+    with pytest.raises(ShadowedError, match="no constant of the type") if wrong else nullcontext():
+        refuse_misfit(model, draft.edits)

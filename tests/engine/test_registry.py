@@ -92,12 +92,6 @@ def test_a_pack_may_list_a_rule_of_another_one_and_not_take_its_code(
         assert _loaded.__wrapped__("").warnings == wanted
 
 
-def test_get_by_code_or_name() -> None:
-    assert RULES.get("aaa003") is RULES.get("third") is RULES.rules[2]
-    with pytest.raises(UsageError):
-        RULES.get("AAA")
-
-
 def test_entry_point_may_name_a_module_an_attribute_or_a_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, TensorProto, helper
 
 from onnxfix.errors import ModelError
-from onnxfix.graph import order
 from onnxfix.graph.build import MAX_NESTING
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
@@ -21,68 +18,10 @@ from onnxfix.runtime.causes import Problem
 from onnxfix.shapes import inference
 from support.cli import run
 from support.lanes import seeds
+from support.nested_models import RandomIfs, nested
 from support.overlay_links import assert_links
 from support.shape_oracle import parse
-
-
-def nested(levels: int, inner: str = "x") -> ModelProto:
-    """Ifs in Ifs, each level reading ``inner``: deeper than a file can be, so made in place."""
-    model = helper.make_model(
-        helper.make_graph([], "g", [], []), opset_imports=[helper.make_opsetid("", 18)], ir_version=9
-    )
-    graph = model.graph
-    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"]))
-    graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-    graph.output.append(helper.make_tensor_value_info("r0", TensorProto.FLOAT, None))
-    for level in range(levels):
-        graph.node.add(op_type="Neg", input=["x"], output=[f"n{level}"])
-        node = graph.node.add(op_type="If", name=f"i{level}", input=["c"], output=[f"r{level}"])
-        for name in ("then_branch", "else_branch"):
-            node.attribute.add(name=name, type=AttributeProto.GRAPH).g.name = f"{name}{level}"
-        other = node.attribute[1].g
-        other.node.add(op_type="Abs", input=[inner], output=[f"e{level}"])
-        other.output.add().name = f"e{level}"
-        graph = node.attribute[0].g
-        graph.output.add().name = f"r{level + 1}"
-    graph.node.add(op_type="Abs", input=["x"], output=[f"r{levels}"])
-    return model
-
-
-def count_reads(monkeypatch: pytest.MonkeyPatch, levels: int) -> int:
-    """How often a value that is read is looked at to build and to describe a model."""
-    looked = 0
-    reads = order._reads
-
-    def counted(scopes: Any) -> Iterator[Any]:
-        nonlocal looked
-        for item in reads(scopes):
-            looked += 1
-            yield item
-
-    proto = nested(levels)
-    with monkeypatch.context() as patch:
-        patch.setattr(order, "_reads", counted)
-        model = Model(proto)
-        assert len(model.orders) == 2 * levels + 1
-        for _ in range(3):
-            assert model.shapes is model.shapes
-    return looked
-
-
-def test_order_is_linear_in_nesting(monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many = count_reads(monkeypatch, 50), count_reads(monkeypatch, 200)
-    assert 0 < many <= 4.2 * few
-
-
-def test_names_are_looked_up_in_one_step_however_deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
-        raise AssertionError("a way up through all scopes")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scope, "lookup", refused)
-        model = Model(nested(100))
-    assert model.main.values["x"].use_count == 100 + 100 + 1
-    assert_links(model)
+from support.wire import field, whole
 
 
 def test_an_inner_name_hides_an_outer_one_and_only_inside() -> None:
@@ -127,45 +66,9 @@ def plainly(scope: Scope) -> list[Node]:
     return done
 
 
-class Maker:
-    """Random graphs with nested Ifs whose nodes stand in any order."""
-
-    def __init__(self, rng: random.Random, shuffled: bool) -> None:
-        self.rng = rng
-        self.shuffled = shuffled
-        self.count = 0
-
-    def graph(self, visible: list[str], depth: int) -> GraphProto:
-        known, nodes = list(visible), []
-        for _ in range(self.rng.randint(1, 6)):
-            nodes.append(self.node(known, depth))
-            known.append(nodes[-1].output[0])
-        result = self.rng.choice(known[len(visible) :] if self.rng.random() < 0.6 else known)
-        if self.shuffled:
-            self.rng.shuffle(nodes)
-        output = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
-        return helper.make_graph(nodes, f"g{self.count}", [], [output])
-
-    def node(self, known: list[str], depth: int) -> NodeProto:
-        self.count += 1
-        name = f"v{self.count}"
-        if depth < 3 and self.rng.random() < 0.4:
-            branches: dict[str, Any] = {
-                k: self.graph(known, depth + 1) for k in ("then_branch", "else_branch")
-            }
-            return helper.make_node("If", ["c"], [name], **branches)
-        return helper.make_node("Add", self.rng.choices(known, k=2), [name])
-
-    def model(self) -> Model:
-        graph = self.graph(["x"], 0)
-        graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"]))
-        graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-        return Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
-
-
 @pytest.mark.parametrize("seed", seeds(60))
 def test_order_is_the_one_found_plainly(seed: int) -> None:
-    model = Maker(random.Random(seed), shuffled=seed % 3 > 0).model()
+    model = Model(RandomIfs(random.Random(seed), shuffled=seed % 3 > 0).model())
     assert tuple(model.orders) == model.scopes
     for scope, found in model.orders.items():
         assert found == plainly(scope) == scope.topological()
@@ -194,6 +97,7 @@ def test_two_hundred_levels_are_checked_and_fixed() -> None:
         node = graph.node.add(op_type="Cast", input=[source], output=[f"{name}"])
         node.attribute.add(name="to", type=AttributeProto.INT, i=kind)
     graph.node.add(op_type="Relu", input=["b"], output=[graph.output[0].name])
+    graph.node.add(op_type="Neg", input=["x"], output=["dead"])
     model = Model(model.proto)
     problems: list[Problem] = []
     found = engine.check(model, registry().choose(), problems)
@@ -217,20 +121,10 @@ def test_the_inference_of_onnx_is_not_asked_about_what_it_cannot_be_given() -> N
     model = Model(proto)
     assert inference.infer(model) == {}
     assert model.shapes.rank(model.main.values["z"]) is None
-    assert model.shapes.rank(model.main.values["n0"]) == 1
+    assert model.shapes.rank(model.scopes[1].values["e0"]) == 1
 
 
 # ---- files, which protobuf parses to a depth of 100 messages
-
-
-def field(number: int, data: bytes) -> bytes:
-    """A length-delimited field as protobuf has it on the wire."""
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def varint(number: int) -> bytes:
-    low, rest = number & 127, number >> 7
-    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
 
 
 def nested_file(levels: int) -> bytes:
@@ -242,9 +136,7 @@ def nested_file(levels: int) -> bytes:
         leaf.output.add().name = f"e{level}"
         branches = [("then_branch", body), ("else_branch", leaf.SerializeToString())]
         attributes = b"".join(
-            field(
-                5, field(1, name.encode()) + field(6, graph) + varint(20 << 3) + varint(AttributeProto.GRAPH)
-            )
+            field(5, field(1, name.encode()) + field(6, graph) + whole(20, AttributeProto.GRAPH))
             for name, graph in branches
         )
         node = field(1, b"c") + field(2, f"r{level}".encode()) + field(4, b"If") + attributes
@@ -253,7 +145,7 @@ def nested_file(levels: int) -> bytes:
     for name, elem in (("x", TensorProto.FLOAT), ("c", TensorProto.BOOL)):
         body += field(11, helper.make_tensor_value_info(name, elem, []).SerializeToString())
     opset = helper.make_opsetid("", 18).SerializeToString()
-    return varint(1 << 3) + varint(9) + field(7, body) + field(8, opset)
+    return whole(1, 9) + field(7, body) + field(8, opset)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import onnxfix
 from onnxfix.errors import ModelError
 from onnxfix.graph.order import callees_first
 from onnxfix.model import Model
-from onnxfix.shapes.propagate import Labels
 from support.wire import field, function, graph, model, node, whole
 
 IMPORT = field(8, field(1, b"d") + whole(2, 1))
@@ -98,13 +97,3 @@ def test_time_grows_with_the_length_of_a_chain() -> None:
 
     short, long = (min(seconds(length) for _ in range(3)) for length in (200, 1600))
     assert long < 8 * short * 3
-
-
-def test_labels_are_one_owners_each_and_stay_short() -> None:
-    labels = Labels()
-    found = [labels.of("y", (number,)) for number in range(3000)]
-    assert found[:3] == ["y", "y'", "y''"]
-    assert len(set(found)) == len(found)
-    assert max(map(len, found)) < 12
-    assert [labels.of("y", (number,)) for number in range(3000)] == found
-    assert labels.of("y'", ("another",)) not in found

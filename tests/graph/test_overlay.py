@@ -58,16 +58,6 @@ def test_scope_paths_name_the_way() -> None:
     assert add.place == "y.then_branch / p.then_branch / q"
 
 
-def test_function_has_its_own_opset_and_names() -> None:
-    text = """g (float[N] x) => (float[N] y) { y = my.twice(x) }
-    <opset_import: ["" : 15], domain: "my"> twice (x) => (y) { y = Add(x, x) }"""
-    model = model_of(text)
-    add = next(node for node in model.nodes() if node.op_type == "Add")
-    assert add.opset == 15
-    assert model.opset() == 18
-    assert add.scope.lookup("x") is not model.main.values["x"]
-
-
 def test_local_function_hides_a_standard_operator() -> None:
     text = """g (float[N] x) => (float[N] y) { y = Relu(x) }
     <opset_import: ["" : 15], domain: ""> Relu (x) => (y) { y = Neg(x) }"""
@@ -149,22 +139,6 @@ def test_senseless_names_are_refused(text: str, words: str) -> None:
     with pytest.raises(ModelError, match=words) as caught:
         model_of(text)
     assert "\n" not in str(caught.value)
-
-
-def test_cycle_through_a_subgraph_is_refused() -> None:
-    text = """g (bool c) => (float[1] y) {
-        y = If (c) <then_branch = t () => (float[1] p) { p = Neg(y) },
-                    else_branch = e () => (float[1] q) { q = Abs(y) }> }"""
-    with pytest.raises(ModelError, match="cycle"):
-        model_of(text)
-
-
-def test_topological_keeps_an_order_that_holds() -> None:
-    text = "g (float[N] x) => (float[N] y) { c = Neg(b) a = Abs(x) b = Exp(a) d = Neg(x) y = Add(c, d) }"
-    model = model_of(text)
-    assert [n.first_output for n in model.main.topological()] == ["a", "b", "c", "d", "y"]
-    model.main.nodes = model.main.topological()
-    assert model.main.topological() == model.main.nodes
 
 
 def test_names_of_training_and_quantization_are_pinned() -> None:
@@ -273,15 +247,6 @@ def test_what_an_annotation_names_is_read() -> None:
     values = Model(proto).main.values
     assert [name for name, value in values.items() if is_read(value)] == ["x", "y", "a", "c"]
     assert not is_read(None)
-
-
-@pytest.mark.parametrize(
-    "body", ["y = Add(x, y)", "a = Add(x, y)  y = Neg(a)", "a = Add(b, x)  b = Neg(a)  y = Neg(x)"]
-)
-def test_what_reads_its_own_result_is_refused(body: str) -> None:
-    text = f'<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {{ {body} }}'
-    with pytest.raises(ModelError, match="cycle"):
-        Model(proto_of(text))
 
 
 # -- attributes' types ------------------------------------------------------------------------------------------------

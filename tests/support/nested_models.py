@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto
+import random
+from typing import Any
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from support.models import of_opset
 
@@ -43,3 +46,51 @@ def told(depth: int) -> ModelProto:
         graph = graph.node[0].attribute[1].g
     graph.node[0].input[0] = f"a{depth - 1}"
     return model
+
+
+class RandomIfs:
+    """Random graphs of Negs, Adds and nested Ifs, whose branches return their own values and outer ones.
+
+    ``shuffled``: nodes stand in any order.
+    """
+
+    def __init__(self, rng: random.Random, *, shuffled: bool = False) -> None:
+        self.rng = rng
+        self.shuffled = shuffled
+        self.count = 0
+
+    def name(self) -> str:
+        self.count += 1
+        return f"v{self.count}"
+
+    def graph(self, visible: list[str], depth: int) -> GraphProto:
+        known, nodes, own = list(visible), [], []
+        weights = []
+        if self.rng.random() < 0.4:
+            weights.append(helper.make_tensor(self.name(), TensorProto.FLOAT, [1], [1.0]))
+            known.append(weights[0].name)
+        for _ in range(self.rng.randint(0 if depth else 2, 5)):
+            nodes.append(self.node(known, depth))
+            own.append(nodes[-1].output[0])
+            known.append(own[-1])
+        result = self.rng.choice(own if own and (not depth or self.rng.random() < 0.7) else visible)
+        output = helper.make_tensor_value_info(result, TensorProto.FLOAT, ["N"])
+        if self.shuffled:
+            self.rng.shuffle(nodes)
+        return helper.make_graph(nodes, self.name(), [], [output], weights)
+
+    def node(self, known: list[str], depth: int) -> NodeProto:
+        if depth < 3 and self.rng.random() < 0.4:
+            branches: dict[str, Any] = {
+                key: self.graph(known, depth + 1) for key in ("then_branch", "else_branch")
+            }
+            return helper.make_node("If", ["c"], [self.name()], **branches)
+        if self.rng.random() < 0.5:
+            return helper.make_node("Neg", [self.rng.choice(known)], [self.name()])
+        return helper.make_node("Add", self.rng.choices(known, k=2), [self.name()])
+
+    def model(self) -> ModelProto:
+        graph = self.graph(["x"], 0)
+        graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"]))
+        graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)

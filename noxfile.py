@@ -48,7 +48,6 @@ PORTABLE = [
     "tests/rules/test_integer_expansions.py",
     "tests/rules/test_float_expansions.py",
     "tests/rules/test_ifc007_one_size.py",
-    "tests/rules/test_ops096_small_gru.py",
     "tests/rules/test_ctl017_if_over_dynamic_sizes.py",
     "tests/report/test_catalogue.py",
     "tests/engine/test_registry.py",

@@ -61,8 +61,8 @@ def test_models_are_those_that_these_rules_rescue() -> None:
     assert len(_names()) == 106
 
 
-def test_outputs_are_those_that_onnx_expects() -> None:
-    for name in _names():
+def test_outputs_are_those_that_onnx_expects(short_stride: int) -> None:
+    for name in _names()[::short_stride]:
         case = onnx_cases()[name]
         exact = EXACT.fullmatch(name.removeprefix("test_")) is not None
         result = after(case.model, Safety.EXACT if exact else Safety.NUMERIC)

@@ -13,14 +13,11 @@ from onnx import ModelProto, helper, numpy_helper
 
 from onnxfix.api import apply
 from onnxfix.rule import Safety
-from onnxfix.runtime.backends.reference import evaluator
-from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from onnxfix_rules.gra import _folded
 from onnxfix_rules.gra.gra014_batch_normalization_after_convolution import (
     batch_normalization_after_convolution as GRA014,
 )
-from support.real_tensorrt import REAL, built
 
 Array = np.ndarray[Any, Any]
 
@@ -62,36 +59,6 @@ def said(model: ModelProto) -> list[str]:
 
 def constants(model: ModelProto) -> dict[str, Array]:
     return {t.name: np.asarray(numpy_helper.to_array(t)) for t in model.graph.initializer}
-
-
-CASES = [
-    ("Conv", (6, 4, 3), 4, 1, {}),
-    ("Conv", (6, 2, 3, 2), 4, 2, {"group": 2, "pads": [1, 0, 1, 0], "dilations": [2, 1]}),
-    ("Conv", (4, 1, 1, 2, 2), 4, 3, {"group": 4, "strides": [1, 2, 1]}),
-    ("ConvTranspose", (4, 6, 3), 4, 1, {"strides": [2]}),
-    ("ConvTranspose", (4, 3, 3, 2), 4, 2, {"group": 2, "output_padding": [1, 0], "strides": [2, 2]}),
-    ("ConvTranspose", (6, 1, 1, 2, 2), 6, 3, {"group": 6}),
-    ("Gemm", (4, 6), 4, 0, {"alpha": 0.7, "beta": 1.3}),
-    ("Gemm", (6, 4), 4, 0, {"transB": 1}),
-]
-
-
-@pytest.mark.parametrize(("op", "shape", "size", "axes", "attributes"), CASES)
-def test_the_folded_weights_compute_the_same(
-    op: str, shape: tuple[int, ...], size: int, axes: int, attributes: dict[str, Any]
-) -> None:
-    """In float64, where a wrong layout cannot hide behind a tolerance, and in float32 by the ladder."""
-    channels = 6 if op != "Conv" else shape[0]
-    weight = np.random.default_rng(3).normal(0, 1, shape)
-    model = model_of(op, weight, channels, size, axes, **attributes)
-    result = folded(model)
-    assert [node.op_type for node in result.graph.node] == [op]
-    assert result.graph.node[0].name == "before"
-    x = np.random.default_rng(4).normal(0, 1, (2, size, *[5] * axes))
-    (wanted,), (found,) = (evaluator(m).run(None, {"x": x}) for m in (model, result))
-    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
-    single = model_of(op, weight.astype(np.float32), channels, size, axes, **attributes)
-    assert_same_outputs(single, folded(single), exact=False)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -248,15 +215,3 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
     assert not report.withdrawn
     result = onnx.load(tmp_path / "fixed.onnx")
     assert [node.op_type for node in result.graph.node] == ["Conv"]
-
-
-@REAL
-@pytest.mark.parametrize(
-    ("op", "shape"), [("Conv", (6, 4, 3, 3)), ("ConvTranspose", (4, 6, 3, 3)), ("Gemm", (4, 6))]
-)
-def test_tensorrt_has_a_layer_less(op: str, shape: tuple[int, ...], worker: Worker, tmp_path: Path) -> None:
-    model = model_of(op, np.ones(shape, np.float32), 6, 4, len(shape) - 2)
-    before, after = built(worker, model, tmp_path), built(worker, folded(model), tmp_path)
-    assert before.accepted, before.reason
-    assert after.accepted, after.reason
-    assert after.layer_count < before.layer_count

@@ -3,7 +3,6 @@
 ``lifted`` imports a model by the real parser and writes the imported network as ONNX again; ONNX Runtime then computes
 both. No engine is executed. The windows of pools are compared with an enumeration, too.
 """
-# Long because: seven rules are shown to TensorRT in the same way, each by models of its own.
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from onnxfix.rule import Safety, Severity
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.shapes.symbols import as_dim, symbol
 from onnxfix.testing import findings, fixed, overlay
-from onnxfix_rules.ops.misimports._ratios import ratios
 from onnxfix_rules.ops.misimports._windows import Axis, rounded_up
 from support.lifted import both, run, text
 from support.real_tensorrt import REAL
@@ -206,33 +204,3 @@ def test_a_pool_is_no_pool_that_rounds_up() -> None:
             )
         )
         assert rounded_up(model.main.nodes[0], model, 10) is None, attributes
-
-
-# -- scales
-
-
-@pytest.mark.parametrize(
-    ("nodes", "wanted"),
-    [
-        ("s = Mul(f, a)", [None, 4.0]),
-        ("q = Div(f, f)  s = Mul(q, a)", [1.5, 1.0]),
-        ("q = Div(a, f)  s = Mul(f, q)", [1.5, 1.0]),
-        ("s = Div(a, z)", None),
-        ("s = Sqrt(f)", None),
-        ("q = Reshape(a, n)  s = Mul(q, a)", [2.25, 1.0]),
-        ("s = Mul(a, b)", None),
-        ("s = Mul(a, c)", [4.5, 3.0]),
-    ],
-)
-def test_ratios(nodes: str, wanted: list[float | None] | None) -> None:
-    model = overlay(
-        text(f"""g (float[H,4] x) => (float[2] s)
-        <float[2] a = {{1.5, 1}}, float[3] b = {{1, 2, 3}}, float[1] c = {{3}}, float[2] z = {{1, 0}},
-        int64[1] n = {{2}}> {{ l = Shape(x)  f = Cast<to = 1>(l)  {nodes} }}""")
-    )
-    found = ratios(model.main.outputs[0], model)
-    if wanted is None:
-        assert found is None
-    else:
-        assert found is not None
-        assert [None if one.constant is None else float(one.constant) for one in found] == wanted

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
@@ -128,17 +127,6 @@ def test_tensorrt_builds_attention_with_a_past_of_any_length(worker: Worker, tmp
         y, z = com.microsoft.Attention<num_heads = 2, unidirectional = 1>(x, w, c, , p) }"""
     )
     assert built(worker, decomposed(proto), tmp_path).accepted
-
-
-@pytest.mark.skipif(
-    ort.__version__.startswith("1.31."), reason="ONNX Runtime 1.31 dies of Attention without a bias (SIGSEGV)"
-)
-def test_no_bias() -> None:
-    proto = model(
-        """g (float[3,5,8] x, float[8,24] w) => (float[3,5,8] y) {
-        y = com.microsoft.Attention<num_heads = 4>(x, w) }"""
-    )
-    agree(proto, decomposed(proto), feeds_of(proto))
 
 
 def test_values_of_another_width() -> None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import ModelProto
 
-import onnxfix
-from onnxfix.rewrite.engine import check
-from onnxfix.rewrite.registry import registry
-from onnxfix.rule import Safety, Severity
-from onnxfix.runtime.sandbox import Worker
-from onnxfix.testing import fixed, overlay
+from onnxfix.rule import Safety
+from onnxfix.testing import fixed
 from support.ort import run
-from support.real_tensorrt import FACT, REAL, built
 from support.runtime_operators import MINE, decomposed, feeds_of, model
 
-ALL = registry().choose()
 #: Shapes of data, positions and tables, and attributes.
 FORMS = {
     "4-D": ("2,3,5,8", "2,5", "9,4", ""),
@@ -76,28 +68,3 @@ def test_what_is_said_for_tensorrt_rtx_has_the_same_bits(name: str) -> None:
     assert done.applied
     made = feeds(proto, 3)
     assert run(after, made)[0].tobytes() == run(proto, made)[0].tobytes()
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize("name", sorted(FORMS))
-def test_tensorrt_rtx_takes_what_is_left_and_reads_it_as_it_is(
-    name: str, worker: Worker, tmp_path: Path
-) -> None:
-    proto = rotary(name)
-    errors = [found for found in check(overlay(proto, "rtx"), ALL) if found.severity is Severity.ERROR]
-    assert bool(errors) == (name in REFUSED)
-    assert built(worker, proto, tmp_path).accepted == (name not in REFUSED)
-    onnx.save(proto, tmp_path / "m.onnx")
-    np.savez(tmp_path / "in.npz", **feeds(proto))
-    report = onnxfix.apply(
-        tmp_path / "m.onnx",
-        tmp_path / "o.onnx",
-        target="rtx",
-        inputs=tmp_path / "in.npz",
-        rungs=("ort-cpu", "trt-build", "trt-network"),
-    )
-    assert report.verdict is not None
-    assert report.verdict.passed
-    assert report.builds[-1].accepted
-    assert report.networks[-1].status == "agrees"

@@ -42,29 +42,3 @@ def test_logarithms_of_sums_of_infinite_and_huge_elements(kind: str, keep: int) 
     before, after, operators = repaired(text, "trt10.6", {"x": x})
     assert "ReduceLogSumExp" not in operators
     np.testing.assert_allclose(after, before, rtol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 2, 3), (2, 3, 0)])
-def test_logarithms_of_sums_of_empty_tensors(shape: tuple[int, ...]) -> None:
-    text = "g (float[A,B,C] x) => (float[A,D,E] y) <int64[2] a = {2, 1}> { y = ReduceLogSumExp(x, a) }"
-    before, after, _ = repaired(text, "trt10.6", {"x": np.zeros(shape, np.float32)})
-    np.testing.assert_array_equal(after, before)
-
-
-def test_axes_that_are_not_constant_become_constant_first() -> None:
-    text = "g (float[3,2,2] x, int64[1] a) => (float[3,B] y) { y = ReduceLogSumExp<keepdims = 0>(x, a) }"
-    feed = {"x": np.arange(12, dtype=np.float32).reshape(3, 2, 2), "a": np.array([1])}
-    before, after, operators = repaired(text, "trt10.6", feed)
-    assert "ReduceLogSumExp" not in operators
-    np.testing.assert_allclose(after, before, rtol=1e-6)
-
-
-@pytest.mark.parametrize("keep", [0, 1])
-@pytest.mark.parametrize("op_type", ["ReduceL1", "ReduceL2", "ReduceMean", "ReduceSumSquare"])
-def test_other_reductions_for_older_releases(op_type: str, keep: int) -> None:
-    x = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
-    text = f"""g (float[3,4,5] x) => (float[{"A,B,C" if keep else "B"}] y) <int64[2] a = {{2, 0}}> {{
-        y = {op_type}<keepdims = {keep}>(x, a) }}"""
-    before, after, operators = repaired(text, "trt8.6", {"x": x})
-    assert operators.count("ReduceSum") == 1
-    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)

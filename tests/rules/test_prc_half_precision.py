@@ -25,12 +25,11 @@ import onnxfix
 from onnxfix.proof.compare import twin
 from onnxfix.proof.compare.tolerance import tolerance_for
 from onnxfix.proof.verdict import CPU_RUNGS
-from onnxfix.rule import Safety, Severity
+from onnxfix.rule import Safety
 from onnxfix.runtime.backends.reference import evaluator
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import assert_interface_kept, findings, fixed
-from onnxfix_rules.prc.norms import decomposed_norm_in_float32 as single_rule
 from onnxfix_rules.prc.norms import decomposed_norm_in_half_precision as norm_rule
 from onnxfix_rules.prc.prc002_epsilon_rounds_to_zero import epsilon_rounds_to_zero as epsilon_rule
 from onnxfix_rules.prc.prc003_constant_beyond_half_precision import (
@@ -48,7 +47,7 @@ from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
 Array = np.ndarray[Any, Any]
-EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "90"))
+EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "40"))
 WARNED = "Detected layernorm nodes in FP16"
 
 
@@ -100,54 +99,6 @@ def test_tensorrt_warns_before_and_not_after(name: str, worker: Worker, tmp_path
     assert len(run.applied) == 1
     assert WARNED not in said(worker, after, tmp_path)
     assert becomes is None or ops(after) == becomes
-
-
-@REAL
-@pytest.mark.parametrize(
-    "text",
-    [
-        LAYER.replace("float16", "float").replace("{168}", "{0.00001}").replace("{16384}", "{2}"),
-        LAYER.replace("float16", "bfloat16").replace("{168}", "{15104}"),
-        "g (float16[2,8] x) => (float16[2,1] y) { q = Mul(x, x)  y = ReduceMean<axes=[-1]>(q) }",
-    ],
-    ids=["float32", "bfloat16", "mean of squares"],
-)
-def test_tensorrt_and_the_rule_are_silent(text: str, worker: Worker, tmp_path: Path) -> None:
-    proto = model(text)
-    assert WARNED not in said(worker, proto, tmp_path)
-    assert not findings(norm_rule, proto)
-
-
-HALVES = ["bert_fp16.legacy.op13", "vit_fp16.legacy.op16"]
-
-
-@REAL
-@pytest.mark.parametrize("name", [HALVES[0], pytest.param(HALVES[1], marks=pytest.mark.slow)])
-def test_half_precision_transformers_lose_the_warning(name: str, worker: Worker, tmp_path: Path) -> None:
-    """With all rules and with verification: what the norm rule does is not withdrawn."""
-    before = FIXTURES / f"{name}.onnx"
-    assert WARNED in said(worker, onnx.load(before), tmp_path)
-    report = onnxfix.apply(before, tmp_path / "out.onnx", numeric_fixes=True, rungs=CPU_RUNGS)
-    assert [item.code for item in report.applied].count("PRC001") == 5
-    assert not report.withdrawn
-    assert report.verdict is not None
-    assert report.verdict.passed
-    assert WARNED not in said(worker, onnx.load(tmp_path / "out.onnx"), tmp_path)
-
-
-@pytest.mark.parametrize("name", HALVES)
-def test_half_precision_transformers_are_proven(name: str, tmp_path: Path) -> None:
-    report = onnxfix.apply(
-        FIXTURES / f"{name}.onnx", tmp_path / "out.onnx", select=["PRC"], numeric_fixes=True, rungs=CPU_RUNGS
-    )
-    assert [item.code for item in report.applied].count("PRC001") == 5
-    assert not report.withdrawn
-    assert report.verdict is not None
-    rungs = {rung.name: rung for rung in report.verdict.rungs}
-    assert {rung.status for rung in rungs.values()} == {"passed"}
-    overflows = "leaves half precision's range" in rungs["reference"].reason
-    assert overflows == name.startswith("vit"), rungs["reference"].reason
-    assert "range" not in rungs["ort-cpu"].reason, "ONNX Runtime computes in float32"
 
 
 def loud_bert() -> tuple[ModelProto, dict[str, Array]]:
@@ -208,19 +159,6 @@ def watched(proto: ModelProto, feed: dict[str, Array]) -> Array:
     """By onnx's evaluator as onnxfix makes it, with LayerNormalization in float32 and GatherElements put right."""
     with np.errstate(all="ignore"):
         return np.asarray(evaluator(proto).run(None, feed)[0])
-
-
-@pytest.mark.parametrize("width", [8, 768])
-@pytest.mark.parametrize("text", [LAYER, RMS], ids=["layer", "rms"])
-def test_overflow_is_gone_in_float32(text: str, width: int) -> None:
-    before = model(text.replace("[2,8]", f"[2,{width}]"), 13)
-    row = np.resize(np.array([0, 600], np.float16), (2, width))
-    exact = row.astype(float) - (row.astype(float).mean() if text is LAYER else 0)
-    exact /= np.sqrt((exact**2).mean(-1, keepdims=True))
-    lost = reference(before, {"x": row})
-    assert not np.allclose(lost, exact, atol=0.5)
-    after, _ = fixed([norm_rule], before, safety=Safety.NUMERIC)
-    np.testing.assert_allclose(reference(after, {"x": row}), exact, atol=2e-3)
 
 
 @st.composite
@@ -456,14 +394,6 @@ def test_inputs_of_types_of_their_own_hide_no_others(name: str, body: str) -> No
         assert len(findings(type_rule, mixed(name, body.replace("TYPE", kind)))) == wanted
 
 
-@REAL
-@pytest.mark.parametrize("body", ["<float b = {2}> { y = Clip(x, b) }", "<float b = {2}> { y = Pow(x, b) }"])
-def test_tensorrt_takes_some_mixed_types(body: str, worker: Worker, tmp_path: Path) -> None:
-    before = mixed("", body)
-    said(worker, before, tmp_path)
-    assert not [found for found in findings(type_rule, before) if found.severity == Severity.ERROR]
-
-
 @settings(max_examples=EXAMPLES)
 @given(
     st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4),
@@ -509,23 +439,6 @@ def test_scores_overflow_before_and_not_after(name: str) -> None:
     rng = np.random.default_rng(0)
     small = {one: rng.normal(size=array.shape).astype(np.float16) for one, array in feed.items()}
     np.testing.assert_array_equal(reference(after, small), reference(before, small))  # a power of two
-
-
-# ------------------------------------------------------------------------------------------------- sums
-
-
-@pytest.mark.parametrize(
-    ("op_type", "value", "result"), [("ReduceL2", 300, 3000), ("ReduceLogSumExp", 20, 24.605)]
-)
-def test_sums_pass_the_limit_before_and_not_after(op_type: str, value: float, result: float) -> None:
-    before = model(f"g (float16[1,100] x) => (float16[1,1] y) {{ y = {op_type}<axes=[1]>(x) }}")
-    after, run = fixed([sum_rule], before, safety=Safety.NUMERIC)
-    assert len(run.applied) == 1
-    assert not findings(sum_rule, after)
-    feed = {"x": np.full((1, 100), value, np.float16)}
-    if op_type == "ReduceL2":  # onnx.reference subtracts the maximum before it exponentiates
-        assert np.isinf(reference(before, feed)).all()
-    np.testing.assert_allclose(reference(after, feed), [[result]], rtol=1e-3)
 
 
 # ------------------------------------------------------------------------------------------------- what else overflows
@@ -599,26 +512,6 @@ def test_what_overflows_is_finite_after(name: str) -> None:
     np.testing.assert_allclose(found[..., -1], 398 if name == "mean of all" else result, rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", OVERFLOWS)
-def test_what_overflows_is_fixed_with_verification(name: str, tmp_path: Path) -> None:
-    rule, text, opset, value, _ = OVERFLOWS[name]
-    onnx.save(model(text, opset), tmp_path / "in.onnx")
-    np.savez(tmp_path / "feed.npz", **rows(value))
-    for inputs in (None, tmp_path / "feed.npz"):
-        report = onnxfix.apply(
-            tmp_path / "in.onnx",
-            tmp_path / "out.onnx",
-            select=[rule.code],
-            numeric_fixes=True,
-            rungs=CPU_RUNGS,
-            inputs=inputs,
-        )
-        assert [item.code for item in report.applied] == [rule.code], report.withdrawn
-        assert report.verdict is not None
-        reason = report.verdict.rungs[1].reason
-        assert inputs is None or "judged by the original in float64" in reason, reason
-
-
 POWERS = {
     "cube": ("<float16 c = {16896}> { y = Pow(x, c) }", 41.0),
     "square": ("<float16 c = {16384}> { y = Pow(x, c) }", 257.0),
@@ -633,37 +526,3 @@ def test_powers_are_reported_where_they_overflow(name: str) -> None:
     assert len(findings(power_rule, before)) == 1
     assert np.isinf(reference(before, {"x": np.full(2, value, np.float16)})).all()
     assert np.isfinite(reference(before, {"x": np.full(2, 0.95 * value, np.float16)})).all()
-
-
-@REAL
-@pytest.mark.parametrize("text", [LAYER, RMS], ids=["layer", "rms"])
-def test_norms_in_float32_warn_once_they_are_converted(text: str, worker: Worker, tmp_path: Path) -> None:
-    """As one operator a norm survives the conversion; written out it does not."""
-    single = text.replace("float16", "float").replace("{168}", "{0.00001}").replace("{16384}", "{2}")
-    before = model(single, 17 if text is LAYER else 23, 8 if text is LAYER else 11)
-    if text is RMS:
-        before = model(
-            single.replace("<axes=[-1]>(q)", "(q, k)").replace("q = Mul", f"{_LAST} q = Mul"), 23, 11
-        )
-    assert WARNED not in said(worker, before, tmp_path)
-    assert not findings(norm_rule, before)
-    after, run = fixed([single_rule], before, safety=Safety.NUMERIC)
-    assert len(run.applied) == 1
-    for proto, warned in ((before, True), (after, False)):
-        assert (WARNED in said(worker, halved(proto), tmp_path)) == warned
-
-
-_LAST = "k = Constant<value_ints=[-1]>()"
-
-
-def halved(proto: ModelProto) -> ModelProto:
-    """Every float32 in half precision, as a converter does it."""
-    made = copied(proto)
-    for tensor in made.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            tensor.CopyFrom(
-                numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
-            )
-    for info in (*made.graph.input, *made.graph.output):
-        info.type.tensor_type.elem_type = TensorProto.FLOAT16
-    return made

@@ -6,32 +6,13 @@ from onnx import parser
 
 from onnxfix.files.walk import subgraphs
 from onnxfix.model import Model
-from onnxfix.rewrite.edits import AddNode, Draft
 from onnxfix.rewrite.engine import fix
 from onnxfix.rewrite.registry import registry
 from onnxfix.targets import target_named
-from onnxfix_rules.qdq._common import Workshop
 
 BRANCH = "{name}_branch = {name}s () => (float[N] y) {{ q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }}"
 TEXT = f"""<ir_version: 9, opset_import: ["" : 19]> g (float[N] x, bool c) => (float[N] z) {{
     z = If(c)<{BRANCH.format(name="then")}, {BRANCH.format(name="else")}> }}"""
-
-
-def test_a_draft_names_quantizers_by_their_branch() -> None:
-    model = Model(parser.parse_model(TEXT))
-    names = set()
-    for scope in (scope for scope in model.scopes if scope.parent is not None):
-        draft = Draft(scope.nodes[0])
-        draft.add("DequantizeLinear", ["q", "q"], output="same")
-        (edit,) = draft.edits
-        assert isinstance(edit, AddNode)
-        names.add(edit.proto.name)
-        shop = Workshop()
-        shop.like(scope.nodes[0], "DequantizeLinear", ["q", "q"])
-        (edit,) = shop.edits
-        assert isinstance(edit, AddNode)
-        names.add(edit.proto.name)
-    assert len(names - {""}) == 4
 
 
 def test_quantizers_of_two_branches_have_different_names() -> None:

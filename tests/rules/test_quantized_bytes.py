@@ -75,20 +75,6 @@ def test_bytes_are_followed_into_graphs_and_functions() -> None:
     assert found == {"q", "h", "u", "i", "a", "m", "b"}
 
 
-@pytest.fixture(scope="module")
-def worker() -> Worker:
-    return Worker()
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize("safety", [Safety.EXACT, Safety.NUMERIC])
-def test_what_tensorrt_builds_it_builds_afterwards(worker: Worker, tmp_path: Path, safety: Safety) -> None:
-    model = model_of(MOVED)
-    assert built(worker, model, tmp_path).status == "accepted"
-    assert built(worker, fixed(RULES, model, safety=safety)[0], tmp_path).status == "accepted"
-
-
 @FACT
 @REAL
 @pytest.mark.corpus

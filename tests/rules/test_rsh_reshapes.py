@@ -30,7 +30,7 @@ SIZES = (0, 1, 2, 3, 4)
 Dims = Sequence[int | str]
 
 quick = settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
@@ -205,14 +205,8 @@ def computed_reshapes(
 
 
 @quick
-@given(constant_reshapes(), st.sampled_from([None, "trt8.4"]))
-def test_exact_fixes_of_constant_reshapes_change_nothing(model: ModelProto, target: str | None) -> None:
-    assert_exact(model, target)
-
-
-@quick
-@given(computed_reshapes(), st.sampled_from([None, "trt8.4"]))
-def test_exact_fixes_of_computed_reshapes_change_nothing(model: ModelProto, target: str | None) -> None:
+@given(constant_reshapes() | computed_reshapes(), st.sampled_from([None, "trt8.4"]))
+def test_exact_fixes_of_reshapes_change_nothing(model: ModelProto, target: str | None) -> None:
     assert_exact(model, target)
 
 
@@ -392,37 +386,6 @@ def test_a_shared_shape_is_not_changed_for_others() -> None:
     branches = {a.name: a.g for node in after.graph.node for a in node.attribute if a.HasField("g")}
     assert [numpy_helper.to_array(t).tolist() for t in branches["then_branch"].initializer] == [[-1, 12]]
     assert not branches["else_branch"].initializer
-
-
-def test_a_function_gets_a_constant_node() -> None:
-    text = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-        g (float[1,3] x) => (float[A,B] y) { y = my.thin(x) }
-        <domain: "my", opset_import: ["" : 18]> thin (a) => (b) {
-            c = Constant<value = float[1,3] {1,2,3}>() d = Squeeze(c) b = Add(d, a) }"""
-    model = model_of(Example(why="", before=text))
-    after, run = fixed(RULES, model)
-    assert [a.key.code for a in run.applied] == ["RSH009"]
-    assert [n.op_type for n in after.functions[0].node] == ["Constant", "Constant", "Squeeze", "Add"]
-    assert_exact(model)
-
-
-def test_a_function_called_with_other_shapes_is_left_alone() -> None:
-    """What is 1 in one call is 2 in the next: neither call may decide for the body."""
-    text = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-        g (float[1,3] x, float[2,3] z) => (float[A] y, float[B,C] w) { y = my.thin(x) w = my.thin(z) }
-        <domain: "my", opset_import: ["" : 18]> thin (a) => (b) { b = Squeeze(a) }"""
-    _, run = fixed(RULES, model_of(Example(why="", before=text)))
-    assert not run.applied
-
-
-def test_a_loop_that_changes_its_shape_is_left_alone() -> None:
-    """The carried value is [1, 3] in the first round and longer in those that follow."""
-    text = """g (float[1,3] x, int64 n) => (float[A,B] y) {
-        c = Constant<value = bool {1}>()
-        y = Loop (n, c, x) <body = b (int64 i, bool p, float[A,B] a) => (bool q, float[C,B] r) {
-            q = Identity(p) t = Squeeze(a) r = Concat<axis=0>(a, x) }> }"""
-    _, run = fixed(RULES, model_of(Example(why="", before=text)))
-    assert not run.applied
 
 
 EMPTYING = "g (float[%s,3] x) => (float[A] y) <int64[1] s = {0}> { y = Reshape<allowzero=1>(x, s) }"

@@ -11,7 +11,6 @@ from onnxfix.proof.verdict import Executed, RungResult, Verdict
 from onnxfix.report import confirm
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import AppliedFix, Finding, Report
-from onnxfix.rewrite import engine
 from onnxfix.rewrite.registry import registry
 from onnxfix.tensorrt.reading import Misread, Place, Reading
 from support.places import at
@@ -113,14 +112,6 @@ def test_the_fix_that_repaired_the_engine_is_marked(
     assert [item.code for item in made.applied if item.on_engine] == marked
     other = report(ALIKE, *networks, applied=tuple(applied))
     assert not any(item.on_engine for item in other.applied)
-
-
-def test_the_rule_says_nothing_of_its_own() -> None:
-    (found,) = engine.check_build(None, RULES, executed=ALIKE)
-    assert (found.rule.code, found.match.place.text) == ("TRT005", "y")
-    (nowhere,) = engine.check_build(None, RULES, executed=replace(ALIKE, gpu="", output=""))
-    assert nowhere.match.place.text == "the graph"
-    assert nowhere.match.message.startswith("on the GPU, ")
 
 
 def test_an_engine_that_is_not_the_same_twice_is_an_error_of_its_own() -> None:

@@ -1,9 +1,4 @@
-"""OPS072 to OPS074: what TensorRT reads as another model, shown by its own network read back before and after the fix.
-
-``lifted`` imports a model by the real parser and writes the imported network as ONNX again; ONNX Runtime then computes
-both. No engine is executed; where two models are said to be one to TensorRT, the bytes of their engines are compared.
-"""
-# Long because: three rules are shown to TensorRT in the same way, each by models of its own.
+"""OPS054 and OPS074: each form of a Clip of int8 is refused by TensorRT, misread, or read right, and repaired."""
 
 from __future__ import annotations
 
@@ -12,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import ModelProto
-from onnx.reference import ReferenceEvaluator
 
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
@@ -26,8 +19,7 @@ from support.real_tensorrt import FACT, REAL, built
 
 pytestmark = pytest.mark.corpus
 
-CODES = ("OPS072", "OPS073", "OPS074")
-RULES = {rule.code: rule for rule in registry().rules if rule.code in (*CODES, "OPS054")}
+RULES = {code: registry().get(code) for code in ("OPS054", "OPS074")}
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
@@ -66,41 +58,6 @@ def readings(
     assert same([wanted], [again])
     assert built(worker, result, folder).status == "accepted"
     return wanted, wrong, right
-
-
-# ------------------------------------------------------------------------------- OPS073: over no axes
-
-MEANT = {
-    "ReduceL1": [2.0, 3.0, 0.5],
-    "ReduceL2": [2.0, 3.0, 0.5],
-    "ReduceSumSquare": [4.0, 9.0, 0.25],
-    "ReduceLogSum": [np.nan, np.log(3.0), np.log(0.5)],
-}
-NUMBERS = np.array([-2, 3, 0.5], np.float32)
-
-
-def over_nothing(
-    op_type: str, opset: int = 18, axes: str = "", kind: str = "float", shape: str = "3"
-) -> ModelProto:
-    weights = "<int64[0] a = {}>" if axes else ""
-    return text(
-        f"""g ({kind}[{shape}] x) => ({kind}[{shape}] y) {weights} {{
-            y = {op_type}<noop_with_empty_axes = 1>(x{axes}) }}""",
-        opset,
-    )
-
-
-@pytest.mark.parametrize("op_type", MEANT)
-@pytest.mark.parametrize("opset", [18, 20, 23, 25])
-def test_onnx_is_clear(op_type: str, opset: int) -> None:
-    """The reference and the operator's own function agree, with axes left out and with an empty list."""
-    for axes in ("", ", a"):
-        model = over_nothing(op_type, opset, axes)
-        with np.errstate(invalid="ignore"):
-            (found,) = ReferenceEvaluator(model).run(None, {"x": NUMBERS})
-        np.testing.assert_allclose(found, MEANT[op_type], rtol=1e-6)
-    kinds = [node.op_type for node in onnx.defs.get_schema(op_type, opset).function_body.node]
-    assert {"Abs", "Mul", "Log"} & set(kinds)
 
 
 # --------------------------------------------------------------------------------------- OPS074: Clip of int8
@@ -161,15 +118,3 @@ def test_each_clip_is_misread_refused_or_right(low: str, high: str, worker: Work
             return
         _, _, right = readings(worker, model, "OPS074", tmp_path, feed)
         np.testing.assert_array_equal(right, wanted)
-
-
-@REAL
-@pytest.mark.parametrize("bounds", [(0, 0), (5, 0), (0, 5), (-5, 0), (5, 5), (-3, -8), (5, -3)])
-def test_bounds_of_zero_are_left_alone_where_they_come_to_the_same(
-    bounds: tuple[int, int], worker: Worker, tmp_path: Path
-) -> None:
-    model = clip("weight", "weight", *bounds)
-    (wanted,), (read,) = both(worker, model, tmp_path, {"x": EIGHT})
-    np.testing.assert_array_equal(wanted, np.minimum(np.maximum(EIGHT, bounds[0]), bounds[1]))
-    assert not read.any()
-    assert bool(findings(RULES["OPS074"], model)) == bool(wanted.any())

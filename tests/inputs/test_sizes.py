@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.inputs.sizes.demands import Kind, Term, at_least, broadcast, extends, multiple, related, same
 from onnxfix.inputs.sizes.problem import problem_of
 from onnxfix.inputs.sizes.ranges import range_of
 from onnxfix.inputs.sizes.search import Search, deciding
 from onnxfix.inputs.sizes.solve import fitted, repaired
-from onnxfix.shapes.symbols import symbol
 from support import models
 from support.size_demands import DEMANDS, RATES, model, runs
 
@@ -159,38 +157,6 @@ def test_sizes_near_to_any_wish_run(name: str, data: st.DataObject) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ terms
-
-
-def test_terms_hold_as_their_kind_says() -> None:
-    n = symbol("N")
-    cases: list[tuple[Term, int, bool]] = [
-        (at_least(n, 4), 4, True),
-        (at_least(n, 4), 3, False),
-        (same(n, 4), 4, True),
-        (same(n, 4), 1, False),
-        (broadcast(n, 4), 1, True),
-        (broadcast(4, n), 1, True),
-        (broadcast(n, 4), 2, False),
-        (extends(n, 4), 1, True),
-        (extends(4, n), 1, False),
-        (multiple(n, 4), 8, True),
-        (multiple(n, 4), 6, False),
-    ]
-    for term, size, holds in cases:
-        assert term.holds({"N": size}) is holds, (term, size)
-        assert term.holds({}) is None
-    assert not related(Kind.MULTIPLE, 3, 0)
-
-
-def test_what_is_decided_is_not_asked() -> None:
-    n = symbol("N")
-    assert [
-        term.decided for term in (same(n, n), broadcast(n, 1), extends(1, n), at_least(n, 0), multiple(n, 1))
-    ] == [True] * 5
-    assert [term.decided for term in (same(2, 3), at_least(n, -1), broadcast(2, 3))] == [False, True, False]
-    assert [term.decided for term in (same(n, 3), broadcast(n, 3), extends(n, 1), multiple(n, 2))] == [
-        None
-    ] * 4
 
 
 def test_both_ends_of_a_range_are_found_exactly() -> None:

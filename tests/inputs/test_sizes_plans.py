@@ -13,7 +13,7 @@ from onnxfix.inputs.sizes.search import Search
 from onnxfix.tensorrt.profiles import NetInput, candidates, with_names
 from support import models
 from support.paths import ROOT
-from support.size_demands import DEMANDS, RATES, model, runs
+from support.size_demands import DEMANDS, model, runs
 
 FIXTURES = sorted((ROOT / "fixtures").glob("*.onnx"))
 
@@ -67,13 +67,6 @@ def test_long_signals_are_found_by_trial() -> None:
     assert any(all(runs(proto, one) for one in group) for group in groups)
     images = signature(model("g (float[B,3,H,W] x) => (float[B,3,H,W] y) { y = Relu(x) }"))
     assert max(max(one.values()) for group in plan.grown(images, {}) for one in group) < 300
-
-
-def test_a_large_model_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxfix.inputs.sizes.search._LARGEST", 10)
-    search = Search(model(RATES))
-    assert search.problem({"rate": 8000}) is search.problem({})
-    assert search.near({"B": 1, "S": 1}, pins={"rate": 8000}) == {"B": 1, "S": 41}
 
 
 def test_a_profile_has_a_range_also_where_the_least_size_is_large() -> None:

@@ -49,7 +49,7 @@ def one_node(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(BOUND, BOUND, st.integers(-4, 4).filter(bool))
 def test_slice_length_is_pythons(start: int, end: int, step: int) -> None:
     constants = {k: np.array([v], np.int64) for k, v in (("s", start), ("e", end), ("a", 0), ("k", step))}
@@ -63,7 +63,7 @@ def test_slice_length_is_pythons(start: int, end: int, step: int) -> None:
             assert found == len(range(size)[start:end:step])
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from(["N", "M", 1, 2, 3, 4]), min_size=1, max_size=3),
     st.lists(st.sampled_from(["N", "M", "NM", -1, 0, 1, 2, 3, 4]), min_size=1, max_size=4),
@@ -111,7 +111,7 @@ WINDOWS = {
 }  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.fixed_dictionaries(WINDOWS))
 def test_sliding_windows_are_onnx_runtimes(case: dict[str, Any]) -> None:
     op, kernel, dilation = case["op"], case["kernel"], case["dilation"]
@@ -146,7 +146,7 @@ def test_sliding_windows_are_onnx_runtimes(case: dict[str, Any]) -> None:
         assert verdict.wrong == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.floats(0.125, 5, width=32), st.integers(1, 40))
 def test_resize_scales_are_onnx_runtimes(scale: float, size: int) -> None:
     for dim in (size, "S"):
@@ -194,7 +194,7 @@ ARITHMETIC = [
 ]
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(st.data())
 def test_shape_arithmetic_is_onnx_runtimes(data: st.DataObject) -> None:
     """Random arithmetic on the elements of a shape, followed by value."""

@@ -4,19 +4,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
-from onnxfix.model import Model
 from onnxfix.shapes import inference, propagate
-from onnxfix.shapes.shapes import Shapes
-from support.paths import ROOT
 from support.shape_oracle import judged, known, parse, text_of
 
 
@@ -26,11 +20,7 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(propagate, "STRICT", True)
 
 
-FOLDERS = [ROOT / "fixtures", ROOT.parent / "shared" / "models"]
-EXPORTS = sorted({p.name: p for folder in FOLDERS for p in folder.glob("*.onnx")}.values())
-
 NSIZES = ({"N": 1}, {"N": 2}, {"N": 7})
-NSSIZES = ({"N": 1, "S": 1}, {"N": 2, "S": 5}, {"N": 3, "S": 1}, {"N": 4, "S": 8})
 
 LIE = """g (float[N,4] x) => (float[7,7,7] y) <float[9] r, int64[3] z> { r = Relu(x) z = Shape(r) y = Add(r, r) }"""
 
@@ -108,15 +98,6 @@ def test_element_types_of_every_kind() -> None:
     assert item.elem == TensorProto.FLOAT16
 
 
-def test_cpp_inference_is_not_run_where_nothing_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(model: Model) -> Any:
-        raise AssertionError("ran")
-
-    monkeypatch.setattr(inference, "infer", never)
-    for path in EXPORTS[:3]:
-        Shapes(Model(onnx.load(path)))
-
-
 def test_cpp_inference_serves_an_operator_without_a_transfer_function() -> None:
     proto = parse(
         "g (float[N,3] x) => (float[] y) { y = ai.onnx.ml.Binarizer(x) z = Relu(y) }",
@@ -187,58 +168,3 @@ def test_malformed_calls_are_unknown_not_fatal(graph: str, monkeypatch: pytest.M
     shapes, values = known(parse(f"g {graph}"))
     found = shapes.shape(values["y"])
     assert found is None or len(found) <= 4
-
-
-def chain(count: int) -> ModelProto:
-    nodes, name = [], "x"
-    for i in range(count):
-        made = f"v{i}"
-        kind = i % 6
-        if kind == 0:
-            nodes.append(helper.make_node("Relu", [name], [made]))
-        elif kind == 1:
-            nodes.append(helper.make_node("Add", [name, "b"], [made]))
-        elif kind == 2:
-            nodes.append(helper.make_node("Pad", [name, "p"], [made]))
-        elif kind == 3:
-            nodes.append(helper.make_node("Slice", [name, "one", "end", "one"], [made]))
-        elif kind == 4:
-            nodes += [
-                helper.make_node("Shape", [name], [made + "s"]),
-                helper.make_node("Reshape", [name, made + "s"], [made]),
-            ]
-        else:
-            nodes.append(helper.make_node("Mul", [name, name], [made]))
-        name = made
-    vectors = {"p": [0, 1, 0, 0, 1, 0], "one": [1], "end": [2**62]}
-    initializers = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in vectors.items()]
-    initializers.append(numpy_helper.from_array(np.ones(8, np.float32), "b"))
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", "S", 8])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
-        initializers,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-
-
-def test_work_grows_with_the_number_of_nodes() -> None:
-    def calls(count: int) -> int:
-        """How many functions are called to describe a chain, which no other work on the machine changes."""
-        model, found = Model(chain(count)), 0
-
-        def seen(_frame: object, event: str, _argument: object) -> None:
-            nonlocal found
-            found += event == "call"
-
-        before = sys.getprofile()
-        sys.setprofile(seen)
-        try:
-            Shapes(model)
-        finally:
-            sys.setprofile(before)
-        return found
-
-    calls(100)
-    assert 5_000 < calls(6000) < 11 * calls(600)

@@ -146,7 +146,7 @@ def plainly(pair: Pair, env: Env) -> int | None:
         return None
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(expressions())
 def test_expression_is_right_in_every_valid_assignment(pair: Pair) -> None:
     lo, hi = pair.dim.bounds
@@ -164,7 +164,7 @@ def holds(answer: Answer, truths: list[bool]) -> bool:
     return answer.unknown or all(truth == answer.yes for truth in truths)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(expressions(), expressions(), st.integers(-3, 5))
 def test_answers_hold_in_every_valid_assignment(a: Pair, b: Pair, bound: int) -> None:
     pairs = [(plainly(a, env), plainly(b, env)) for env in ENVS]
@@ -176,7 +176,7 @@ def test_answers_hold_in_every_valid_assignment(a: Pair, b: Pair, bound: int) ->
     assert holds(s.is_one(a.dim), [x == 1 for x in first])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(expressions(), st.sampled_from(ENVS))
 def test_substitution_is_evaluation(pair: Pair, env: Env) -> None:
     if plainly(pair, env) is None:
@@ -191,7 +191,7 @@ def test_substitution_is_evaluation(pair: Pair, env: Env) -> None:
     assert evaluate(part, env) == plainly(pair, env)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(expressions(), expressions())
 def test_exact_quotient(a: Pair, b: Pair) -> None:
     if b.dim.value == 0:
@@ -297,13 +297,6 @@ def test_large_expressions_stay_bounded() -> None:
     assert len(str(deep)) < 4000
     assert evaluate(deep, {**env, "N": 1}) is None  # its structure was dropped: no answer, never a wrong one
     assert {"N", "s7"} <= deep.symbols
-
-
-def test_nothing_is_kept_alive() -> None:
-    before = len(core._dims)
-    for i in range(500):
-        s.floordiv(symbol(f"gone{i}") + 1, 3)
-    assert len(core._dims) <= before + 20
 
 
 def test_printed_forms_do_not_depend_on_the_process() -> None:

@@ -61,7 +61,7 @@ def compare(target: str, stride: int) -> tuple[set[str], set[str], set[str]]:
 @NEW
 @EACH
 def test_a_sample_is_judged_as_tensorrt_judged_it(target: str) -> None:
-    missed, refused, silent = compare(target, 16)
+    missed, refused, silent = compare(target, 48)
     assert missed <= set(MISSED[target].split())
     assert len(refused) <= WRONGLY_REFUSED[target]
     assert not silent

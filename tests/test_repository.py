@@ -19,7 +19,6 @@ from support.paths import ROOT
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
 HOOKS = ROOT / ".pre-commit-config.yaml"
-TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 NOT_PORTABLE = re.compile(
     r"real_tensorrt|os\.fork|mark\.(trt|gpu)|subprocess|Worker|symlink|mkfifo|chmod|os\.kill"
 )
@@ -143,35 +142,3 @@ def test_hooks_run_tools_of_the_environment_and_scripts_that_exist() -> None:
         assert all((ROOT / one).is_file() for one in arguments if one.endswith(".py"))
     for repo in parsed(HOOKS)["repos"]:
         assert repo["repo"] == "local" or re.fullmatch(r"v\d+\.\d+\.\d+", repo["rev"])
-
-
-@pytest.mark.parametrize(
-    ("message", "accepted"),
-    [
-        ("proof: use one rounding estimate\n\nWhy, and what was measured.\n", True),
-        ("fixup! rules: add OPS097 half-precision-mean", True),
-        ("Proof: Use one rounding estimate", False),
-        ("use one rounding estimate\n\nproof: not in the subject", False),
-        ("proof: " + "long " * 12, False),
-    ],
-)
-def test_the_hook_holds_the_subjects_of_commits(message: str, accepted: bool) -> None:
-    [hook] = [hook for repo in parsed(HOOKS)["repos"] for hook in repo["hooks"] if hook["id"] == "subject"]
-    assert {"--multiline", "--negate"} == set(hook["args"])
-    assert bool(re.search(hook["entry"], message, re.MULTILINE | re.DOTALL)) is accepted
-
-
-@pytest.mark.parametrize(
-    "path", [one for one in TEMPLATES if one.stem != "config"], ids=lambda path: path.stem
-)
-def test_issue_templates_are_forms(path: Path) -> None:
-    form = parsed(path)
-    assert {"name", "description", "labels", "body"} == set(form)
-    ids = [field["id"] for field in form["body"] if field["type"] != "markdown"]
-    assert ids
-    assert len(set(ids)) == len(ids)
-    for field in form["body"]:
-        given = field["attributes"]
-        assert field["type"] in ("markdown", "textarea", "dropdown")
-        assert given["value"] if field["type"] == "markdown" else given["label"]
-        assert all(isinstance(one, str) for one in given.get("options", []))  # a bare No is false

@@ -33,12 +33,6 @@ NEWEST = {"BitCast", "CausalConvWithState", "CumProd", "LinearAttention", "SwiGL
 RULES = {rule.code: rule for rule in registry().rules}
 
 
-def said(code: str, text: str, target: str | None = None, opset: int = 18) -> list[str]:
-    """What a rule finds in a graph, as severities."""
-    model = models.model(text, opset)
-    return [found.severity.name for found in findings(RULES[code], model, target)]
-
-
 # ------------------------------------------------------------------------------------------------ the data
 
 
@@ -57,21 +51,6 @@ def test_the_data_is_consistent(target: Any) -> None:
             "BFLOAT16",
         }, name
         assert support.types <= target.types | target.reads_as.keys(), name
-
-
-def test_what_is_noted_is_known() -> None:
-    for notes, lists in (
-        (documented.NOTES_8_4, documented.TRT_8_4),
-        (documented.NOTES_8_6, documented.TRT_8_6),
-        (documented.NOTES_10, documented.TRT_10),
-        (documented.NOTES_11, documented.TRT_11),
-        (measured.NOTES, documented.TRT_11),
-    ):
-        assert notes.keys() - lists.keys() <= TARGETS["trt8.4"].missing.keys()  # notes are inherited
-        assert all(notes.values())
-    assert "3840" in TARGETS["trt10"].operators["TopK"].notes
-    assert "one output" in TARGETS["rtx"].operators["MaxPool"].notes
-    assert DEFAULT.max_rank == 8
 
 
 def test_a_newer_tensorrt_lacks_no_operator_that_an_older_one_has() -> None:
@@ -274,37 +253,6 @@ def test_every_flagged_node_model_is_refused(worker: Worker, tmp_path: Path, sho
 
 
 # -------------------------------------------------------------------------------------- rules read the data
-
-
-def test_an_unused_initializer_of_a_type_that_the_target_has_not() -> None:
-    text = "g (float[2] x) => (float[2] y) <bfloat16[1] c = {1}> { y = Neg(x) }"
-    assert said("GRA002", text, "trt8.6") == ["ERROR"]
-    assert said("GRA002", text) == ["INFO"]
-
-
-@pytest.mark.parametrize(("target", "severity"), [("trt8.6", "ERROR"), (None, "INFO")])
-def test_casts_through_a_type_that_the_target_has_not(target: str | None, severity: str) -> None:
-    text = "g (int8[N] x) => (int8[N] y) { a = Cast<to=16>(x)  y = Cast<to=3>(a) }"
-    assert said("CST003", text, target) == [severity]
-    assert said(
-        "CST003", "g (float16[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }", target
-    ) == ["INFO"]
-
-
-@pytest.mark.parametrize(
-    ("target", "severity"), [("trt10.6", "ERROR"), ("trt10", "ERROR"), ("trt11", "ERROR"), ("rtx", "WARNING")]
-)
-def test_a_squeeze_without_axes(target: str, severity: str) -> None:
-    text = "g (float[N,1,3] x) => (float[] y) { y = Squeeze(x) }"
-    assert said("RSH009", text, target) == [severity]
-
-
-@pytest.mark.parametrize(
-    ("target", "count"),
-    [("trt8.4", 1), ("trt8.6", 1), ("trt10.6", 0), ("trt10", 0), ("trt11", 0), ("rtx", 0)],
-)
-def test_relu_of_int64(target: str, count: int) -> None:
-    assert len(said("INT006", "g (int64[N] x) => (int64[N] y) { y = Relu(x) }", target)) == count
 
 
 @EVERY

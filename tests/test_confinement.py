@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from onnxfix.runtime import confinement
-from onnxfix.runtime.confinement import InForce, Policy
+from onnxfix.runtime.confinement import InForce
 from onnxfix.runtime.forks import forked
 from onnxfix.runtime.sandbox import Worker
 from support.patience import PATIENCE
@@ -295,14 +295,6 @@ def test_the_switch_can_leave_files_alone(home: Path, monkeypatch: pytest.Monkey
     assert used(opened, home / ".ssh" / "id") == [""]
     found = forked(in_force, timeout=PATIENCE).value
     assert (found.files, found.reason) == (False, "ONNXFIX_CONFINEMENT=network")
-
-
-def test_the_files_named_last_are_known(home: Path) -> None:
-    for number in range(3 * confinement._MOST_NAMED):
-        confinement.name(home / f".{number}" / "model.onnx")
-    assert len(confinement._named) == confinement._MOST_NAMED
-    assert list(confinement._named)[-1] == str(home / f".{number}")
-    assert not confinement.outdated(Policy(files=True))  # none of them exists
 
 
 # ---- the filter, as the kernel runs it: for each processor, on any

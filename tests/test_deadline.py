@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 
@@ -48,20 +46,6 @@ def test_the_earliest_of_nested_limits_holds() -> None:
                 deadline.least(7.0)
         assert not deadline.over()
     assert deadline.left() is None
-
-
-def test_a_thread_has_the_limit_of_the_context_that_it_runs_in() -> None:
-    found: list[float | None] = []
-    with deadline.within(100.0):
-        copied = contextvars.copy_context()
-        for run in (lambda: found.append(deadline.left()), lambda: copied.run(found.append, deadline.left())):
-            thread = threading.Thread(target=run)
-            thread.start()
-            thread.join()
-    assert found[0] is None
-    inside: list[float | None] = []
-    copied.run(lambda: inside.append(deadline.left()))
-    assert inside[0] is not None
 
 
 def test_a_limit_is_no_failure_that_others_handle() -> None:
@@ -166,15 +150,6 @@ def test_a_child_is_stopped_at_the_limit_of_the_caller(endless: Callable[[], Non
         assert worker.pid is None
         assert time.monotonic() - began < PATIENCE / 2
         assert worker.call("os:getpid", timeout=PATIENCE).ok  # it serves again
-
-
-@pytest.mark.slow
-def test_what_is_posted_to_a_child_ends_at_the_limit_of_who_waits() -> None:
-    with Worker() as worker:
-        posted = worker.post(f"{__name__}:hang", timeout=PATIENCE)
-        with deadline.within(0.5), pytest.raises(Expired):
-            worker.collect(posted)
-        assert worker.pid is None
 
 
 def test_a_child_that_exceeds_its_own_limit_is_an_outcome() -> None:

@@ -78,21 +78,6 @@ def slow_with_notes() -> str:
     return "done"
 
 
-def slow_with_shares() -> str:
-    for step in range(100):
-        note(f"{step} %", share=True)
-        time.sleep(0.1)
-    return "done"
-
-
-def seconds_to_live() -> list[float]:
-    """Of the child's last resort, before and after a note."""
-    time.sleep(1.0)
-    before = signal.getitimer(signal.ITIMER_REAL)[0]
-    note("next")
-    return [before, signal.getitimer(signal.ITIMER_REAL)[0]]
-
-
 def one_big_block() -> None:
     bytearray(1 << 40)
 
@@ -239,23 +224,6 @@ def test_a_note_restarts_the_clock(worker: Worker) -> None:
     assert (outcome.status, outcome.value, outcome.note) == ("ok", "done", "3")
 
 
-@pytest.mark.slow
-def test_a_share_is_passed_on_and_restarts_nothing(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(sandbox, "WATCHERS", [told.append])
-    call(worker, "echo")
-    assert call(worker, "slow_with_shares", timeout=2.0) == Outcome(
-        "timeout", message="took more than 2 s and was stopped"
-    )
-    assert told[:3] == ["", "0 %", "1 %"]
-
-
-def test_a_child_without_a_parent_ends_itself(worker: Worker) -> None:
-    before, after = call(worker, "seconds_to_live", timeout=PATIENCE).value
-    assert PATIENCE / 2 < before <= PATIENCE + 4.0
-    assert before < after <= PATIENCE + 5.0
-
-
 def test_large_values_travel_both_ways(worker: Worker) -> None:
     value = bytes(range(256)) * (1 << 15)
     assert call(worker, "echo", value=value).value == value
@@ -270,18 +238,6 @@ def test_what_does_not_exist_is_an_error(worker: Worker) -> None:
     assert "cannot be sent" in call(worker, "echo", value=lambda: 0).message
     assert call(worker, "echo", value=Unloadable()).status == "error"
     assert worker.pid == pid, "none of this costs a child"
-
-
-def test_generation_counts_the_children() -> None:
-    with Worker() as worker:
-        assert (worker.generation, worker.pid) == (0, None)
-        call(worker, "echo")
-        call(worker, "echo")
-        assert worker.generation == 1
-        call(worker, "leave")
-        assert worker.pid is None
-        call(worker, "echo")
-        assert worker.generation == 2
 
 
 def test_an_idle_child_that_died_is_replaced() -> None:
@@ -320,15 +276,6 @@ def test_without_fork_a_subprocess_does_it(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delattr(os, "fork")
     assert forked(echo, 4, timeout=PATIENCE).value == 4
     assert forked(segfault, timeout=PATIENCE).status == "crash"
-
-
-def test_the_shared_worker_is_one_per_thread() -> None:
-    assert sandbox.shared() is sandbox.shared()
-    others: list[Worker] = []
-    thread = threading.Thread(target=lambda: others.append(sandbox.shared()))
-    thread.start()
-    thread.join()
-    assert others[0] is not sandbox.shared()
 
 
 def test_a_worker_started_in_a_thread_outlives_it() -> None:
@@ -532,38 +479,6 @@ def test_an_exception_whose_text_does_not_fit_into_memory_is_a_lack_of_memory() 
     )
     if hasattr(os, "fork"):
         assert forked(fail_unspeakably, timeout=PATIENCE).status == "memory"
-
-
-@pytest.mark.parametrize("granted", [0, 1])
-def test_a_child_for_which_no_thread_starts_is_not_left_behind(
-    granted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started, threads = [], []
-    real, popen = threading.Thread.start, subprocess.Popen
-
-    def start(thread: threading.Thread) -> None:
-        threads.append(thread)
-        if len(threads) > granted:
-            raise RuntimeError("can't start new thread")
-        real(thread)
-
-    def opened(*arguments: Any, **options: Any) -> Any:
-        started.append(popen(*arguments, **options))
-        return started[-1]
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(subprocess, "Popen", opened)
-    worker = Worker()
-    with pytest.raises(RuntimeError) as refused:
-        worker.start()
-    assert "starts no more threads" in explained(refused.value)
-    (process,) = started
-    assert process.returncode is not None
-    assert all(pipe is not None and pipe.closed for pipe in (process.stdin, process.stdout, process.stderr))
-    assert not any(thread.is_alive() for thread in threads[:granted])
-    monkeypatch.undo()
-    with worker:
-        assert worker.call(f"{HERE}:echo", timeout=PATIENCE, value=1).value == 1
 
 
 def test_a_process_that_the_system_refuses_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from onnx import parser
 
 from support.paths import ROOT
 from support.patience import PATIENCE
@@ -67,20 +66,6 @@ def printed(code: str, folder: Path, **variables: str) -> str:
 
 def told(code: str, folder: Path, **variables: str) -> Any:
     return json.loads(printed(code, folder, **variables).splitlines()[-1])
-
-
-def test_as_many_as_were_forked_are_taken_and_then_new_ones(tmp_path: Path) -> None:
-    kinds, parents, own = told(
-        """
-prefork.fork(2)
-workers = [Worker() for _ in range(3)]
-states = [told(worker, "state") for worker in workers]
-print(json.dumps([[kind(worker) for worker in workers], [one["parent"] for one in states], os.getpid()]))
-""",
-        tmp_path,
-    )
-    assert kinds == ["Spare", "Spare", "Popen"]
-    assert parents == [own] * 3
 
 
 def test_a_fork_has_what_a_new_child_has(tmp_path: Path) -> None:
@@ -138,19 +123,6 @@ sys.stdout.write(ended)
     assert out == "before crash: killed by SIGSEGV: its last ones"
 
 
-def test_the_first_words_of_a_fork_are_its_own(tmp_path: Path) -> None:
-    out = printed(
-        """
-sys.stdout.write("before ")
-prefork.fork(1)
-with Worker() as worker:
-    sys.stdout.write(told(worker, "say", text="all it said", number=int(signal.SIGSEGV)))
-""",
-        tmp_path,
-    )
-    assert out == "before crash: killed by SIGSEGV: all it said"
-
-
 def test_the_environment_is_that_of_the_call(tmp_path: Path) -> None:
     given = told(
         """
@@ -168,20 +140,6 @@ with Worker(variables={"OWN": "3"}) as worker:
     assert given["ORT_DISABLE_TELEMETRY"] == "1"
 
 
-def test_a_fork_that_dies_is_replaced(tmp_path: Path) -> None:
-    killed, answer, after = told(
-        """
-prefork.fork(1)
-with Worker() as worker:
-    killed = told(worker, "end", number=int(signal.SIGSEGV))
-    print(json.dumps([killed, told(worker, "take", mebibytes=1), kind(worker)]))
-""",
-        tmp_path,
-    )
-    assert killed.startswith("crash: killed by SIGSEGV")
-    assert (answer, after) == (1 << 20, "Popen")
-
-
 def test_its_memory_is_limited_beyond_what_it_shares(tmp_path: Path) -> None:
     little, much = told(
         """
@@ -194,21 +152,6 @@ with Worker(memory_mb=256) as worker:
     )
     assert little == 150 << 20
     assert much.startswith("memory: ")
-
-
-def test_a_time_limit_ends_a_fork(tmp_path: Path) -> None:
-    status, alive = told(
-        """
-prefork.fork(1)
-with Worker() as worker:
-    told(worker, "take", mebibytes=1)
-    pid = worker.pid
-    outcome = worker.call_with("time:sleep", (60.0,), {}, 0.2)
-    print(json.dumps([outcome.status, os.path.exists(f"/proc/{pid}")]))
-""",
-        tmp_path,
-    )
-    assert (status, alive) == ("timeout", False)
 
 
 def gone(pids: list[int]) -> bool:
@@ -268,32 +211,3 @@ over.set()
 print(json.dumps(len(prefork._State.waiting)))
 """
     assert told(code, tmp_path) == 0
-
-
-MODEL = """<ir_version: 10, opset_import: ["" : 18]>
-g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"""
-
-
-@pytest.mark.parametrize("command", ["apply", "verify"])
-def test_a_proof_runs_in_forks(tmp_path: Path, command: str) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(parser.parse_model(MODEL).SerializeToString())
-    given = [command, str(path)] if command == "apply" else [command, str(path), str(path)]
-    code = f"""
-from onnxfix.runtime import sandbox
-kinds, whole = [], sandbox._Child.__init__
-def noted(self, *given):
-    whole(self, *given)
-    kinds.append(type(self.process).__name__)
-sandbox._Child.__init__ = noted
-sys.argv[:] = ["onnxfix", *{given!r}]
-from onnxfix.cli.app import main
-try:
-    main()
-except SystemExit as end:
-    print(json.dumps([end.code, kinds]))
-"""
-    code_, kinds = told(code, tmp_path)
-    assert code_ == 0
-    assert kinds[:1] == ["Spare"]
-    assert set(kinds) == {"Spare"}

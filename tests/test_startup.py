@@ -1,5 +1,4 @@
 """What a command loads: nothing that it does not use, and of the rules those that the model is about."""
-# Long because: one program is started for all of it, and what it may load is listed once.
 
 from __future__ import annotations
 
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from onnx import parser
 
-from onnxfix.cli.app import app
 from support.paths import ROOT
 from support.patience import PATIENCE
 
@@ -112,19 +110,6 @@ def test_check_loads_neither_verification_nor_a_terminal(model: Path, more: list
     )
 
 
-def test_shape_arithmetic_loads_no_evaluator(tmp_path: Path) -> None:
-    """ONNX's reference takes longer to import than such a model to check."""
-    path = tmp_path / "m.onnx"
-    many = ", ".join(map(str, range(70)))  # more than shape inference follows
-    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (int64[N,70] x) => (int64[N,70] y, int64[K] z)
-        <int64[70] k = {{{many}}}, int64[2] s = {{1, 70}}, int64 a = {{0}}, int64 b = {{90}}, int64 d = {{1}}> {{
-            t = Add(k, k)  u = Expand(t, s)  y = Sub(x, u)  z = Range(a, b, d) }}"""
-    path.write_bytes(parser.parse_model(text).SerializeToString())
-    seen, out = run("check", path)
-    assert "INT001" in out
-    assert within(seen["modules"], FOREIGN) == set()
-
-
 @pytest.mark.slow
 def test_check_loads_the_rules_that_the_model_is_about(model: Path) -> None:
     modules = run("check", model)[0]["modules"]
@@ -154,19 +139,6 @@ def test_integers_are_computed_without_the_reference_evaluator(tmp_path: Path) -
     seen, out = run("check", path)
     assert "INT001" in out
     assert within(seen["modules"], FOREIGN) == set()
-
-
-ORDINARY = """g (float[4,N] x, bool[4,N] c) => (float[M,6] z) <int64[4] pads = {0, 0, 0, 2}, float[1] w = {2}> {
-    s = Softmax<axis = 0>(x)  m = Where(c, s, w)  t = Transpose<perm = [1, 0]>(m)  z = Pad<mode = "edge">(t, pads) }"""
-
-
-def test_no_schema_is_asked_for_where_nothing_is_odd(tmp_path: Path) -> None:
-    """The first one takes as long as a tenth of a check: onnx makes all of them then."""
-    path = tmp_path / "m.onnx"
-    program = f"import onnx.defs\nonnx.defs.get_schema = None\n{PROGRAM}"
-    for text, code in ((ORDINARY, 0), (ORDINARY.replace("Softmax<axis", "Softmax<odd"), 2)):
-        path.write_bytes(parser.parse_model(MODEL.partition("g (")[0] + text).SerializeToString())
-        assert run("check", path, "--fail-on", "never", program=program)[0]["code"] == code
 
 
 def test_apply_without_proof_loads_no_backend(model: Path) -> None:
@@ -219,16 +191,6 @@ def test_a_terminal_gets_its_styles(model: Path) -> None:
     seen, out = run("check", model, FORCE_COLOR="1", TERM="xterm-256color")
     assert "\x1b[1m" in out
     assert "rich.text" in seen["modules"]
-
-
-def test_every_command_is_there_by_its_entry_point() -> None:
-    names = {one.callback.__name__ for one in app.registered_commands if one.callback}
-    assert len(names) > 6
-    for name in names:
-        seen, out = run(name, "--help")
-        assert (seen["code"], f"onnxfix {name}" in out) == (0, True)
-    for wrong in ("chek", "--chek"):
-        assert run(wrong)[0]["code"] == 2
 
 
 def test_the_users_choice_of_threads_stands(model: Path) -> None:

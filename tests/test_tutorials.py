@@ -88,4 +88,4 @@ def test_tutorials_run_no_other_programs(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="onnxfix, python and cat only"):
         consoles().run("rm -rf x", tmp_path)
     with pytest.raises(RuntimeError, match="exit code 2"):
-        consoles().run("onnxfix diagnose missing.onnx --against fp16", tmp_path)
+        consoles().run("onnxfix check missing.onnx", tmp_path)

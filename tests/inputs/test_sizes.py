@@ -30,7 +30,7 @@ def test_what_holds_runs_and_what_does_not_fails(body: str) -> None:
     assert problem.demands
     rnd = np.random.default_rng(3)
     tried = [dict.fromkeys(problem.free, size) for size in range(1, 27)]
-    tried += [{name: int(rnd.integers(1, 27)) for name in problem.free} for _ in range(30)]
+    tried += [{name: int(rnd.integers(1, 27)) for name in problem.free} for _ in range(12)]
     for sizes in tried:
         broken = problem.broken(sizes)
         # ONNX Runtime makes an empty tensor of a window that hardly fits, and extends data to PRelu's slope: ONNX

@@ -300,7 +300,7 @@ def test_a_long_chain_is_folded_in_one_round_and_in_linear_time() -> None:
         return processor_seconds(fold)
 
     seconds(100)
-    assert seconds(2000) < 30 * seconds(200)
+    assert seconds(1000) < 30 * seconds(100)
 
 
 @pytest.mark.parametrize("seed", seeds(25))

@@ -99,7 +99,7 @@ def test_bits_of_two_tensors_and_of_constants(kind: str, op: str) -> None:
     np.testing.assert_array_equal(got, numpy_op(x, x[:, None]))
     made = model(f"g ({kind}[N] x) => ({kind}[M,N] y) {{ y = {op}(x, m) }}", m=x[:, None])
     np.testing.assert_array_equal(run(after(made, Safety.EXACT), x=x)[0], numpy_op(x, x[:, None]))
-    for mask in (*x, *np.array([6, 60, 85, 107], INTEGERS[kind])):
+    for mask in (*x[::2], *np.array([6, 60, 85, 107], INTEGERS[kind])):
         made = model(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = {op}(m, x) }}", m=mask)
         result = after(made, Safety.EXACT)
         np.testing.assert_array_equal(run(result, x=x)[0], numpy_op(mask, x), err_msg=f"mask {mask}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mutations import run
-from mutations.sample import PACKAGES, Index, Mutant, Place, recorded
+from mutations.sample import PACKAGES, Index, Mutant, recorded
 from mutations.sites import sites, walked
 
 TINY = '''
@@ -70,34 +70,21 @@ def mutant(root: Path, mutated: str) -> Mutant:
     return found
 
 
-def found(root: Path, one: Mutant) -> Place | None:
-    return Index(walked(root, PACKAGES)[1]).find(one)
-
-
 @pytest.mark.parametrize(
     ("statement", "results"),
     [
         ("x = a < b", {"a <= b"}),
-        ("x = a is not b", {"a is b"}),
         ("x = a in b and c", {"a in b or c", "a not in b"}),
-        ("x = not a", {"a"}),
         ("x = a[1]", {"2", "0"}),
         ("x = a // b", {"a * b"}),
         ("x: Literal[1] = a", set()),
         ("x = cast(Literal[1], a - b)", {"a + b"}),
-        ("x = f'{a - 1}' + 'b'", set()),
         ("raise ValueError(a - 1)", set()),
-        ("assert a == b", set()),
         ("'a docstring'", set()),
-        ("return a", {"None"}),
         ("return a == b", {"None", "not a == b", "a != b"}),
-        ("return None", set()),
         ("f(a)", {"None"}),
-        ("f(a, b=c)", set()),
         ("if a:\n    return b", {"False", "True"}),
         ("if not a:\n    continue", {"False", "True", "a"}),
-        ("if a:\n    b = c", set()),
-        ("def f(a=1):\n    return a", set()),
     ],
 )
 def test_what_is_mutated(statement: str, results: set[str]) -> None:
@@ -106,40 +93,29 @@ def test_what_is_mutated(statement: str, results: set[str]) -> None:
 
 def test_a_mutant_is_found_where_it_was_drawn(tmp_path: Path) -> None:
     root = checkout(tmp_path, tiny=TINY, other__tiny=TINY)
-    mutants = every(root)
-    assert len(mutants) > 10
-    for one in mutants:
-        place = found(root, one)
+    index = Index(walked(root, PACKAGES)[1])
+    for one in every(root):
+        place = index.find(one)
         assert place is not None
         assert (place.how, place.function.module, place.site.result) == ("same", one.module, one.mutated)
 
 
-def test_a_mutant_is_found_after_it_moved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("modules", "how"),
+    [
+        (
+            {"shop__boxes": TINY.replace("class Basket", "class Box").replace("has_room", "fits")},
+            "statement",
+        ),
+        ({"tiny": TINY.replace("return count < limit", "room = count < limit")}, "expression"),
+        ({"tiny": TINY.replace("count < limit", "bool(count)")}, "gone"),
+        ({"first": TINY, "second": TINY}, "gone"),  # two places fit equally well
+    ],
+)
+def test_a_mutant_is_found_after_its_code_changed(modules: dict[str, str], how: str, tmp_path: Path) -> None:
     one = mutant(checkout(tmp_path / "before", tiny=TINY), "count <= limit")
-    moved = TINY.replace("class Basket", "class Box").replace("has_room", "fits")
-    place = found(checkout(tmp_path / "after", shop__boxes="\n\n" + moved), one)
-    assert place is not None
-    assert (place.function.module, place.function.name) == ("shop.boxes", "Box.fits")
-    assert (place.how, place.site.result) == ("statement", "count <= limit")
-
-
-def test_a_mutant_is_found_in_a_statement_that_changed(tmp_path: Path) -> None:
-    one = mutant(checkout(tmp_path / "before", tiny=TINY), "count <= limit")
-    place = found(
-        checkout(tmp_path / "after", tiny=TINY.replace("return count < limit", "room = count < limit")), one
-    )
-    assert place is not None
-    assert place.how == "expression"
-
-
-def test_a_mutant_is_gone_with_its_code(tmp_path: Path) -> None:
-    one = mutant(checkout(tmp_path / "before", tiny=TINY), "count <= limit")
-    assert found(checkout(tmp_path / "after", tiny=TINY.replace("count < limit", "bool(count)")), one) is None
-
-
-def test_two_places_that_fit_equally_are_none(tmp_path: Path) -> None:
-    one = mutant(checkout(tmp_path / "before", tiny=TINY), "count <= limit")
-    assert found(checkout(tmp_path / "after", first=TINY, second=TINY), one) is None
+    place = Index(walked(checkout(tmp_path / "after", **modules), PACKAGES)[1]).find(one)
+    assert (place.how if place is not None else "gone") == how
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,50 +41,22 @@ y = Mul(r, scale) }"""
 
 def net() -> onnx.ModelProto:
     rng = np.random.default_rng(1)
-    found = model(NET, opset=17)
-    for name, value in (
-        ("kernel", rng.normal(size=(8, 3, 3, 3)).astype(np.float32)),
-        ("bias", rng.normal(size=8).astype(np.float32)),
-        ("weight", rng.normal(size=(4, 4)).astype(np.float32)),
-        ("scale", rng.normal(size=(8, 1, 4)).astype(np.float32)),
-        ("starts", np.array([1, 1])),
-        ("ends", np.array([5, 5])),
-        ("sliced", np.array([2, 3])),
-    ):
-        found.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    shapes = {"kernel": (8, 3, 3, 3), "bias": (8,), "weight": (4, 4), "scale": (8, 1, 4)}
+    weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    found = model(NET, 17, starts=[1, 1], ends=[5, 5], sliced=[2, 3], **weights)
     for node in found.graph.node:
         node.name = f"node_{node.output[0]}"
     return found
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("diagnose") / "net.onnx"
-    onnx.save(net(), path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def subject(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    folder = tmp_path_factory.mktemp("planted")
+    onnx.save(net(), folder / "net.onnx")
     with Worker() as worker:
-        found = Subject(path, 0, observing.Observer(worker), tmp_path_factory.mktemp("planted"))
+        found = Subject(folder / "net.onnx", 0, observing.Observer(worker), folder)
         found.feed["keep"][0, 0] = False  # where everything is masked, the value of the mask shows
         yield found
-
-
-def changed(one: onnx.ModelProto, other: onnx.ModelProto) -> tuple[set[str], set[str]]:
-    """The nodes (by their outputs) and the initializers that are not the same in both."""
-
-    def parts(of: onnx.ModelProto) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        nodes = {node.output[0]: node.SerializeToString() for node in of.graph.node}
-        return nodes, {tensor.name: tensor.SerializeToString() for tensor in of.graph.initializer}
-
-    a, b = parts(one), parts(other)
-    nodes, tensors = (
-        {name for name in x.keys() | y.keys() if x.get(name) != y.get(name)}
-        for x, y in zip(a, b, strict=True)
-    )
-    return nodes, tensors
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,13 +66,6 @@ def test_every_kind_plants_one_change_that_shows_at_its_node_alone(subject: Subj
     assert trials[f"{kind}: planted"] == 1
     planted = planting.plant(subject.loaded.proto, fault.site)
     assert planted is not None
-    nodes, tensors = changed(planted.truth, planted.other)
-    assert nodes | tensors, "nothing was changed"
-    assert nodes <= set(planted.outputs) | {f"{one}.back" for one in nodes} | {
-        one for one in nodes if one.startswith(f"{planted.output}/planted")
-    }
-    read = {name for node in subject.graph.nodes if planted.output in node.output for name in node.input}
-    assert tensors <= {*read, *(f"{planted.output}/planted.{n}" for n in range(4))}
     every = [name for name in subject.graph.makers if name not in subject.graph.stored]
     before, after = (subject._run(one, "one.onnx", every) for one in (planted.truth, planted.other))
     off = [name for name in every if observing.off(before[name], after[name])]
@@ -111,14 +75,10 @@ def test_every_kind_plants_one_change_that_shows_at_its_node_alone(subject: Subj
     assert fault.own > observing.VISIBLE["float32"]
 
 
-def site_of(kind: Kind, output: str, operand: int = 0, choice: int = 0) -> Site:
-    number = next(n for n, node in enumerate(net().graph.node) if output in node.output)
-    return Site(kind, number, operand, choice)
-
-
 def test_silent_and_rounding_faults_do_not_count(subject: Subject) -> None:
-    assert subject.attempt(site_of("axis", "s", 0, -1))[0] == "silent"
-    assert subject.attempt(site_of("shape constant", "cut", 1))[0] == "does not run"
+    place = {node.output[0]: number for number, node in enumerate(subject.loaded.proto.graph.node)}
+    assert subject.attempt(Site("axis", place["s"], 0, -1))[0] == "silent"
+    assert subject.attempt(Site("shape constant", place["cut"], 1, 0))[0] == "does not run"
     tiny = np.float32([1.0, 2.0])
     assert not observing.shows(tiny, np.nextafter(tiny, np.float32(9)))
     assert observing.shows(tiny, tiny + np.float32(1e-5))
@@ -126,51 +86,31 @@ def test_silent_and_rounding_faults_do_not_count(subject: Subject) -> None:
     assert observing.off(np.float32([np.nan]), np.float32([np.nan])) == 0.0
 
 
-# ------------------------------------------------------------------------------------------------------- judging
-
-
-def fault(**more: Any) -> Fault:
-    given: dict[str, Any] = {
-        "model": "net", "group": "fixtures", "kind": "axis", "site": Site("axis", 3, 0, -2), "node": "node_s",
-        "op_type": "Softmax", "output": "s", "nodes": ("node_s", "s"), "outputs": ("s",), "what": "axis -1 → -2",
-        "own": 0.5, "effect": 0.1,
-    }  # fmt: skip
-    return Fault(**{**given, **more})
-
-
-def culprit(
-    output: str, node: str = "", own_error: float | None = 0.5, cause: str = "attribute"
-) -> dict[str, Any]:
+def culprit(output: str, node: str) -> dict[str, Any]:
     return {
         "output": output,
         "node": node,
         "op_type": "X",
-        "own_error": own_error,
-        "cause": cause,
+        "own_error": 0.5,
+        "cause": "attribute",
         "reason": "so",
     }
 
 
 def test_which_culprits_are_right() -> None:
-    assert cases.place_of([culprit("m", "node_m"), culprit("s", "other")], fault()) == 2
-    assert cases.place_of([culprit("t", "node_s")], fault()) == 1
-    assert cases.place_of([culprit("m", "node_m")], fault()) == 0
-
-
-def test_the_record() -> None:
-    seed, faults, trials = choosing.read(run.PLANTED)
-    assert seed == 0
-    assert len(faults) >= 200
-    assert {one.kind for one in faults} == set(KINDS)
-    assert len({one.key for one in faults if one.group == "fixtures"}) == sum(
-        one.group == "fixtures" for one in faults
-    )
-    assert sum(count for name, count in trials.items() if name.endswith(": planted")) == len(faults)
+    fault = Fault(
+        model="net", group="fixtures", kind="axis", site=Site("axis", 3, 0, -2), node="node_s", op_type="Softmax",
+        output="s", nodes=("node_s", "s"), outputs=("s",), what="axis -1 → -2", own=0.5, effect=0.1,
+    )  # fmt: skip
+    assert cases.place_of([culprit("m", "node_m"), culprit("s", "other")], fault) == 2
+    assert cases.place_of([culprit("t", "node_s")], fault) == 1
+    assert cases.place_of([culprit("m", "node_m")], fault) == 0
 
 
 @pytest.mark.corpus
 def test_every_recorded_fault_is_planted_again() -> None:
     _, faults, _ = choosing.read(run.PLANTED)
+    assert {fault.kind for fault in faults} == set(KINDS)
     for one in cases.planted_cases(faults, None):
         assert one.fault is not None
         planted = planting.plant(onnx.load(one.path), one.fault.site)

@@ -11,11 +11,9 @@ import onnx
 import pytest
 
 from onnxfix.runtime.sandbox import Worker
-from onnxfix.tensorrt.lift import Lifted, kinds
-from onnxfix.tensorrt.lift.emit import Emit
-from onnxfix.tensorrt.lift.network import Layer, Tensor
-from support import lifted
-from support.patience import PATIENCE
+from onnxfix.tensorrt.lift import Lifted
+from support import handmade, lifted
+from support.handmade import computed
 from support.real_tensorrt import RELEASE, older_than
 
 Array = Any
@@ -56,11 +54,7 @@ def close(got: Array, wanted: Array, tolerance: float = 1e-5) -> None:
 
 
 def read(worker: Worker, model: Any, folder: Path, feed: dict[str, Array]) -> Array:
-    found = lifted.lifted(worker, model, folder)
-    assert found.lifted, found.reason
-    onnx.checker.check_model(found.path, full_check=True)
-    [got] = lifted.run(Path(found.path), feed)
-    return got
+    return computed(lifted.lifted(worker, model, folder), feed)
 
 
 def needs_opset(opset: int) -> None:
@@ -82,22 +76,7 @@ def made(worker: Worker, folder: Path, inputs: Any, method: str, given: Any, **s
     for name in settings:
         if name in SINCE and older_than(SINCE[name]):
             pytest.skip(f"TensorRT-RTX {RELEASE} has no {name}: that came with {SINCE[name]}")
-    outcome = worker.call(
-        "support.handmade:write",
-        timeout=PATIENCE,
-        **{"inputs": inputs, "method": method, "given": given, "out": str(folder / "lifted.onnx")},
-        settings={key.replace("__", " "): one for key, one in settings.items()},
-    )
-    assert outcome.ok, outcome.message
-    found: Lifted = outcome.value
-    return found
-
-
-def run(found: Lifted, feed: dict[str, Array]) -> Array:
-    assert found.lifted, found.reason
-    onnx.checker.check_model(found.path, full_check=True)
-    [got] = lifted.run(Path(found.path), feed)
-    return got
+    return handmade.made(worker, folder, inputs, method, given, settings)
 
 
 def values(inputs: Any) -> dict[str, Array]:
@@ -107,15 +86,3 @@ def values(inputs: Any) -> dict[str, Array]:
         for number, (name, (dtype, shape)) in enumerate(inputs.items())
         if dtype in DTYPES
     }
-
-
-def fake(
-    folder: Path, kind: str, shapes: dict[str, tuple[int, ...]], native: Any, dtype: str = "FLOAT"
-) -> None:
-    """Lift a layer that this TensorRT does not make."""
-    inputs = tuple(Tensor(name, dtype, shape, True, None) for name, shape in shapes.items())
-    emit = Emit(folder / "weights")
-    for tensor in inputs:
-        emit.declare(tensor)
-    output = Tensor("y", dtype, next(iter(shapes.values())), False, None)
-    kinds.table()[kind](emit, Layer(0, kind, "made up", "", inputs, (output,), native))

@@ -11,7 +11,17 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 EXPLICIT = ("EXPLICIT_ROUND_DOWN", "EXPLICIT_ROUND_UP")
 MODES = (*EXPLICIT, "SAME_UPPER", "SAME_LOWER")
+RANDOM = np.random.default_rng(7)
 Window = tuple[tuple[int, ...], list[int], list[list[tuple[int, int]]], list[int]]
+
+
+def image(*shape: int) -> Array:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def close(found: Array, wanted: Array, tolerance: float = 1e-5) -> None:
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
 
 
 def padded(mode: str, i: int, f: int, s: int, b: int, a: int, d: int = 1) -> tuple[int, int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -11,18 +10,16 @@ import numpy as np
 import pytest
 
 from onnxfix.runtime.sandbox import Worker
-from onnxfix.tensorrt.lift.network import Unliftable
 from support.attention_by_hand import (
     NHD,
     attention,
     causal,
     close,
-    fake,
     made,
     random,
-    run,
     values,
 )
+from support.handmade import computed
 from support.real_tensorrt import REAL
 
 pytestmark = REAL
@@ -41,29 +38,29 @@ SOFTMAX = ("q", "k", "v", "trt.AttentionNormalizationOp.SOFTMAX", False)
 
 @pytest.mark.parametrize(("kind", "shift"), [("UPPER_LEFT", 0), ("LOWER_RIGHT", 2)])
 def test_causal_masks(worker: Worker, tmp_path: Path, kind: str, shift: int) -> None:
-    found = made(worker, tmp_path, QKV, "add_attention", SOFTMAX, causal_kind=f"trt.CausalMaskKind.{kind}")
+    found = made(worker, tmp_path, QKV, "attention", SOFTMAX, causal_kind=f"trt.CausalMaskKind.{kind}")
     feed = values(QKV)
-    close(run(found, feed), attention(*feed.values(), scale=1, allowed=causal(3, 5, shift)), 2e-3)
+    close(computed(found, feed), attention(*feed.values(), scale=1, allowed=causal(3, 5, shift)), 2e-3)
 
 
 def test_numbers_of_heads_that_only_the_run_knows(worker: Worker, tmp_path: Path) -> None:
     inputs = {"q": ("FLOAT", (2, -1, 3, 8)), "k": ("FLOAT", (2, -1, 5, 8)), "v": ("FLOAT", (2, -1, 5, 8))}
-    found = made(worker, tmp_path, inputs, "add_attention", SOFTMAX)
+    found = made(worker, tmp_path, inputs, "attention", SOFTMAX)
     for many, few in ((6, 2), (3, 3), (4, 1)):
         feed = {name: random((2, many if name == "q" else few, *inputs[name][1][2:])) for name in "qkv"}
-        close(run(found, feed), attention(*feed.values(), scale=1))
+        close(computed(found, feed), attention(*feed.values(), scale=1))
 
 
 @pytest.mark.parametrize("kind", ["NONE", "UPPER_LEFT"])
 def test_lengths_of_padded_keys(worker: Worker, tmp_path: Path, kind: str) -> None:
     inputs = {**QKV, "n": ("INT32", (2,)), "m": ("BOOL", (1, 1, 3, 5))}
     mask = {"mask": "m"} if kind == "NONE" else {"causal_kind": f"trt.CausalMaskKind.{kind}"}
-    found = made(worker, tmp_path, inputs, "add_attention", SOFTMAX, key_value_lengths="n", **mask)
+    found = made(worker, tmp_path, inputs, "attention", SOFTMAX, key_value_lengths="n", **mask)
     feed = values(QKV)
     masked = np.array([[[[1, 0, 1, 1, 1], [1, 1, 0, 1, 1], [1, 1, 1, 1, 0]]]], bool)
     lengths = np.array([5, 3], np.int32)
     allowed = (masked if kind == "NONE" else causal(3, 5)) & (np.arange(5) < lengths[:, None, None, None])
-    got = run(found, feed | {"n": lengths, "m": masked})
+    got = computed(found, feed | {"n": lengths, "m": masked})
     close(got, attention(*feed.values(), scale=1, allowed=allowed), 2e-3)
 
 
@@ -71,10 +68,10 @@ def test_one_query_at_the_lower_right_of_padded_keys_with_lengths(worker: Worker
     """The decoding of one token: both readings of the lower right corner allow all keys that are there."""
     inputs = {**QKV, "q": ("HALF", (2, 4, 1, 8)), "n": ("INT32", (2,))}
     right = {"causal_kind": "trt.CausalMaskKind.LOWER_RIGHT", "key_value_lengths": "n"}
-    found = made(worker, tmp_path, inputs, "add_attention", SOFTMAX, **right)
+    found = made(worker, tmp_path, inputs, "attention", SOFTMAX, **right)
     feed, lengths = values(inputs), np.array([4, 2], np.int32)
     allowed = np.arange(5) < lengths[:, None, None, None]
-    close(run(found, feed | {"n": lengths}), attention(*feed.values(), scale=1, allowed=allowed), 2e-3)
+    close(computed(found, feed | {"n": lengths}), attention(*feed.values(), scale=1, allowed=allowed), 2e-3)
 
 
 @pytest.mark.parametrize("kind", ["NONE", "UPPER_LEFT", "LOWER_RIGHT"])
@@ -86,10 +83,10 @@ def test_packed_sequences(worker: Worker, tmp_path: Path, kind: str, padded: boo
     settings = {"query_form": NHD, "query_lengths": "ql", "causal_kind": f"trt.CausalMaskKind.{kind}"}
     if not padded:
         settings |= {"key_value_form": NHD, "key_value_lengths": "kl"}
-    found = made(worker, tmp_path, inputs, "add_attention", SOFTMAX, **settings)
+    found = made(worker, tmp_path, inputs, "attention", SOFTMAX, **settings)
     feed, queries, keys = values(inputs), np.array([0, 2, 2, 7], np.int32), np.array([0, 4, 6, 9], np.int32)
     lengths = {"ql": queries} | ({} if padded else {"kl": keys})
-    got = run(found, feed | lengths)
+    got = computed(found, feed | lengths)
     wanted = np.zeros_like(got)
     for number in range(3):
         mine = slice(queries[number], queries[number + 1])
@@ -110,9 +107,11 @@ def test_packed_sequences(worker: Worker, tmp_path: Path, kind: str, padded: boo
 
 def test_packed_queries_over_padded_keys_with_lengths(worker: Worker, tmp_path: Path) -> None:
     settings = {"query_form": NHD, "query_lengths": "ql", "key_value_lengths": "kl"}
-    found = made(worker, tmp_path, PACKED_QUERY, "add_attention", SOFTMAX, **settings)
+    found = made(worker, tmp_path, PACKED_QUERY, "attention", SOFTMAX, **settings)
     feed = values(PACKED_QUERY)
-    got = run(found, feed | {"ql": np.array([0, 2, 3, 7], np.int32), "kl": np.array([1, 5, 3], np.int32)})
+    got = computed(
+        found, feed | {"ql": np.array([0, 2, 3, 7], np.int32), "kl": np.array([1, 5, 3], np.int32)}
+    )
     for number, (mine, length) in enumerate([(slice(0, 2), 1), (slice(2, 3), 5), (slice(3, 7), 3)]):
         pair = (feed[one][number : number + 1, :, :length] for one in "kv")
         wanted = attention(feed["q"][None, mine].swapaxes(1, 2), *pair, scale=1)
@@ -124,7 +123,7 @@ def test_quantized_weights(worker: Worker, tmp_path: Path, dtype: str, step: flo
     """Rounded to even in steps of the scale, with an end at 127 of them for int8."""
     inputs = {**{key: ("FLOAT", shape) for key, (_, shape) in QKV.items()}, "s": ("FLOAT", ())}
     settings = {"normalization_quantize_scale": "s", "normalization_quantize_to_type": f"trt.{dtype}"}
-    found = made(worker, tmp_path, inputs, "add_attention", SOFTMAX, **settings)
+    found = made(worker, tmp_path, inputs, "attention", SOFTMAX, **settings)
     feed = values(inputs) | {"s": np.array(step, np.float32)}
     query, key, value = (feed[one].astype(np.float64) for one in "qkv")
     identity = np.broadcast_to(np.eye(5), (2, 2, 5, 5))
@@ -134,7 +133,7 @@ def test_quantized_weights(worker: Worker, tmp_path: Path, dtype: str, step: flo
     else:
         weights = weights.astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
     wanted = weights * np.float32(step) @ np.repeat(value, 2, axis=1)
-    got = run(found, feed)
+    got = computed(found, feed)
     close(got, wanted)
     assert abs(got - attention(query, key, value, scale=1)).max() > 1e-3  # the rounding shows
 
@@ -142,10 +141,10 @@ def test_quantized_weights(worker: Worker, tmp_path: Path, dtype: str, step: flo
 def test_attention_without_a_softmax(worker: Worker, tmp_path: Path) -> None:
     inputs = {**{key: ("FLOAT", shape) for key, (_, shape) in QKV.items()}, "m": ("FLOAT", (1, 1, 3, 5))}
     none = (*SOFTMAX[:3], "trt.AttentionNormalizationOp.NONE", False)
-    found = made(worker, tmp_path, inputs, "add_attention", none, mask="m")
+    found = made(worker, tmp_path, inputs, "attention", none, mask="m")
     feed = values(inputs)
     key, value = (np.repeat(feed[one], 2, axis=1) for one in "kv")
-    close(run(found, feed), (feed["q"] @ key.swapaxes(-1, -2) + feed["m"]) @ value, 1e-4)
+    close(computed(found, feed), (feed["q"] @ key.swapaxes(-1, -2) + feed["m"]) @ value, 1e-4)
 
 
 NONE = (*SOFTMAX[:3], "trt.AttentionNormalizationOp.NONE", False)
@@ -199,35 +198,7 @@ NONE = (*SOFTMAX[:3], "trt.AttentionNormalizationOp.NONE", False)
 def test_forms_whose_meaning_is_not_documented(
     worker: Worker, tmp_path: Path, inputs: Any, given: Any, settings: dict[str, Any], why: str
 ) -> None:
-    found = made(worker, tmp_path, inputs, "add_attention", given, **settings)
+    found = made(worker, tmp_path, inputs, "attention", given, **settings)
     assert found.status == "unlifted"
     assert why in found.reason
     assert found.gaps[0].kind == "ATTENTION_INPUT"
-
-
-@pytest.mark.parametrize(
-    ("key", "word", "why"),
-    [
-        ("causal_kind", "BANDED", "a causal mask of kind BANDED"),
-        ("norm_op", "SIGMOID", "attention with normalization SIGMOID"),
-        ("key_value_form", "PACKED_NHD", "queries of form PADDED_BHND with keys of form PACKED_NHD"),
-        ("query_form", "PACKED_HND", "queries of form PACKED_HND"),
-        ("query_form", "PACKED_NHD", "packed sequences without their lengths"),
-        ("heads", "5", "5 heads of queries and 2 of keys"),
-        ("dtype", "INT8", "q is of type INT8"),
-    ],
-)
-def test_attention_of_another_tensorrt_is_not_guessed(tmp_path: Path, key: str, word: str, why: str) -> None:
-    words = {
-        "causal_kind": "NONE",
-        "norm_op": "SOFTMAX",
-        "query_form": "PADDED_BHND",
-        "key_value_form": "PADDED_BHND",
-    }
-    words |= {key: word}
-    native = SimpleNamespace(
-        attention=SimpleNamespace(**{one: SimpleNamespace(name=word) for one, word in words.items()})
-    )
-    shapes = {"q": (2, 5 if key == "heads" else 4, 3, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 8)}
-    with pytest.raises(Unliftable, match=why):
-        fake(tmp_path, "ATTENTION_INPUT", shapes, native, word if key == "dtype" else "FLOAT")

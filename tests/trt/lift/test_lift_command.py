@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.report.render.documents import result_lines
@@ -20,32 +16,26 @@ from onnxfix.tensorrt.lift.records import Gap, Lifted, NetTensor
 from onnxfix.verbs import lifting
 from support import lifted
 from support.cli import run
-from support.paths import ROOT
-from support.patience import PATIENCE
+from support.models import model, write
 from support.real_tensorrt import REAL
 
 TURN = "g (float[N,3] x) => (float[3,N] y) { y = Transpose<perm = [1, 0]>(x) }"
 
 
-def command(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "rules")])
-    return subprocess.run(
-        [sys.executable, "-m", "onnxfix", "lift", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which has a model m.onnx."""
+    onnx.save(lifted.text(TURN), tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @REAL
 def test_the_network_is_written_and_runs(tmp_path: Path) -> None:
-    onnx.save(lifted.text(TURN), tmp_path / "m.onnx")
     before = (tmp_path / "m.onnx").read_bytes()
-    done = command("m.onnx", "-o", "seen.onnx", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    first, *rest = done.stdout.splitlines()
+    code, out, err = run("lift", "m.onnx", "-o", "seen.onnx")
+    assert code == 0, err
+    first, *rest = out.splitlines()
     assert first.startswith("m.onnx: TensorRT-RTX ")
     assert first.endswith("→ seen.onnx")
     assert [line.split() for line in rest] == [
@@ -65,39 +55,29 @@ def test_the_network_is_written_and_runs(tmp_path: Path) -> None:
 
 @REAL
 def test_without_an_output_the_model_lends_its_name(tmp_path: Path) -> None:
-    onnx.save(lifted.text(TURN), tmp_path / "m.onnx")
-    done = command("m.onnx", "--format", "json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["model"] == "m.onnx"
-    assert told["status"] == "lifted"
-    assert told["path"] == "m.lifted.onnx"
+    code, out, err = run("lift", "m.onnx", "--format", "json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["model"], told["status"], told["path"]) == ("m.onnx", "lifted", "m.lifted.onnx")
     assert told["names"]["y"] == "y"
     assert (tmp_path / "m.lifted.onnx").is_file()
 
 
 @REAL
 def test_a_model_that_is_refused_writes_nothing(tmp_path: Path) -> None:
-    source = "g (float[2,3] x) => (float[2,3] y) { y = my.dom.Nothing(x) }"
-    model = lifted.text(source)
-    model.opset_import.append(helper.make_opsetid("my.dom", 1))
-    onnx.save(model, tmp_path / "m.onnx")
-    done = command("m.onnx", "-o", "seen.onnx", cwd=tmp_path)
-    assert done.returncode == 1
-    assert " refuses it: " in done.stdout
+    text = "g (float[2,3] x) => (float[2,3] y) { y = my.dom.Nothing(x) }"
+    write(tmp_path / "m.onnx", model(text, domains={"my.dom": 1}))
+    code, out, _ = run("lift", "m.onnx", "-o", "seen.onnx")
+    assert code == 1
+    assert " refuses it: " in out
     assert not (tmp_path / "seen.onnx").exists()
 
 
 @REAL
 def test_the_weights_of_a_large_model_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifting, "EMBEDDED", 100)
-    weight = numpy_helper.from_array(np.arange(1024, dtype=np.float32).reshape(32, 32), "w")
-    node = helper.make_node("Concat", ["x", "w"], ["y"], axis=0)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [33, 32])
-    opset = helper.make_opsetid("", 17)
-    graph = helper.make_graph([node], "g", [x], [y], [weight])
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx")
+    text = "g (float[1,32] x) => (float[33,32] y) { y = Concat<axis = 0>(x, w) }"
+    write(tmp_path / "m.onnx", model(text, 17, 8, w=np.arange(1024, dtype=np.float32).reshape(32, 32)))
     found = onnxfix.lift(tmp_path / "m.onnx", tmp_path / "seen.onnx")
     assert found.lifted
     assert (tmp_path / "seen.onnx.data").stat().st_size == 4096
@@ -122,13 +102,9 @@ def test_the_weights_of_a_large_model_lie_beside_it(tmp_path: Path, monkeypatch:
         (["m.onnx", "--trt-package", "tensorrt"], "tensorrt is not installed"),
     ],
 )
-def test_bad_input_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
-) -> None:
-    onnx.save(lifted.text(TURN), tmp_path / "m.onnx")
+def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
     (tmp_path / "junk.onnx").write_bytes(b"no protobuf at all")
     before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
-    monkeypatch.chdir(tmp_path)
     code, out, err = run("lift", *arguments)
     assert code == 2
     [line] = err.splitlines()

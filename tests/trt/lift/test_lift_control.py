@@ -16,14 +16,6 @@ X = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32)
 
 
 LOOPS = {
-    "one state, one scan output": """g (float[2,2] x) => (float[2,2] y, float[3,2,2] s) {
-        n = Constant<value_int = 3>()
-        y, s = Loop(n, , x) <body = b (int64 i, bool c, float[2,2] a) => (bool c2, float[2,2] a2, float[2,2] o) {
-            c2 = Constant<value = bool {1}>()
-            a2 = Add(a, x)
-            o = Mul(a, a)
-        }>
-    }""",
     "two states that change places": """g (float[2,2] x) => (float[2,2] y, float[2,2] z) {
         n = Constant<value_int = 3>()
         k = Neg(x)
@@ -95,17 +87,6 @@ LOOPS = {
             }>
         }>
     }""",
-    "one loop after another": """g (float[2,2] x) => (float[2,2] z) {
-        n = Constant<value_int = 3>()
-        y = Loop(n, , x) <body = b (int64 i, bool c, float[2,2] a) => (bool c2, float[2,2] a2) {
-            c2 = Constant<value = bool {1}>()
-            a2 = Add(a, x)
-        }>
-        z = Loop(n, , y) <body = d (int64 j, bool e, float[2,2] u) => (bool e2, float[2,2] u2) {
-            e2 = Constant<value = bool {1}>()
-            u2 = Sub(u, x)
-        }>
-    }""",
     "a scan of rows, backwards": """g (float[2,2] x) => (float[2] y, float[2,2] s) {
         zero = Constant<value_floats = [0.0, 1.0]>()
         y, s = Scan<num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1],
@@ -124,10 +105,6 @@ LOOPS = {
     }""",
 }
 IFS = {
-    "branches that compute": """g (float[2,2] x, bool c) => (float[2,2] y) {
-        y = If(c) <then_branch = t () => (float[2,2] p) { p = Add(x, x) },
-                   else_branch = e () => (float[2,2] q) { h = Neg(x)  q = Mul(h, x) }>
-    }""",
     "an if in an if": """g (float[2,2] x, bool c, bool d) => (float[2,2] y) {
         y = If(c) <then_branch = t () => (float[2,2] p) {
                 a = Add(x, x)
@@ -160,10 +137,6 @@ IFS = {
                    else_branch = e () => (float[2,2] q) { q = Identity(x) }>
         z = If(d) <then_branch = t2 () => (float[2,2] r) { k = Mul(a, y)  r = Abs(k) },
                    else_branch = e2 () => (float[2,2] s) { s = Exp(y) }>
-    }""",
-    "two outputs": """g (float[2,2] x, bool c) => (float[2,2] y, float[2,2] z) {
-        y, z = If(c) <then_branch = t () => (float[2,2] p, float[2,2] p2) { p = Add(x, x)  p2 = Identity(x) },
-                      else_branch = e () => (float[2,2] q, float[2,2] q2) { q = Exp(x)  q2 = Neg(q) }>
     }""",
     "a loop in a branch": """g (float[2,2] x, bool c) => (float[2,2] y) {
         n = Constant<value_int = 3>()

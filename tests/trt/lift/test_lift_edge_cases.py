@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 import onnxfix
 from onnxfix.runtime.sandbox import Worker
@@ -17,7 +17,6 @@ from onnxfix.tensorrt.build import attempt
 from onnxfix.tensorrt.lift import Lifted
 from onnxfix.tensorrt.log import logger_of
 from onnxfix.tensorrt.package import load
-from onnxfix.tensorrt.records import Issue, TrtBuild
 from support import lifted
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -26,9 +25,8 @@ from support.real_tensorrt import REAL
 @REAL
 @pytest.mark.parametrize("count", [2, 2000], ids=["small", "large"])
 def test_a_constant_that_is_an_output_keeps_its_name(worker: Worker, tmp_path: Path, count: int) -> None:
-    model = lifted.text(f"g (float[2] x) => (float[2] y, float[{count}] c) {{ y = Relu(x) }}")
-    values = np.arange(count, dtype=np.float32)
-    model.graph.initializer.append(numpy_helper.from_array(values, "c"))
+    text = f"g (float[2] x) => (float[2] y, float[{count}] c) {{ y = Relu(x) }}"
+    model = lifted.text(text, c=np.arange(count, dtype=np.float32))
     lifted.agree(worker, model, tmp_path, {"x": np.array([-1.0, 2.0], np.float32)})
     assert [one.name for one in onnx.load(tmp_path / "lifted.onnx").graph.output] == ["y", "c"]
 
@@ -53,11 +51,8 @@ def test_a_name_that_is_no_text_is_read_as_far_as_it_goes(worker: Worker, tmp_pa
 @pytest.mark.slow
 def test_too_little_memory_for_the_parser_is_no_refusal(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    weight = numpy_helper.from_array(np.ones((8000, 8000), np.float32), "w")
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8000]) for name in "xy"]
-    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [weight])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    product = "g (float[1,8000] x) => (float[1,8000] y) { y = MatMul(x, w) }"
+    onnx.save(lifted.text(product, w=np.ones((8000, 8000), np.float32)), path)
     small = tmp_path / "small.onnx"
     onnx.save(lifted.text("g (float[2] x) => (float[2] y) { y = Relu(x) }"), small)
     with Worker(memory_mb=400) as tight:
@@ -158,23 +153,3 @@ def test_rows_of_a_loop_that_ends_early_are_of_any_type(worker: Worker, tmp_path
     rest = rows[2:].astype(np.float32)
     assert rest.shape == (2, 2)
     assert (np.isnan(rest) if "float" in dtype else rest == 0).all()
-
-
-def test_a_lack_of_memory_is_the_reason_whatever_else_the_parser_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Starved:
-        def __init__(self, *_: object) -> None:
-            """Nothing is parsed."""
-
-        def run(self, *_: object, **__: object) -> TrtBuild:
-            said = "In node 3: the importer failed", "In node 4: std::bad_alloc"
-            return TrtBuild("memory", "parse", tuple(Issue("parse", "error", text) for text in said))
-
-    monkeypatch.setattr(lift, "Run", Starved)
-    monkeypatch.setattr(lift, "load", lambda package: None)
-    found = lift.lift("model.onnx", str(tmp_path / "lifted.onnx"), package="tensorrt-rtx")
-    assert (found.status, found.reason) == (
-        "memory",
-        "TensorRT's parser ran out of memory: In node 4: std::bad_alloc",
-    )

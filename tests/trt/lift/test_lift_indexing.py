@@ -41,16 +41,6 @@ def _same(got: Array, expected: Array) -> None:
 # -- what the parser makes
 
 PARSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "slice, static": (
-        """g (float[3,4,5] x) => (float[2,4,2] y) {
-            a = Constant<value_ints = [-2, 4]>()
-            b = Constant<value_ints = [9, 0]>()
-            c = Constant<value_ints = [0, -1]>()
-            d = Constant<value_ints = [1, -2]>()
-            y = Slice(x, a, b, c, d)
-        }""",
-        {"x": X},
-    ),
     "slice, dynamic": (
         """g (float[a,4,b] x, int64[2] s, int64[2] e) => (float[c,4,d] y) {
             c = Constant<value_ints = [0, 2]>()
@@ -65,14 +55,6 @@ PARSED: dict[str, tuple[str, dict[str, Any]]] = {
         }""",
         {"x": X},
     ),
-    "pad": (
-        """g (float[a,4,5] x) => (float[b,5,c] y) {
-            p = Constant<value_ints = [1, 0, -1, 0, 1, 2]>()
-            v = Constant<value_float = 7.0>()
-            y = Pad(x, p, v)
-        }""",
-        {"x": X},
-    ),
     "pad with the edge": (
         """g (float[a,4,5] x) => (float[a,7,8] y) {
             p = Constant<value_ints = [0, 3, 1, 0, 0, 2]>()
@@ -80,38 +62,9 @@ PARSED: dict[str, tuple[str, dict[str, Any]]] = {
         }""",
         {"x": X},
     ),
-    "pad with reflections": (
-        """g (float[3,4,5] x) => (float[3,7,8] y) {
-            p = Constant<value_ints = [0, 3, 1, 0, 0, 2]>()
-            y = Pad<mode = "reflect">(x, p)
-        }""",
-        {"x": X},
-    ),
-    "gather": (
-        """g (float[a,4,5] x, int64[2,2] i) => (float[a,2,2,5] y) { y = Gather<axis = 1>(x, i) }""",
-        {"x": X, "i": np.array([[0, 3], [-1, -4]])},
-    ),
-    "gather along a dynamic axis": (
-        """g (float[a,4,5] x, int32 i) => (float[4,5] y) { y = Gather(x, i) }""",
-        {"x": X, "i": np.array(-1, np.int32)},
-    ),
-    "gather elements": (
-        """g (float[3,4,5] x, int64[3,2,5] i) => (float[3,2,5] y) { y = GatherElements<axis = 1>(x, i) }""",
-        {"x": X, "i": np.arange(30).reshape(3, 2, 5) % 8 - 4},
-    ),
     "gather nd": (
         """g (float[a,4,5] x, int64[a,2,1] i) => (float[a,2,5] y) { y = GatherND<batch_dims = 1>(x, i) }""",
         {"x": X, "i": np.array([[[0], [1]], [[3], [-1]], [[2], [2]]])},
-    ),
-    "scatter elements": (
-        """g (float[3,4,5] x, int64[3,2,5] i, float[3,2,5] u) => (float[3,4,5] y) {
-            y = ScatterElements<axis = -2>(x, i, u)
-        }""",
-        {
-            "x": X,
-            "i": np.stack([np.arange(15).reshape(3, 5) % 4, np.arange(1, 16).reshape(3, 5) % 4], 1),
-            "u": -np.arange(30, dtype=np.float32).reshape(3, 2, 5),
-        },
     ),
     "scatter nd": (
         """g (float[a,4,5] x, int64[2,2] i, float[2,5] u) => (float[a,4,5] y) { y = ScatterND(x, i, u) }""",
@@ -204,7 +157,7 @@ def _cut(worker: Worker, folder: Path, cut: Cut) -> tuple[Lifted, lifted.Feed]:
         sets["input 4"] = "f" if cut.filler == "input" else filler
         if cut.filler == "input":
             inputs["f"], feed["f"] = (cut.dtype, ()), filler
-    found = handmade.made(worker, folder, inputs, "add_slice", ("x", cut.start, cut.size, cut.stride), sets)
+    found = handmade.made(worker, folder, inputs, "slice", ("x", cut.start, cut.size, cut.stride), sets)
     return found, feed
 
 
@@ -244,7 +197,7 @@ def cuts(draw: st.DrawFn) -> Cut:
 ALL_INPUTS = ("input",) * 4
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @example(Cut((5,), (4,), (5,), (-1,)))  # to the first element: as an end, -1 is the last
 @example(Cut((5,), (4,), (5,), (-1,), sources=ALL_INPUTS))
 @example(Cut((5,), (3,), (0,), (-1,), sources=ALL_INPUTS))
@@ -310,9 +263,17 @@ def test_a_plain_slice_is_a_plain_operator(worker: Worker, tmp_path: Path, what:
     assert handmade.operators(found) == operators
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "source"),
+    [
+        ("STRICT_BOUNDS", "input"),
+        ("WRAP", "property"),
+        ("CLAMP", "input"),
+        ("FILL", "input"),
+        ("REFLECT", "property"),
+    ],
+)
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("source", ["property", "input"])
 def test_every_type_is_sliced(worker: Worker, tmp_path: Path, mode: str, dtype: str, source: str) -> None:
     inside = mode == "STRICT_BOUNDS"
     rows: Any = ((1, 0), (2, 3), (1, 0)) if inside else ((-1, 1), (4, 5), (1, -2))
@@ -346,20 +307,16 @@ def test_what_tensorrt_fails_on_is_named(worker: Worker, tmp_path: Path, cut: Cu
     assert said in found.reason
 
 
-def test_a_filler_may_have_a_dimension(worker: Worker, tmp_path: Path) -> None:
-    inputs = {"x": ("FLOAT", (2,)), "f": ("FLOAT", (1,))}
+def test_a_filler_may_have_a_dimension_and_not_another_type(worker: Worker, tmp_path: Path) -> None:
     sets = {"mode": "trt.SampleMode.FILL", "input 4": "f"}
-    found = handmade.made(worker, tmp_path, inputs, "add_slice", ("x", (-1,), (3,), (1,)), sets)
+    cut = ("x", (-1,), (3,), (1,))
+    inputs = {"x": ("FLOAT", (2,)), "f": ("FLOAT", (1,))}
+    found = handmade.made(worker, tmp_path, inputs, "slice", cut, sets)
     feed = {"x": np.array([1, 2], np.float32), "f": np.array([7], np.float32)}
     _same(handmade.computed(found, feed), np.array([7, 1, 2], np.float32))
     assert handmade.operators(found) == ["Reshape", "Pad"]  # ONNX's Pad wants a scalar
-
-
-def test_a_filler_of_another_type_is_named(worker: Worker, tmp_path: Path) -> None:
-    inputs = {"x": ("FLOAT", (5,)), "f": ("HALF", ())}
-    sets = {"mode": "trt.SampleMode.FILL", "input 4": "f"}
-    found = handmade.made(worker, tmp_path, inputs, "add_slice", ("x", (-1,), (3,), (1,)), sets)
-    assert "it fills FLOAT with HALF" in found.reason
+    other = handmade.made(worker, tmp_path, {**inputs, "f": ("HALF", ())}, "slice", cut, sets)
+    assert "it fills FLOAT with HALF" in other.reason
 
 
 # -- GATHER
@@ -427,14 +384,13 @@ def _gather(
     inputs: Any = {"x": (dtype, dims)} | ({"i": (kind, indices.shape)} if how == "input" else {})
     given_ = ("x", "i" if how == "input" else indices, f"trt.GatherMode.{mode}")
     sets = {"axis": axis, "num_elementwise_dims": batch}
-    found = handmade.made(worker, folder, inputs, "add_gather_v2", given_, sets)
+    found = handmade.made(worker, folder, inputs, "gather_v2", given_, sets)
     return found, {"x": data, "i": indices} if how == "input" else {"x": data}
 
 
 @pytest.mark.parametrize("what", GATHERS)
-@pytest.mark.parametrize("how", ["input", "constant"])
+@pytest.mark.parametrize(("how", "dynamic"), [("input", True), ("constant", False), ("constant", True)])
 @pytest.mark.parametrize("reach", [3, 9], ids=["inside", "beyond"])
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_gather(worker: Worker, tmp_path: Path, what: str, how: str, reach: int, dynamic: bool) -> None:
     """Negative indices count from the end, and an index outside of the data reads 0."""
     mode, axis, batch, shape, few = GATHERS[what]
@@ -446,13 +402,6 @@ def test_gather(worker: Worker, tmp_path: Path, what: str, how: str, reach: int,
     dims = tuple(-1 if dynamic and place in free else size for place, size in enumerate(shape))
     found, feed = _gather(worker, tmp_path, what, data, indices, dims, "FLOAT", how)
     _same(handmade.computed(found, feed), _gathered(data, indices, mode, axis, batch))
-
-
-def test_many_constant_indices(worker: Worker, tmp_path: Path) -> None:
-    """So many that they lie in the file beside the model."""
-    numbers = np.arange(-300, 300)
-    found, feed = _gather(worker, tmp_path, "the first axis", X, numbers, (3, 4, 5), "FLOAT", "constant")
-    _same(handmade.computed(found, feed), _gathered(X, numbers, "DEFAULT", 0, 0))
 
 
 @pytest.mark.parametrize("index", [-4, -3, 2, 3])
@@ -509,7 +458,7 @@ def test_scatter(worker: Worker, tmp_path: Path, dtype: str, kind: str) -> None:
     inputs: Any = {"x": (dtype, (-1, 4)), "i": (kind, (3, 2)), "u": (dtype, (3, 2))}
     feed = {"x": data, "i": indices, "u": updates}
     given_ = ("x", "i", "u", "trt.ScatterMode.ELEMENT")
-    found = handmade.made(worker, tmp_path, inputs, "add_scatter", given_, {"axis": 1})
+    found = handmade.made(worker, tmp_path, inputs, "scatter", given_, {"axis": 1})
     _same(handmade.computed(found, feed), expected)
     # Slices: rows 2 and 0 become what the updates are.
     rows, whole = np.array([[2], [0]], TYPES[kind]), np.stack([data[1], data[1]])
@@ -517,5 +466,5 @@ def test_scatter(worker: Worker, tmp_path: Path, dtype: str, kind: str) -> None:
     expected[[2, 0]] = whole
     inputs |= {"i": (kind, (2, 1)), "u": (dtype, (2, 4))}
     given_ = ("x", "i", "u", "trt.ScatterMode.ND")
-    found = handmade.made(worker, tmp_path, inputs, "add_scatter", given_, {})
+    found = handmade.made(worker, tmp_path, inputs, "scatter", given_, {})
     _same(handmade.computed(found, {"x": data, "i": rows, "u": whole}), expected)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from onnxfix.runtime.sandbox import Worker
-from support import lifted
+from support.handmade import one, op, outputs, own
 from support.lifted import Feed
 from support.real_tensorrt import REAL
-from support.trt_folding import Recipe, Step, one, op, outputs, own
 
 pytestmark = REAL
 F, I8, I32, I64 = np.float32, np.int8, np.int32, np.int64
@@ -62,12 +61,10 @@ def test_softmax_of_a_part(worker: Worker, tmp_path: Path, lengths: str) -> None
 def test_the_best(worker: Worker, tmp_path: Path, dtype: str, kind: str, run_time: bool) -> None:
     x = np.array([[3, 1, -2], [0, 5, 4]], own(dtype))
     inputs: dict[str, Any] = {"a": (dtype, (-1, 3)), **({"k": ("INT32", ())} if run_time else {})}
-    number = "k" if run_time else None
-    step = Step("topk", ("a", op("TopKOperation", kind), 2, 2), {}, {1: number} if number else {}, ("y", "i"))
     feed: Feed = {"a": x, **({"k": np.array(2, I32)} if run_time else {})}
-    [best] = outputs(worker, Recipe(inputs, (step,)), tmp_path, feed)
-    swapped = Step("topk", step.arguments, {}, step.inputs, ("best", "y"))
-    [places] = outputs(worker, Recipe(inputs, (swapped,)), tmp_path, feed)
+    sets = {"input 1": "k"} if run_time else {}
+    recipe = one("topk", "a", op("TopKOperation", kind), 2, 2, inputs=inputs, outputs=("y", "i"), **sets)
+    [best, places] = outputs(worker, recipe, tmp_path, feed)
     order = [[0, 1], [1, 2]] if kind == "MAX" else [[2, 1], [0, 2]]
     assert (best.dtype, places.dtype, places.tolist()) == (own(dtype), I32, order)
     assert best.astype(F).tolist() == np.take_along_axis(x, np.array(order), 1).astype(F).tolist()
@@ -121,17 +118,3 @@ def test_places_that_are_not_zero(worker: Worker, tmp_path: Path, dtype: str, pl
     recipe = one("non_zero", "a", op("DataType", places), inputs={"a": (dtype, (2, 3))})
     [found] = outputs(worker, recipe, tmp_path, {"a": np.array([[0, 1, 1], [1, 0, 0]]).astype(own(dtype))})
     assert (found.dtype.name, found.tolist()) == (places.lower(), [[0, 0, 1], [1, 2, 0]])
-
-
-@pytest.mark.parametrize("name", ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"])
-def test_a_reduction_over_no_axes_loses_what_it_does_besides(
-    worker: Worker, tmp_path: Path, name: str
-) -> None:
-    head, body = "g (float[2] x) => (float[2] y)", f"{name}<noop_with_empty_axes = 1>"
-    x = np.array([2, 3] if "Log" in name else [-2, 3], F)
-    meant, seen = lifted.both(worker, lifted.text(f"{head} {{ y = {body}(x) }}"), tmp_path, {"x": x})
-    assert seen[0].tolist() == x.tolist() != meant[0].tolist()
-    # the same with the axes written down
-    lifted.agree(
-        worker, lifted.text(f"{head} <int64[0] a = {{}}> {{ y = {body}(x, a) }}"), tmp_path, {"x": x}
-    )

@@ -12,9 +12,9 @@ import pytest
 
 from onnxfix.runtime.sandbox import Worker
 from support import lifted
-from support.one_layer import RANDOM, close, hand, image, outputs
-from support.real_tensorrt import REAL, RELEASE, older_than, since
-from support.spatial_oracles import Array, chosen, resized
+from support.handmade import one, op, outputs, read
+from support.real_tensorrt import REAL, older_than, since
+from support.spatial_oracles import RANDOM, Array, chosen, close, image, resized
 
 pytestmark = REAL
 
@@ -40,11 +40,10 @@ def resize(
 ) -> dict[str, Any]:
     return {
         "inputs": {"x": x},
-        "layer": ["add_resize", "@x"],
-        "resize_mode": f"InterpolationMode.{mode}",
-        "coordinate_transformation": f"ResizeCoordinateTransformation.{where}",
-        "nearest_rounding": f"ResizeRoundMode.{rounding}",
-        "selector_for_single_pixel": f"ResizeSelector.{'UPPER' if upper else 'FORMULA'}",
+        "resize_mode": f"trt.InterpolationMode.{mode}",
+        "coordinate_transformation": f"trt.ResizeCoordinateTransformation.{where}",
+        "nearest_rounding": f"trt.ResizeRoundMode.{rounding}",
+        "selector_for_single_pixel": f"trt.ResizeSelector.{'UPPER' if upper else 'FORMULA'}",
         **more,
     }
 
@@ -52,7 +51,8 @@ def resize(
 @pytest.mark.parametrize("how", ["shape", "input", "scales", "dynamic input", "dynamic scales"])
 @pytest.mark.parametrize("mode", ["NEAREST", "LINEAR", "CUBIC"])
 def test_a_resize_does_what_the_formulas_say(worker: Worker, tmp_path: Path, mode: str, how: str) -> None:
-    for (before, after), where, upper in itertools.product(RESIZES, WHERE, (False, True)):
+    for number, ((before, after), where) in enumerate(itertools.product(RESIZES, WHERE)):
+        upper = number % 2 == 1
         changed = [axis for axis in range(len(before)) if before[axis] != after[axis]]
         if mode == "CUBIC" and (len(before) < 2 or min(changed) < len(before) - 2):
             continue  # "resizes innermost 2 dimensions of N-D, N >= 2"
@@ -68,11 +68,11 @@ def test_a_resize_does_what_the_formulas_say(worker: Worker, tmp_path: Path, mod
             given["shape"] = after
         elif "input" in how:
             given["inputs"]["s"], feed["s"] = ("INT64", (len(before),)), np.array(after)
-            given["1"] = "@s"
+            given["input 1"] = "s"
         else:  # 0.3 more than whole lengths, which makes no ties
             scales = tuple((b + 0.3) / a if b != a else 1.0 for a, b in zip(before, after, strict=True))
             given["scales"] = list(scales)
-        [y] = outputs(worker, tmp_path, feed, **given)
+        [y] = outputs(worker, one("resize", "x", **given), tmp_path, feed)
         close(y, resized(x, after, scales, mode=mode, where=where, **options), 1e-4)
 
 
@@ -92,7 +92,7 @@ def test_the_nearest_elements_are_those_that_tensorrt_printed(
 ) -> None:
     x = image(1, 3, 4, 5)
     given = resize(("FLOAT", x.shape), "NEAREST", "ASYMMETRIC", rounding, shape=(2, 3, 6, 10))
-    [y] = outputs(worker, tmp_path, {"x": x}, **given)
+    [y] = outputs(worker, one("resize", "x", **given), tmp_path, {"x": x})
     rows, columns = PICKED[rounding]
     close(y, np.broadcast_to(x[:, :, rows][..., columns], y.shape), 0)
 
@@ -104,40 +104,24 @@ def test_scales_are_used_as_they_are_given(worker: Worker, tmp_path: Path) -> No
         ("ALIGN_CORNERS", [1, 3.142857]),
     ):  # ONNX's tests
         given = resize(("FLOAT", x.shape), "LINEAR", where, scales=[1.0, 1.0, 0.6, 0.6])
-        [y] = outputs(worker, tmp_path, {"x": x}, **given)
+        [y] = outputs(worker, one("resize", "x", **given), tmp_path, {"x": x})
         close(y, np.array(wanted, np.float32).reshape(1, 1, 1, 2))
-    assert "scale times length" in hand(worker, tmp_path, **given).notes[0]
+    assert "scale times length" in read(worker, one("resize", "x", **given), tmp_path).notes[0]
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("HALF", np.float16), ("INT8", np.int8)])
 def test_other_types_are_resized(worker: Worker, tmp_path: Path, dtype: str, kind: type) -> None:
     x = (image(1, 2, 4, 4) * 20).astype(kind)
     given = resize((dtype, x.shape), "NEAREST", "HALF_PIXEL", shape=(1, 2, 6, 8))
-    [y] = outputs(worker, tmp_path, {"x": x}, **given)
+    [y] = outputs(worker, one("resize", "x", **given), tmp_path, {"x": x})
     assert y.dtype == kind
     close(y, resized(x, (1, 2, 6, 8), mode="NEAREST", where="HALF_PIXEL", rounding="FLOOR").astype(kind), 0)
-    found = hand(worker, tmp_path, **resize((dtype, x.shape), "LINEAR", "HALF_PIXEL", shape=(1, 2, 6, 8)))
+    given = resize((dtype, x.shape), "LINEAR", "HALF_PIXEL", shape=(1, 2, 6, 8))
+    found = read(worker, one("resize", "x", **given), tmp_path)
     assert found.lifted == (dtype == "HALF")
     assert (
         found.lifted or "how TensorRT rounds what it interpolates in INT8 is not documented" in found.reason
     )
-
-
-def test_scales_that_are_computed_become_lengths(worker: Worker, tmp_path: Path) -> None:
-    """The parser keeps only the output's lengths of scales that it does not know: TensorRT resizes 4 by 5 to 6 by 8
-    by 6/4 and 8/5, ONNX by 1.7."""
-    model = lifted.text("""g (float[1,1,h,w] x) => (float[1,1,p,q] y) <float[2] one = {1.0, 1.0}, float k = {1.7}> {
-        lengths = Shape<start = 2>(x)
-        wide = Cast<to = 1>(lengths)
-        ones = Div(wide, wide)
-        factors = Mul(ones, k)
-        scales = Concat<axis = 0>(one, factors)
-        y = Resize<mode = "linear">(x, , scales)
-    }""")
-    x = image(1, 1, 4, 5)
-    [[y], [read]] = lifted.both(worker, model, tmp_path, {"x": x})
-    close(y, resized(x, (1, 1, 6, 8), (1, 1, 1.7, 1.7), mode="LINEAR", where="HALF_PIXEL"))
-    close(read, resized(x, (1, 1, 6, 8), mode="LINEAR", where="HALF_PIXEL"))
 
 
 # -- grids
@@ -188,16 +172,15 @@ def test_boxes_are_chosen_by_score_whatever_their_class(
         shapes = [tuple(-1 if dynamic and size != 4 else size for size in a.shape) for a in (boxes, scores)]
         given: dict[str, Any] = {
             "inputs": {"b": ("FLOAT", shapes[0]), "s": ("FLOAT", shapes[1]), "m": ("INT32", ())},
-            "layer": ["add_nms", "@b", "@s", "@m"],
-            "bounding_box_format": f"BoundingBoxFormat.{form}",
+            "bounding_box_format": f"trt.BoundingBoxFormat.{form}",
             "topk_box_limit": limit,
         }
         feed: dict[str, Array] = {"b": boxes, "s": scores, "m": np.array(2, np.int32)}
-        for place, name, value in (("3", "i", iou), ("4", "t", least)):
+        for place, name, value in (("input 3", "i", iou), ("input 4", "t", least)):
             if value is not None:
-                given["inputs"][name], given[place] = ("FLOAT", ()), f"@{name}"
+                given["inputs"][name], given[place] = ("FLOAT", ()), name
                 feed[name] = np.array(value, np.float32)
-        rows, count = outputs(worker, tmp_path, feed, **given)
+        rows, count = outputs(worker, one("nms", *"bsm", outputs=("rows", "count"), **given), tmp_path, feed)
         wanted = chosen(boxes, scores, 2, iou or 0.0, least or 0.0, form == "CENTER_SIZES", limit)
         assert rows.dtype == count.dtype == np.int32
         assert rows.tolist() == wanted
@@ -207,35 +190,19 @@ def test_boxes_are_chosen_by_score_whatever_their_class(
 def test_no_box_may_be_left(worker: Worker, tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "inputs": {"b": ("FLOAT", (1, 2, 4)), "s": ("FLOAT", (1, 2, 1)), "m": ("INT32", ())},
-        "layer": ["add_nms", "@b", "@s", "@m"],
     }
     feed = {"b": image(1, 2, 4), "s": np.full((1, 2, 1), -1, np.float32), "m": np.array(2, np.int32)}
-    rows, count = outputs(worker, tmp_path, feed, **given)
+    rows, count = outputs(worker, one("nms", *"bsm", outputs=("rows", "count"), **given), tmp_path, feed)
     assert rows.shape == (0, 3)
     assert count.tolist() == 0
-
-
-@pytest.mark.skipif(
-    bool(RELEASE) and not older_than("1.6"), reason="a misreading of TensorRT-RTX 1.4 and 1.5"
-)
-@pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_names_of_opset_20_are_read_as_nearest(worker: Worker, tmp_path: Path, mode: str) -> None:
-    """The older parser looks for "bilinear" and "bicubic", and takes the nearest element for every other name."""
-    text = """g (float[1,2,4,5] x, float[1,3,4,2] grid) => (float[1,2,3,4] y) {{
-        y = GridSample<mode = "{}">(x, grid)
-    }}"""
-    feed = {"x": image(1, 2, 4, 5), "grid": image(1, 3, 4, 2)}
-    [[_], [read]] = lifted.both(worker, lifted.text(text.format(mode)), tmp_path, feed)
-    [[nearest], _] = lifted.both(worker, lifted.text(text.format("nearest")), tmp_path, feed)
-    np.testing.assert_array_equal(read, nearest)
 
 
 @since("1.6", "sampling in three dimensions")
 def test_bicubic_sampling_in_three_dimensions_is_not_known(worker: Worker, tmp_path: Path) -> None:
     inputs = {"x": ("FLOAT", (1, 1, 3, 4, 4)), "g": ("FLOAT", (1, 2, 2, 2, 3))}
-    given = {"inputs": inputs, "layer": ["add_grid_sample", "@x", "@g"]}
-    assert hand(worker, tmp_path, **given).lifted
-    found = hand(worker, tmp_path, **given, interpolation_mode="InterpolationMode.CUBIC")
+    assert read(worker, one("grid_sample", *"xg", inputs=inputs), tmp_path).lifted
+    cubic = op("InterpolationMode", "CUBIC")
+    found = read(worker, one("grid_sample", *"xg", inputs=inputs, interpolation_mode=cubic), tmp_path)
     assert found.status == "unlifted"
     assert "bicubic sampling of an input of 5 dimensions is not documented" in found.reason
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 
 from onnxfix.runtime.sandbox import Worker
 from support import lifted
-from support.one_layer import RANDOM, close, hand, image, outputs, short
+from support.handmade import Raw, Recipe, one, op, outputs, read
 from support.real_tensorrt import REAL
-from support.spatial_oracles import MODES, convolved, deconvolved, pooled
+from support.spatial_oracles import MODES, RANDOM, close, convolved, deconvolved, image, pooled
 
 pytestmark = REAL
 
@@ -35,18 +35,21 @@ SIZES = ((5, 6), (7, 7), (8, 5))
 
 def pool(
     word: str, shape: tuple[int, ...], mode: str, inside: bool, where: Any, dtype: str = "FLOAT"
-) -> dict[str, Any]:
+) -> Recipe:
     size, stride, before, after = where
-    return {
-        "inputs": {"x": (dtype, shape)},
-        "layer": ["add_pooling_nd", "@x", f"PoolingType.{word}", size],
-        "stride_nd": stride,
-        "pre_padding": before,
-        "post_padding": after,
-        "padding_mode": f"PaddingMode.{mode}",
-        "average_count_excludes_padding": inside,
-        "blend_factor": 0.25,
-    }
+    return one(
+        "pooling_nd",
+        "x",
+        op("PoolingType", word),
+        size,
+        inputs={"x": (dtype, shape)},
+        stride_nd=stride,
+        pre_padding=before,
+        post_padding=after,
+        padding_mode=op("PaddingMode", mode),
+        average_count_excludes_padding=inside,
+        blend_factor=0.25,
+    )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -63,7 +66,7 @@ def test_a_pooling_does_what_the_formulas_say(
         if inside and mode.endswith("UP") and any(end >= f for end, f in zip(ends, size, strict=True)):
             continue  # "the padding size is larger than or equal to the filter size for exclusive-counting pooling"
         shape = (1, 2, -1, -1) if dynamic else (1, 2, *SIZES[0])
-        found = hand(worker, tmp_path, **pool(word, shape, mode, inside, where))
+        found = read(worker, pool(word, shape, mode, inside, where), tmp_path)
         assert found.lifted, found.reason
         for hw in SIZES if dynamic else SIZES[:1]:
             x = image(1, 2, *hw)
@@ -79,13 +82,13 @@ def test_a_pooling_does_what_the_formulas_say(
 def test_a_pooling_in_three_dimensions(worker: Worker, tmp_path: Path) -> None:
     x, where = image(1, 2, 5, 6, 7), ((2, 3, 2), (2, 1, 2), (1, 1, 0), (0, 1, 1))
     for word in ("MAX", "AVERAGE"):
-        [y] = outputs(worker, tmp_path, {"x": x}, **pool(word, x.shape, "EXPLICIT_ROUND_UP", False, where))
+        [y] = outputs(worker, pool(word, x.shape, "EXPLICIT_ROUND_UP", False, where), tmp_path, {"x": x})
         close(y, pooled(x, word, False, "EXPLICIT_ROUND_UP", *where[:2], where[2:]))
 
 
 def test_a_window_beside_the_image_is_noted(worker: Worker, tmp_path: Path) -> None:
     where = ((1, 1), (3, 3), (0, 0), (0, 0))
-    found = hand(worker, tmp_path, **pool("MAX", (1, 1, 5, 5), "EXPLICIT_ROUND_UP", False, where))
+    found = read(worker, pool("MAX", (1, 1, 5, 5), "EXPLICIT_ROUND_UP", False, where), tmp_path)
     assert found.outputs[0].dims == (
         1,
         1,
@@ -95,27 +98,25 @@ def test_a_window_beside_the_image_is_noted(worker: Worker, tmp_path: Path) -> N
     assert "wholly in the padding" in found.notes[0]
     for mode, stride in (("EXPLICIT_ROUND_DOWN", (3, 3)), ("EXPLICIT_ROUND_UP", (2, 2))):
         where = ((1, 1), stride, (0, 0), (0, 0))
-        assert not hand(worker, tmp_path, **pool("MAX", (1, 1, 5, 5), mode, False, where)).notes
+        assert not read(worker, pool("MAX", (1, 1, 5, 5), mode, False, where), tmp_path).notes
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 7, 6), (1, 2, -1, -1)])
 def test_bytes_are_pooled_as_bytes(worker: Worker, tmp_path: Path, shape: tuple[int, ...]) -> None:
     x = RANDOM.integers(-128, -100, (1, 2, 7, 6)).astype(np.int8)
     given = pool("MAX", shape, "SAME_LOWER", False, ((3, 3), (2, 2), (0, 0), (0, 0)), "INT8")
-    [y] = outputs(worker, tmp_path, {"x": x}, **given)
+    [y] = outputs(worker, given, tmp_path, {"x": x})
     assert y.dtype == np.int8
     close(y, pooled(x.astype(np.float64), "MAX", False, "SAME_LOWER", (3, 3), (2, 2), ((0, 0), (0, 0))))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("HALF", 1e-3), ("BF16", 1e-2)])
 def test_short_floats_are_pooled(worker: Worker, tmp_path: Path, dtype: str, tolerance: float) -> None:
-    import ml_dtypes
-
     x = image(1, 2, 6, 6).astype(np.float16 if dtype == "HALF" else ml_dtypes.bfloat16)
     where = ((2, 2), (2, 2), (0, 0), (0, 0))
     for word in ("MAX", "AVERAGE"):
         [y] = outputs(
-            worker, tmp_path, {"x": x}, **pool(word, x.shape, "EXPLICIT_ROUND_DOWN", True, where, dtype)
+            worker, pool(word, x.shape, "EXPLICIT_ROUND_DOWN", True, where, dtype), tmp_path, {"x": x}
         )
         assert y.dtype == x.dtype
         wanted = pooled(
@@ -136,18 +137,24 @@ CONVOLUTIONS = [
 
 
 def convolution(
-    what: str, x: Any, maps: int, kernel: Any, bias: Any, mode: str, where: Any, **more: Any
-) -> dict[str, Any]:
+    what: str, inputs: Any, maps: int, kernel: Any, bias: Any, mode: str, where: Any, **more: Any
+) -> Recipe:
+    """A layer over the input x; ``kernel`` and ``bias`` are stored weights, or None."""
     size, stride, before, after = where
-    return {
-        "inputs": {"x": x},
-        "layer": [f"add_{what}_nd", "@x", maps, size, kernel, bias],
-        "stride_nd": stride,
-        "pre_padding": before,
-        "post_padding": after,
-        "padding_mode": f"PaddingMode.{mode}",
+    return one(
+        f"{what}_nd",
+        "x",
+        maps,
+        size,
+        Raw(kernel),
+        Raw(bias),
+        inputs=inputs,
+        stride_nd=stride,
+        pre_padding=before,
+        post_padding=after,
+        padding_mode=op("PaddingMode", mode),
         **more,
-    }
+    )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -163,8 +170,10 @@ def test_a_convolution_does_what_the_formulas_say(
         x = image(2, 4, *(8, 7, 6)[: len(size)])
         shape = (2, 4, *([-1] * len(size))) if dynamic else x.shape
         more = {"dilation_nd": (dilation,) * len(size), "num_groups": groups}
-        found = hand(
-            worker, tmp_path, **convolution(what, ("FLOAT", shape), 6, kernel, bias, mode, where, **more)
+        found = read(
+            worker,
+            convolution(what, {"x": ("FLOAT", shape)}, 6, kernel, bias, mode, where, **more),
+            tmp_path,
         )
         assert found.lifted, found.reason
         if what == "convolution":
@@ -185,13 +194,12 @@ def test_kernel_and_bias_are_stored_or_inputs(
     x, kernel, bias = image(1, 2, 5, 5), image(3, 2, 3, 3), image(3)
     stored = [kernel if kernel_is == "stored" else None, bias if bias_is == "stored" else None]
     where = ((3, 3), (1, 1), (1, 1), (1, 1))
-    given = convolution("convolution", ("FLOAT", x.shape), 3, *stored, "EXPLICIT_ROUND_DOWN", where)
-    feed = {"x": x}
-    for place, name, value, how in (("1", "k", kernel, kernel_is), ("2", "b", bias, bias_is)):
+    inputs, feed, sets = {"x": ("FLOAT", x.shape)}, {"x": x}, {}
+    for place, name, value, how in ((1, "k", kernel, kernel_is), (2, "b", bias, bias_is)):
         if how == "input":
-            given["inputs"][name], feed[name] = ("FLOAT", value.shape), value
-            given[place] = f"@{name}"
-    [y] = outputs(worker, tmp_path, feed, **given)
+            inputs[name], feed[name], sets[f"input {place}"] = ("FLOAT", value.shape), value, name
+    given = convolution("convolution", inputs, 3, *stored, "EXPLICIT_ROUND_DOWN", where, **sets)
+    [y] = outputs(worker, given, tmp_path, feed)
     wanted = convolved(x, kernel, 1, "EXPLICIT_ROUND_DOWN", *where[:2], where[2:])
     close(y, wanted + (0 if bias_is == "none" else bias.reshape(-1, 1, 1)))
 
@@ -199,14 +207,11 @@ def test_kernel_and_bias_are_stored_or_inputs(
 @pytest.mark.parametrize("dtype", ["HALF", "BF16"])
 @pytest.mark.parametrize("what", ["convolution", "deconvolution"])
 def test_stored_weights_of_short_floats(worker: Worker, tmp_path: Path, what: str, dtype: str) -> None:
-    import ml_dtypes
-
     numpy_type = np.float16 if dtype == "HALF" else ml_dtypes.bfloat16
     x, kernel, bias = (a.astype(numpy_type) for a in (image(1, 2, 5, 5), image(2, 2, 3, 3), image(2)))
-    stored = [a if dtype == "HALF" else short(a.astype(np.float32)) for a in (kernel, bias)]
     where = ((3, 3), (1, 1), (1, 1), (1, 1))
-    given = convolution(what, (dtype, x.shape), 2, *stored, "EXPLICIT_ROUND_DOWN", where)
-    [y] = outputs(worker, tmp_path, {"x": x}, **given)
+    given = convolution(what, {"x": (dtype, x.shape)}, 2, kernel, bias, "EXPLICIT_ROUND_DOWN", where)
+    [y] = outputs(worker, given, tmp_path, {"x": x})
     assert y.dtype == numpy_type
     wide = x.astype(np.float64), kernel.astype(np.float64)
     if what == "convolution":
@@ -239,16 +244,14 @@ MODELS = {
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_tensorrt_reads_these_as_onnx_runtime_does(worker: Worker, tmp_path: Path, model: str) -> None:
-    made = lifted.text(model)
-    for name, shape in KERNELS.items():
-        if f"({name}" in model or f", {name})" in model:
-            made.graph.initializer.append(onnx.numpy_helper.from_array(image(*shape), name))
+    used = [name for name in KERNELS if f", {name})" in model]
+    made = lifted.text(model, **{name: image(*KERNELS[name]) for name in used})
     x = image(2, 3, 9) if "[2,3,w]" in model else image(2, 3, 9, 8)
     lifted.agree(worker, made, tmp_path, {"x": x})
 
 
 @pytest.mark.parametrize("dtype", ["INT8", "FP8"])
 def test_the_mean_of_bytes_is_not_known(worker: Worker, tmp_path: Path, dtype: str) -> None:
-    found = hand(worker, tmp_path, **pool("AVERAGE", (1, 2, 4, 4), "SAME_UPPER", True, POOLS[0], dtype))
+    found = read(worker, pool("AVERAGE", (1, 2, 4, 4), "SAME_UPPER", True, POOLS[0], dtype), tmp_path)
     assert found.status == "unlifted"
     assert f"how TensorRT computes this in {dtype} is not documented" in found.reason

@@ -1,4 +1,5 @@
-"""Layers that are never read back: the reason tells what a reader wants to know."""
+"""Layers that are never read back, and forms that this TensorRT does not make: should another one make them, they are
+not guessed."""
 
 from __future__ import annotations
 
@@ -27,43 +28,107 @@ class Third:
         return self.core if kind is CORE else None
 
 
-def reason(kind: str, native: Any, folder: Path, *outputs: str) -> str:
-    made = tuple(Tensor(f"y{place}", dtype, (2,), False, None) for place, dtype in enumerate(outputs))
+def reason(
+    folder: Path,
+    kind: str,
+    native: Any,
+    inputs: dict[str, tuple[int, ...]],
+    dtype: str = "FLOAT",
+    outputs: tuple[str, ...] = ("FLOAT",),
+) -> str:
+    """Why a layer with these inputs of one type, and outputs of these types, is not read back."""
+    emit = Emit(folder / "x.data")
+    tensors = tuple(Tensor(name, dtype, shape, True, None) for name, shape in inputs.items())
+    for tensor in tensors:
+        emit.declare(tensor)
+    made = tuple(Tensor(f"y{place}", one, (2,), False, None) for place, one in enumerate(outputs))
     with pytest.raises(Unliftable) as error:
-        kinds.table()[kind](Emit(folder / "x.data"), Layer(0, kind, "layer", "node", (), made, native))
+        kinds.table()[kind](emit, Layer(0, kind, "layer", "node", tensors, made, native))
     return str(error.value)
 
 
-def test_a_plugin_of_the_second_generation(tmp_path: Path) -> None:
-    plugin = SimpleNamespace(plugin_type="ROIAlign_TRT", plugin_version="1", plugin_namespace="")
-    told = reason("PLUGIN_V2", SimpleNamespace(plugin=plugin), tmp_path)
-    assert told == "the plugin ROIAlign_TRT, version 1: compiled code, which cannot be read back"
+def plugin(**names: str) -> SimpleNamespace:
+    return SimpleNamespace(**{f"plugin_{key}": name for key, name in names.items()})
 
 
-def test_a_plugin_of_the_third_generation(tmp_path: Path) -> None:
-    core = SimpleNamespace(plugin_name="Mine", plugin_version="2", plugin_namespace="acme")
-    told = reason("PLUGIN_V3", SimpleNamespace(plugin=Third(core)), tmp_path)
-    assert told == "the plugin Mine, version 2, namespace acme: compiled code, which cannot be read back"
-
-
-@pytest.mark.parametrize("plugin", [None, object(), Third(None), Third(SimpleNamespace(plugin_name=""))])
-def test_a_plugin_without_a_name(plugin: Any, tmp_path: Path) -> None:
-    told = reason("PLUGIN_V3", SimpleNamespace(plugin=plugin), tmp_path)
-    assert told == "a plugin without a name: compiled code, which cannot be read back"
-
-
-def test_a_layer_of_no_class_that_has_plugins(tmp_path: Path) -> None:
-    assert "without a name" in reason("PLUGIN", SimpleNamespace(), tmp_path)
-
-
-def test_scales_of_run_time_name_their_types(tmp_path: Path) -> None:
-    assert reason("DYNAMIC_QUANTIZE", None, tmp_path, "FP4", "FP8").startswith(
-        "FP4 with FP8 scales that are not constant"
-    )
+SECOND = plugin(type="ROIAlign_TRT", version="1", namespace="")
+THIRD = Third(plugin(name="Mine", version="2", namespace="acme"))
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("MOE", "mixture of experts"), ("DIST_COLLECTIVE", "between GPUs")]
+    ("kind", "given", "words"),
+    [
+        ("PLUGIN_V2", SECOND, "the plugin ROIAlign_TRT, version 1: compiled code, which cannot be read back"),
+        ("PLUGIN_V3", THIRD, "the plugin Mine, version 2, namespace acme: compiled code"),
+        ("PLUGIN_V3", None, "a plugin without a name: compiled code"),
+        ("PLUGIN_V3", Third(None), "a plugin without a name"),
+        ("PLUGIN_V3", Third(plugin(name="")), "a plugin without a name"),
+    ],
 )
-def test_the_others(kind: str, words: str, tmp_path: Path) -> None:
-    assert words in reason(kind, None, tmp_path)
+def test_plugins(kind: str, given: Any, words: str, tmp_path: Path) -> None:
+    assert words in reason(tmp_path, kind, SimpleNamespace(plugin=given), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("DYNAMIC_QUANTIZE", "FP4 with FP8 scales that are not constant"),
+        ("MOE", "mixture of experts"),
+        ("DIST_COLLECTIVE", "between GPUs"),
+    ],
+)
+def test_other_kinds(kind: str, words: str, tmp_path: Path) -> None:
+    assert words in reason(tmp_path, kind, None, {}, outputs=("FP4", "FP8"))
+
+
+def named(**words: str) -> SimpleNamespace:
+    """A layer's properties that are values of enumerations."""
+    return SimpleNamespace(**{key: SimpleNamespace(name=word) for key, word in words.items()})
+
+
+@pytest.mark.parametrize(
+    ("properties", "heads", "dtype", "why"),
+    [
+        ({"causal_kind": "BANDED"}, 4, "FLOAT", "a causal mask of kind BANDED"),
+        ({"norm_op": "SIGMOID"}, 4, "FLOAT", "attention with normalization SIGMOID"),
+        ({"key_value_form": "PACKED_NHD"}, 4, "FLOAT", "form PADDED_BHND with keys of form PACKED_NHD"),
+        ({"query_form": "PACKED_HND"}, 4, "FLOAT", "queries of form PACKED_HND"),
+        ({"query_form": "PACKED_NHD"}, 4, "FLOAT", "packed sequences without their lengths"),
+        ({}, 5, "FLOAT", "5 heads of queries and 2 of keys"),
+        ({}, 4, "INT8", "q is of type INT8"),
+    ],
+)
+def test_attention(tmp_path: Path, properties: dict[str, str], heads: int, dtype: str, why: str) -> None:
+    usual = {"causal_kind": "NONE", "norm_op": "SOFTMAX"}
+    forms = dict.fromkeys(("query_form", "key_value_form"), "PADDED_BHND")
+    native = SimpleNamespace(attention=named(**{**usual, **forms, **properties}))
+    shapes = {"q": (2, heads, 3, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 8)}
+    assert why in reason(tmp_path, "ATTENTION_INPUT", native, shapes, dtype)
+
+
+@pytest.mark.parametrize(
+    ("mode", "form", "why"),
+    [
+        ("CIRCULAR", "PADDED_BHND", "a key/value cache of mode CIRCULAR"),
+        ("LINEAR", "PACKED_HND", "an update of form PACKED_HND"),
+        ("LINEAR", "PACKED_NHD", "packed sequences without their lengths"),
+    ],
+)
+def test_cache_updates(tmp_path: Path, mode: str, form: str, why: str) -> None:
+    shapes = {"c": (2, 2, 6, 4), "u": (3, 2, 4), "w": (2,)}
+    assert why in reason(tmp_path, "KV_CACHE_UPDATE", named(cache_mode=mode, update_form=form), shapes)
+
+
+@pytest.mark.parametrize(
+    ("axes", "groups", "dtype", "why"),
+    [
+        (0b0000, 1, "FLOAT", "over axes 0b0 of 4 dimensions"),
+        (0b11000, 1, "FLOAT", "over axes 0b11000 of 4 dimensions"),
+        (0b1110, 2, "FLOAT", "of 2 groups over axes [1, 2, 3]"),
+        (0b1100, 1, "INT8", "x is of type INT8"),
+    ],
+)
+def test_normalizations(tmp_path: Path, axes: int, groups: int, dtype: str, why: str) -> None:
+    shapes = {"x": (2, 4, 3, 5), "s": (1, 4, 1, 1), "b": (1, 4, 1, 1)}
+    native = SimpleNamespace(axes=axes, num_groups=groups, epsilon=1e-5, is_v2=True)
+    assert why in reason(tmp_path, "NORMALIZATION", native, shapes, dtype)

@@ -68,24 +68,13 @@ def held(name: str, raw: bytes, count: int, kind: Any = Weights) -> tuple[Any, A
     ],
 )
 def test_types_that_numpy_lacks(name: str, raw: bytes, wanted: list[float]) -> None:
-    native, memory = held(name, raw, 3)
+    native, _ = held(name, raw, 3)
     found, elem = weights.of(native, name, (3, 1))
     assert (found.shape, found.dtype, elem) == ((3, 1), numpy_type(name), ONNX_TYPES[name])
     assert found.astype(np.float32).reshape(-1).tolist() == wanted
-    memory.raw = bytes(len(raw))
-    assert (found.astype(np.float32)[0, 0] == wanted[0]) == (name in ("INT4", "FP4"))  # others are views
-
-
-@pytest.mark.parametrize("name", ["FLOAT", "HALF", "INT8", "UINT8", "INT32", "INT64", "BOOL"])
-def test_arrays_stay_where_they_are(name: str) -> None:
-    native = np.zeros(6, numpy_type(name))
-    found, elem = weights.of(native, name, (2, 3))
-    assert (found.shape, elem) == ((2, 3), ONNX_TYPES[name])
-    assert np.shares_memory(found, native)
 
 
 def test_a_scalar_and_nothing() -> None:
-    assert weights.of(np.float32([3]), "FLOAT", ())[0].shape == ()
     native, _ = held("BF16", b"\x80\x3f", 1)
     assert weights.of(native, "BF16", ())[0] == 1
     nothing = weights.of(Weights(dtype_of("FP8"), 0, 0), "FP8", (0, 4))[0]
@@ -120,23 +109,6 @@ class Slots:
             self._first = ctypes.c_int64(address)
 
 
-class Bare:
-    """A package whose objects are smaller than an address needs; its contents lie elsewhere."""
-
-    __slots__ = ()
-    dtype, size = dtype_of("FP8"), 4
-
-    def __init__(self, dtype: Any, address: int, count: int) -> None:
-        pass
-
-
-class Silent(Weights):
-    """A package without the constructor."""
-
-    def __init__(self) -> None:
-        super().__init__(dtype_of("FP8"), 8, 4)
-
-
 class Turned(Weights):
     """A package whose struct begins with the count."""
 
@@ -160,8 +132,6 @@ class Copying(Weights):
     [
         Slots(dtype_of("FP8"), 64, 4),
         Slots(dtype_of("FP8"), 0, 4),
-        Bare(None, 0, 4),
-        Silent(),
         held("FP8", b"1234", 4, Turned)[0],
         held("FP8", b"1234", 4, Copying)[0],
     ],

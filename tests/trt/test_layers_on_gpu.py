@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from onnxfix.runtime.sandbox import Worker
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 
@@ -36,6 +37,9 @@ def layers(path: Path, *options: str | Path) -> dict[str, Any]:
 @cache
 def unexecuted() -> str:
     """Why no engine runs here; "" where one does."""
+    with Worker(variables={"CUDA_VISIBLE_DEVICES": ENVIRONMENT["CUDA_VISIBLE_DEVICES"]}) as worker:
+        if not worker.call("onnxfix.runtime.nvidia:gpus", timeout=PATIENCE).value:
+            return "no NVIDIA GPU found"
     found = layers(FIXTURES / "mixed_precision.legacy.op17.onnx", "--builds", "2")["builds"]
     return str(found["unexecuted"])
 

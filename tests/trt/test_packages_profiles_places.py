@@ -117,10 +117,6 @@ def test_equal_symbols_get_equal_sizes_and_arithmetic_is_done() -> None:
     assert first.shapes["past"] == ((1, 2, 4), (3, 4, 4), (8, 9, 4))
 
 
-def test_static_inputs_need_no_profile() -> None:
-    assert list(candidates([NetInput("x", (2, 3), False)], None, None)) == []
-
-
 def test_sizes_of_leading_dimensions_do_not_grow() -> None:
     later = list(candidates([NetInput("x", ("N", 3, "H", "W"), False)], None, None))
     assert [profile.shapes["x"][1] for profile in later][:3] == [(3, 3, 64, 64), (3, 3, 3, 3), (3, 3, 4, 4)]

@@ -23,9 +23,6 @@ pytestmark = REAL
 TWICE = (
     '<ir_version: 9, opset_import: ["" : 17, "own" : 1]> g (float[2] x) => (float[2] y) { y = own.Twice(x) }'
 )
-TWICE = (
-    '<ir_version: 9, opset_import: ["" : 17, "own" : 1]> g (float[2] x) => (float[2] y) { y = own.Twice(x) }'
-)
 RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 
 

@@ -7,17 +7,15 @@ from typing import Any
 
 import onnx
 import pytest
-from typer.testing import CliRunner
 
-from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
-from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.profiles import given_profiles, symbols_of
+from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import RungResult
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.records import Profile, TrtOptions
+from support.cli import run
 from support.models import write
 from support.real_tensorrt import REAL
 
@@ -129,21 +127,19 @@ def test_a_profile_that_cannot_be_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_only_profiles_take_negative_numbers() -> None:
-    assert plan.parse_shapes("x:-1x4,y:[2,-3]", ["x", "y"], signed=True) == {"x": (-1, 4), "y": (2, -3)}
-    for spec in ("x:-1x4", "x:[2,-3]"):
-        with pytest.raises(UsageError, match="cannot read the input shape"):
-            plan.parse_shapes(spec, ["x"])
-
-
 def test_a_wrong_profile_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "call", lambda *_, **__: pytest.fail("work was done all the same"))
     path = write(tmp_path / "m.onnx", RELU)
     with pytest.raises(UsageError, match="optimization profile: input x has rank 2"):
         verify(path, path, exact=True, rungs=["ort-cpu", "trt-build"], trt=TrtOptions(opt_shapes=("x:4",)))
-    found = CliRunner().invoke(app, ["verify", str(path), "--optShapes", "x:4"])
-    assert found.exit_code == 2
-    assert len(found.stderr.splitlines()) == 1
+    code, _, told = run("verify", path, "--optShapes", "x:4")
+    assert (code, len(told.splitlines())) == (2, 1)
+
+
+def test_only_profiles_take_negative_numbers(tmp_path: Path) -> None:
+    code, _, told = run("verify", write(tmp_path / "m.onnx", RELU), "--input-shapes", "x:-1x4")
+    assert code == 2
+    assert "cannot read the input shape 'x:-1x4'" in told
 
 
 # ---------------------------------------------------------------------------------------- shapes and values
@@ -199,14 +195,6 @@ def test_a_shape_tensor_may_be_a_table(tmp_path: Path) -> None:
 
 
 @REAL
-def test_the_value_of_a_scalar_is_given_as_a_number(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.onnx", RANGE)
-    rung = climbed(path, min_shapes=("n:1",), opt_shapes=("n:5",), max_shapes=("n:9",))
-    assert rung.status == "passed", rung.reason
-    assert rung.builds[0].profiles[0].values == {"n": ((1,), (5,), (9,))}
-
-
-@REAL
 def test_of_plain_data_the_numbers_are_the_shape(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", DATA)
     rung = climbed(path, opt_shapes=("k:3,m:7,e:",))
@@ -219,9 +207,8 @@ def test_of_plain_data_the_numbers_are_the_shape(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=told):
             climbed(path, opt_shapes=(spec,))
-    found = CliRunner().invoke(app, ["verify", str(path), "--rungs", "trt-build", "--optShapes", "k:2x3x4"])
-    assert found.exit_code == 2
-    assert len(found.stderr.splitlines()) == 1
+    code, _, told = run("verify", path, "--rungs", "trt-build", "--optShapes", "k:2x3x4")
+    assert (code, len(told.splitlines())) == (2, 1)
 
 
 @REAL
@@ -255,8 +242,3 @@ def test_a_shape_tensor_that_is_none_any_more_is_no_mistake_of_the_users(tmp_pat
     rung = verify(original, fixed, exact=True, rungs=["trt-build"], trt=options).rungs[0]
     assert rung.status == "passed", rung.reason
     assert rung.builds[1].profiles[0].shapes == {"x": ((6,),) * 3}
-
-
-def test_a_profile_says_the_sizes_of_symbols() -> None:
-    profile = Profile({"x": ((1, 2, 4), (2, 3, 4), (8, 9, 4)), "none": ((1,),) * 3})
-    assert symbols_of(profile, known(TWO)) == {"N": (1, 2, 8), "S": (2, 3, 9)}

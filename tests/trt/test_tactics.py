@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +19,113 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.layer_records import Autotuning, Candidate
 from onnxfix.tensorrt.layers import attempt
 from onnxfix.tensorrt.tactics import Editor, Entry, Tactics, load_file
-from support import fake_tactics
-from support.fake_tactics import Config, module
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
+
+# The full TensorRT's editable timing cache, whose methods have the signatures of its bindings (11.4). Nothing is timed.
+
+
+class TimingCacheKey:
+    """16 bytes, made of their text alone."""
+
+    def __init__(self) -> None:
+        raise TypeError("TimingCacheKey: No constructor defined!")
+
+    @staticmethod
+    def parse(text: str) -> TimingCacheKey:
+        if len(text) != 34 or not text.startswith("0x"):
+            raise RuntimeError("Failed to parse the key")
+        key = object.__new__(TimingCacheKey)
+        key.number = int(text, 16)
+        return key
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"0x{self.number:032x}"
+
+
+class TimingCacheValue:
+    def __init__(self, arg0: int, arg1: float) -> None:
+        self.tacticHash, self.timingMSec = arg0, arg1
+
+
+INVALID = 2**64 - 1
+
+
+class ITimingCache:
+    """Keys to (hash, milliseconds); ``usable`` are the hashes that ``update`` takes, None for all."""
+
+    def __init__(self, entries: dict[int, tuple[int, float]], usable: set[int] | None = None) -> None:
+        self.entries, self.usable = entries, usable
+
+    def combine(self, input_cache: ITimingCache, ignore_mismatch: bool) -> bool:
+        raise AssertionError("nothing combines caches")
+
+    def reset(self) -> bool:
+        self.entries.clear()
+        return True
+
+    def serialize(self) -> bytes:
+        return json.dumps(list(self.entries.items())).encode()
+
+    def queryKeys(self) -> list[TimingCacheKey]:
+        return [TimingCacheKey.parse(f"0x{number:032x}") for number in self.entries]
+
+    def query(self, key: TimingCacheKey) -> TimingCacheValue:
+        return TimingCacheValue(*self.entries.get(key.number, (INVALID, -1.0)))
+
+    def update(self, key: TimingCacheKey, value: TimingCacheValue) -> bool:
+        if key.number not in self.entries or (
+            self.usable is not None and value.tacticHash not in self.usable
+        ):
+            return False
+        if math.isnan(value.timingMSec):
+            del self.entries[key.number]
+        else:
+            self.entries[key.number] = value.tacticHash, value.timingMSec
+        return True
+
+
+class BuilderFlag(enum.Enum):
+    EDITABLE_TIMING_CACHE = 1
+
+
+class Config:
+    """A builder's configuration. ``fits``: whether it takes a cache."""
+
+    def __init__(self, *, fits: bool = True, usable: set[int] | None = None) -> None:
+        self.fits, self.usable = fits, usable
+        self.flags: set[BuilderFlag] = set()
+        self.cache: ITimingCache | None = None
+
+    def set_flag(self, flag: BuilderFlag) -> None:
+        self.flags.add(flag)
+
+    def create_timing_cache(self, serialized_timing_cache: bytes) -> ITimingCache:
+        entries = json.loads(serialized_timing_cache or b"[]")
+        return ITimingCache({key: tuple(value) for key, value in entries}, self.usable)
+
+    def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
+        assert not ignore_mismatch
+        self.cache = cache if self.fits else None
+        return self.fits
+
+
+def module(**without: Any) -> Any:
+    """The module; a keyword replaces one of its members."""
+    members = {
+        "__version__": "10.8.0.43",
+        "BuilderFlag": BuilderFlag,
+        "ITimingCache": ITimingCache,
+        "TimingCacheKey": TimingCacheKey,
+        "TimingCacheValue": TimingCacheValue,
+    }
+    return SimpleNamespace(
+        **{name: value for name, value in {**members, **without}.items() if value is not None}
+    )
+
 
 A, B = f"0x{10:032x}", f"0x{11:032x}"
 TUNED = Autotuning("matMul1", A, "0x5", (Candidate("fast", "0x5", 0.01), Candidate("slow", "0x6", 0.02)))
@@ -32,7 +136,7 @@ def built(entries: dict[int, tuple[int, float]], given: Tactics | None = None, *
     editor = Editor(module(), "tensorrt", "8.9", given)
     config = Config(**more)
     editor.attach(config)
-    assert config.flags == {fake_tactics.BuilderFlag.EDITABLE_TIMING_CACHE}
+    assert config.flags == {BuilderFlag.EDITABLE_TIMING_CACHE}
     assert config.cache is not None
     for key, value in entries.items():
         config.cache.entries.setdefault(key, value)
@@ -171,6 +275,9 @@ def test_rtx_refuses_to_keep_tactics_and_says_why(worker: Worker) -> None:
     assert attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE)[0].build.accepted
 
 
+FAKES: dict[str, type] = {kind.__name__: kind for kind in (ITimingCache, Config, TimingCacheKey)}
+
+
 def real_signatures() -> dict[str, list[str]]:
     """In the sandbox: the names of the parameters of the real methods, as their documentation begins."""
     import tensorrt_rtx as trt  # lazy: only in the sandbox
@@ -182,7 +289,7 @@ def real_signatures() -> dict[str, list[str]]:
     }
     found = {}
     for name, kind in kinds.items():
-        for method in vars(getattr(fake_tactics, name)):
+        for method in vars(FAKES[name]):
             text = str(getattr(getattr(kind, method, None), "__doc__", ""))
             match = re.match(rf"{method}\((.*)\) -> ", text)
             if match is not None:
@@ -197,5 +304,5 @@ def test_the_stand_in_has_the_signatures_of_the_bindings(worker: Worker) -> None
     assert {"ITimingCache.update", "Config.create_timing_cache", "TimingCacheKey.parse"} <= set(outcome.value)
     for name, parameters in outcome.value.items():
         kind, _, method = name.partition(".")
-        ours = inspect.signature(getattr(getattr(fake_tactics, kind), method))
+        ours = inspect.signature(getattr(FAKES[kind], method))
         assert list(ours.parameters) == parameters, name

@@ -157,42 +157,6 @@ def test_the_same_engine_twice_is_equally_fast(machine: Machine, tmp_path: Path)
     assert min(found.original.load_seconds, found.fixed.load_seconds) > 0
 
 
-def test_graphs_are_no_slower_than_streams(machine: Machine, tmp_path: Path) -> None:
-    """Fifty launches cost more than one: a graph that was none would take as long as the stream."""
-    engine = machine.build(small(), tmp_path)
-    feed = {"x": np.ones((8, 64), np.float32), "w": np.ones((64, 64), np.float32) / 64}
-    found: Latency = machine.call("latency", paths={"fixed": str(engine)}, feed=feed)
-    with Worker(variables=VARIABLES) as other:
-        told = other.call(
-            "test_trt_on_gpu:streamed",
-            timeout=PATIENCE,
-            paths={"fixed": str(engine)},
-            feed=feed,
-            package=machine.package,
-        )
-    assert told.ok, told.message
-    assert (told.value.launch, told.value.reason) == ("stream", "")
-    assert found.fixed is not None
-    assert told.value.fixed is not None
-    print(f"{found.captured_by}: {found.fixed.median_ms} ms, streams: {told.value.fixed.median_ms} ms")
-    assert found.fixed.median_ms <= told.value.fixed.median_ms * 1.1
-
-
-def streamed(paths: dict[str, str], feed: dict[str, Any], package: str) -> Latency:
-    """In the sandbox: ``trt_run.latency`` where nobody captures."""
-    from onnxfix.tensorrt import latency
-
-    real = latency.Placed.launcher
-
-    def launcher(self: Any, capturer: Any) -> Any:
-        if capturer:
-            raise latency.NotRun("not wanted")
-        return real(self, capturer)
-
-    latency.Placed.launcher = launcher  # type: ignore[method-assign]
-    return trt_run.latency(paths, feed, package=package)
-
-
 def test_the_command_tells_the_latency(machine: Machine, tmp_path: Path) -> None:
     for name, extra in (("original", "a = Cast<to=1>(x)"), ("fixed", "a = Identity(x)")):
         text = f"g (float[N,64] x) => (float[N,64] y) {{ {extra}  y = Relu(a) }}"

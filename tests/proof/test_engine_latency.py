@@ -43,7 +43,7 @@ from onnxfix.verbs import proof
 from onnxfix.verbs.fleet.journal import recall
 from support import fake_engines
 from support.cli import run
-from support.fake_device import RTX, TRT, Context, Device, Engine, RtxEngine
+from support.fake_gpu import RTX, TRT, Context, Device, Engine, RtxEngine
 from support.patience import PATIENCE
 from test_rung_trt_gpu import (
     ABS,
@@ -479,7 +479,7 @@ def test_the_real_runtime_has_every_function() -> None:
 
 @REAL
 def test_tensorrt_has_all_that_is_asked_of_it(worker: Worker) -> None:
-    assert worker.call("support.fake_engines:lacking", timeout=PATIENCE).value == []
+    assert worker.call("support.fake_gpu:lacking", timeout=PATIENCE).value == []
 
 
 @REAL

@@ -134,7 +134,7 @@ def test_every_type_and_shape_is_read_as_what_it_is(kind: str) -> None:
 
 @REAL
 def test_the_types_are_all_that_tensorrt_has(worker: Worker) -> None:
-    outcome = worker.call("support.fake_engines:sizes_of_types", timeout=PATIENCE)
+    outcome = worker.call("support.real_tensorrt:sizes_of_types", timeout=PATIENCE)
     sizes = {name: size for name, size in outcome.value.items() if size is None or size >= 1}
     assert sizes.keys() == TYPES.keys() == engine._DTYPES.keys()
     assert all(size in (None, TYPES[name].itemsize) for name, size in sizes.items())
@@ -191,15 +191,11 @@ def test_polygraphys_own_runner_gives_what_was_computed(
 ) -> None:
     """Polygraphy's TrtRunner is real; its engine, and the CUDA under it, are the host's memory."""
     feeds = [{"x": np.arange(2 * rows).reshape(rows, 2).astype(dtype)} for rows in (1, 3, 2)]
-    tensors = {
-        "x": ("INPUT", kind, (-1, 2)),
-        "y": ("OUTPUT", kind, (-1, 2)),
-        "n": ("OUTPUT", "INT64", (2,)),
-        "s": ("OUTPUT", "FLOAT", ()),
-    }
-    (tmp_path / "engine").touch()
-    told = {"path": str(tmp_path / "engine"), "feeds": feeds, "tensors": tensors, "rule": "twice"}
-    outcome = worker.call("support.fake_engines:through_the_real_runner", timeout=PATIENCE, **told)
+    word = {"FLOAT": "float", "BF16": "bfloat16"}[kind]
+    text = f"""g ({word}[N,2] x) => ({word}[N,2] y, int64[2] n, float s) {{
+        y = Add(x, x)  n = Shape(x)  size = Size(x)  s = Cast<to = 1>(size) }}"""
+    told = {"path": str(save(tmp_path / "engine", text)), "feeds": feeds}
+    outcome = worker.call("support.fake_gpu:through_the_real_runner", timeout=PATIENCE, **told)
     assert outcome.ok, outcome.message
     said, runs, held = outcome.value
     assert (said, held) == ("", [])
@@ -224,7 +220,7 @@ def test_polygraphy_is_shown_the_cuda_runtime_that_pip_installed(
         (tmp_path / place).touch()
     (tmp_path / "engine").touch()
     outcome = fresh.call(
-        "support.fake_engines:find_cuda_runtime",
+        "support.real_tensorrt:find_cuda_runtime",
         timeout=PATIENCE,
         path=str(tmp_path / "engine"),
         site=str(tmp_path),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -12,7 +15,9 @@ import pytest
 from onnx import ModelProto
 
 from onnxfix.runtime.sandbox import Worker
+from onnxfix.tensorrt import engine as trt_run
 from onnxfix.tensorrt.build import attempt
+from onnxfix.tensorrt.package import select_for_polygraphy
 from onnxfix.tensorrt.records import TrtBuild
 from support.patience import PATIENCE
 
@@ -60,3 +65,44 @@ def built(worker: Worker, model: ModelProto, folder: Path, **options: Any) -> Tr
     path = folder / "model.onnx"
     onnx.save(model, path)
     return attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE, **options)
+
+
+# -- in the sandbox
+
+
+def sandboxed() -> Any:
+    """The package, chosen for Polygraphy too."""
+    select_for_polygraphy("tensorrt-rtx")
+    import tensorrt_rtx  # lazy: only in the sandbox
+
+    return tensorrt_rtx
+
+
+def find_cuda_runtime(path: str, site: str) -> str:
+    """What Polygraphy loads for the CUDA runtime when ``tensorrt.engine`` loads an engine and pip's packages are in
+    ``site``, or why it finds none. What else might be installed is out of its sight."""
+    sandboxed()
+    import polygraphy.backend.trt  # lazy: only in the sandbox
+    from polygraphy.cuda import cuda  # lazy: only in the sandbox
+
+    real = cuda.util.find_in_dirs
+    cuda.util.find_in_dirs = lambda name, folders: real(
+        name, [folder for folder in folders if folder.startswith(site)]
+    )
+    loaded: list[str] = []
+
+    def load_library(file: str) -> Any:
+        if not os.path.exists(file):
+            raise OSError(f"{file}: cannot open shared object file")
+        loaded.append(file)
+        return SimpleNamespace()
+
+    cuda.ctypes = SimpleNamespace(CDLL=load_library)
+    polygraphy.backend.trt.TrtRunner = lambda engine: SimpleNamespace(activate=cuda.wrapper)
+    sys.path.append(site)
+    return trt_run.load("one", path, package="tensorrt-rtx") or os.path.relpath(loaded[-1], site)
+
+
+def sizes_of_types() -> dict[str, float | None]:
+    """Bytes of an element by the real package's name of the type; None where it does not say."""
+    return {name: getattr(kind, "itemsize", None) for name, kind in sandboxed().DataType.__members__.items()}

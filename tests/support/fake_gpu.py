@@ -181,7 +181,10 @@ class Engine:
         default_factory=lambda: {"x": ("INPUT", "FLOAT", (-1,)), "y": ("OUTPUT", "FLOAT", (-1,))}
     )
     contexts: list[Context] = field(default_factory=list)
-    num_io_tensors = 2
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self.tensors)
 
     def _value(self, enumeration: str, name: str) -> Any:
         """A value of one of TensorRT's enumerations."""
@@ -295,20 +298,14 @@ class Context:
         graphed = captured or (self.config is not None and self.config.cuda_graph_strategy == 1)
         extra = 0.0 if self.runs or captured else engine.jit
         self.runs += 1
-        if self.allocators:  # they are asked for memory when a run is enqueued, and not later
-            device.synchronize(stream)
-            outputs = {name: (value, self._allocate(name, value, stream)) for name, value in self._compute()}
+        allocated = self._allocate(stream) if self.allocators else None
 
         def work() -> None:
             device.now += (engine.ms * (0.1 if graphed and not extra else 1.0) + extra) / 1000
             if captured and engine.hollow:
                 return
-            written = (
-                outputs
-                if self.allocators
-                else {name: (value, self.addresses[name]) for name, value in self._compute()}
-            )
-            for value, address in written.values():
+            outputs = allocated or [(value, self.addresses[name]) for name, value in self._compute()]
+            for value, address in outputs:
                 ctypes.memmove(address, value.ctypes.data, value.nbytes)
 
         device.put(work)
@@ -325,12 +322,16 @@ class Context:
                 inputs[name] = np.frombuffer(raw, dtype).reshape(self.shapes[name])
         return [(name, np.ascontiguousarray(value)) for name, value in self.engine.compute(**inputs).items()]
 
-    def _allocate(self, name: str, value: Any, stream: int) -> int:
-        shape = self.shapes[name] if -1 not in self.shapes[name] else value.shape
-        address = self.allocators[name].reallocate_output_async(name, 0, value.nbytes, 256, stream)
-        self.allocators[name].notify_shape(name, shape)
-        self.shapes[name] = shape
-        return int(address)
+    def _allocate(self, stream: int) -> list[tuple[Any, int]]:
+        """The outputs, and the memory that is asked for them when a run is enqueued, and not later."""
+        self.device.synchronize(stream)
+        outputs = []
+        for name, value in self._compute():
+            address = self.allocators[name].reallocate_output_async(name, 0, value.nbytes, 256, stream)
+            self.shapes[name] = self.shapes[name] if -1 not in self.shapes[name] else value.shape
+            self.allocators[name].notify_shape(name, self.shapes[name])
+            outputs.append((value, int(address)))
+        return outputs
 
 
 # -- in the sandbox, with the real packages
@@ -371,7 +372,6 @@ def through_the_real_runner(path: str, feeds: list[dict[str, Any]]) -> tuple[str
     device = cuda.G_CUDA = Device()
     engine = RealEngine.__new__(RealEngine)
     RealEngine.__init__(engine, device, tensors=tensors, compute=compute)
-    RealEngine.num_io_tensors = len(tensors)
     polygraphy.backend.trt.EngineFromBytes = lambda raw: lambda: engine
     said = trt_run.load("one", path, package="tensorrt-rtx")
     ran = [trt_run.run("one", feed, package="tensorrt-rtx") for feed in feeds]

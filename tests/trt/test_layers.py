@@ -145,7 +145,6 @@ def test_layers_by_node() -> None:
     [
         ("vit.legacy.op17", {"Add", "LayerNormalization", "Erf"}),
         pytest.param("segformer.dynamo.op20", {"Add", "Conv", "MatMul"}, marks=pytest.mark.slow),
-        pytest.param("bert_fp16.legacy.op13", {"MatMul", "Cast", "Sqrt"}, marks=pytest.mark.slow),
     ],
 )
 def test_every_node_of_a_fixture_is_in_the_table_once(name: str, fused: set[str], worker: Worker) -> None:

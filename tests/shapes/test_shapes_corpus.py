@@ -51,7 +51,7 @@ def test_real_export(path: Path) -> None:
 
 @pytest.mark.parametrize("mode", oracle.MODES)
 def test_onnx_node_models(mode: str) -> None:
-    """Every third of ONNX's node models; ``python tests/support/shape_oracle.py nodes`` judges all."""
+    """A third of ONNX's node models in each mode."""
     total = oracle.Verdict()
     for case in oracle.node_cases()[oracle.MODES.index(mode) :: 3]:
         for inputs, outputs in case.data_sets:

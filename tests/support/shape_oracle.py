@@ -1,12 +1,7 @@
-"""Judges inferred shapes, types and values by what ONNX Runtime or given outputs really have.
-
-``PYTHONPATH=tests:benchmarks python tests/support/shape_oracle.py nodes|data`` judges every model that the onnx package
-ships for its own tests.
-"""
+"""Judges inferred shapes, types and values by what ONNX Runtime or given outputs really have."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,12 +30,6 @@ class Verdict:
     ranks: int = 0
     unknown_ranks: int = 0
     unknown_types: int = 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.dims} dimensions ({self.undecided} undecided), {self.values} integer tensors, {self.ranks} ranks "
-            f"({self.unknown_ranks} unknown), {self.unknown_types} types unknown, {len(self.wrong)} wrong"
-        )
 
     def __iadd__(self, other: Verdict) -> Verdict:
         self.wrong += other.wrong
@@ -318,24 +307,3 @@ def _read(path: Path, kind: onnx.TypeProto) -> Any:
     if kind.WhichOneof("value") == "optional_type":
         return numpy_helper.to_optional(onnx.OptionalProto.FromString(path.read_bytes()))
     return numpy_helper.to_array(TensorProto.FromString(path.read_bytes()))
-
-
-def main(what: str) -> None:
-    """Print a line for each mode, and every model on which the inference is wrong."""
-    for mode in MODES:
-        total, count = Verdict(), 0
-        if what == "nodes":
-            pairs = [(c.name, c.model, i, o) for c in node_cases() for i, o in c.data_sets]
-        else:
-            pairs = list(data_cases())
-        for name, proto, inputs, outputs in pairs:
-            verdict = judge_case(proto, inputs, outputs, mode)
-            total += verdict
-            count += 1
-            if verdict.wrong:
-                print(name, verdict.wrong[:3])
-        print(f"{mode}: {count} models with data, {total}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from onnxfix.place import Place
 from onnxfix.proof.rungs.builds import Builds, BuiltEngine
 from onnxfix.report.layers import LayerReport
 from onnxfix.report.render.documents import result_lines
+from onnxfix.report.render.layers import layers_page
+from onnxfix.report.render.markdown import render_page
 from onnxfix.report.render.stream import as_json
 from onnxfix.tensorrt.layer_records import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
 from onnxfix.tensorrt.records import Issue, TrtBuild, TrtOptions
@@ -110,6 +113,8 @@ def test_a_refused_model_is_one_line_with_the_reason() -> None:
     report = LayerReport("m.onnx", LayerTable(refused), "TensorRT 10.9.0")
     assert text(report) == ["m.onnx: TensorRT 10.9.0 refuses it: no such operator"]
     assert report.exit_code == 1
+    report = replace(report, table=replace(TABLE, build=refused))
+    assert "| `gone` | Identity | bool | merged |" in render_page(layers_page(report))
     timeout = LayerReport("m.onnx", LayerTable(TrtBuild("timeout", "build")), "TensorRT 10.9.0")
     assert timeout.exit_code == 3
     assert "could not be asked" in text(timeout)[0]

@@ -169,6 +169,12 @@ def test_text_counts_what_is_accepted_by_reason() -> None:
         "  gone      1 known finding no longer there: INT001 at /x\\x1b[2J_out (/x\\x1b[2J)  (update it with "
         "--write-baseline b.json)",
     ]
+    lines = [line.plain for line in section_lines([section], verbose=True)]
+    assert lines[1] == "    CST002 /a/Cast", "the places stand below the reason, without a title"
+    assert lines[3:5] == ["    CST002 /b/Cast", "    GRA010 /a/Add"]
+    markdown = render_markdown([found])
+    assert "accepted CST002 (a-rule) ×1: it is fine" in markdown
+    assert "known CST002 (a-rule) ×1  GRA010 (a-rule) ×1" in markdown
     assert accepted_words(found.suppressed) == "1 accepted, 2 known"
     page = render_html([found])
     words = (

@@ -129,12 +129,22 @@ def shown(found: Diagnosis, width: int = 104, **options: Any) -> str:
     return "\n".join(row.plain for row in rows)
 
 
-def test_the_headline_comes_first() -> None:
+def test_the_headline_comes_first_and_is_all_where_quiet() -> None:
     assert shown(FOUND) == GOLDEN
-
-
-def test_quiet_is_the_first_line() -> None:
     assert shown(FOUND, quiet=True) == GOLDEN.splitlines()[0]
+
+
+def test_a_narrow_terminal_keeps_figures_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = shown(FOUND, 80, verbose=True).splitlines()
+    assert lines[lines.index("worst nodes") + 1 : lines.index("marked builds")] == [
+        "    own  rounding   in   out  amplified  effect  node",
+        "      1   1.1e-07    0     1          -    0.21  /norm/Pow (Pow)",
+        "      values float32 [2, 8, 64], -3.1 to 4.25, 1,024 finite on one side only,",
+        "        other side: POWER, b, c and 1 more",
+        "  3e-05     1e-07  0.5  0.75        1.5       -  then_branch of If h / h (Add)",
+        "      values float32 [], 0 to 0",
+    ]
 
 
 def test_verbose_adds_all_outputs_and_histograms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,11 +228,13 @@ def accepted_section(suppressed: Sequence[Suppressed], vanished: Sequence[Vanish
         groups.setdefault((one.by, one.reason, one.origin, one.until), []).append(one)
     blocks: list[ui.Block] = []
     for (by, reason, origin, until), same in groups.items():
-        counts = Counter(one.finding.code for one in same).most_common()
-        codes = "  ".join(f"{code} ×{count:,}" for code, count in counts)
+        counts = Counter((one.finding.code, one.finding.name) for one in same).most_common()
+        codes: list[ui.Content] = []
+        for (code, name), count in counts:
+            codes += [f"{'  ' if codes else ' '}{code}", ui.extra(name), f" ×{count:,}"]
         why = "" if by == "baseline" else f": {reason}{f' (until {until})' if until else ''}"
         label = ui.Chip("none", "known" if by == "baseline" else "accepted")
-        blocks.append(ui.Items([[label, f" {codes}{why} ", ui.small(origin)]]))
+        blocks.append(ui.Items([[label, *codes, f"{why} ", ui.small(origin)]]))
         places = [f"{one.finding.code} {one.finding.place.short}" for one in same[:_PLACES]]
         more = [f"… and {len(same) - _PLACES:,} more"] if len(same) > _PLACES else []
         blocks.append(ui.Fold(counted(len(same), "place"), (ui.Items([*places, *more]),)))

@@ -110,10 +110,12 @@ def layers_page(report: LayerReport) -> ui.Page:
         fates = (f"{counts[fate]} {words}" for fate, words in _FATES.items() if counts[fate])
         entries.append(f"{len(table.nodes)} nodes: {', '.join(fates)}")
     sections += ui.listed("engine", "Engine", entries)
-    if build.accepted:
+    if table.nodes:
         head = ("Node", "Operator", "Precision", "Layers", "Fused with", "Reformats", "Tactics")
         nodes = ui.Table(head, [*_rows(table)], "The nodes of the model in the engine")
-        sections.append(ui.Section("nodes", "Nodes", (nodes,), brief=True, folded=False))
+        shown: ui.Shown = "always" if build.accepted else "never"
+        sections.append(ui.Section("nodes", "Nodes", (nodes,), brief=True, folded=False, shown=shown))
+    if build.accepted:
         sections.append(ui.Section("layers", "Layers", (ui.Lines([*_layers(table)]),), shown="verbose"))
     chip = ui.Chip("bad" if report.exit_code else "good", _outcome(report))
     lead = [ui.Paragraph(text, "written") for text in _files(report)]

@@ -205,7 +205,7 @@ def _inline(content: ui.Content) -> str:
             return safe(content)
         case int():
             return f"{content:,}"
-        case ui.Text(text, "small"):
+        case ui.Text(text, "small" | "extra"):
             return f" ({safe(text.strip())})" if text else ""
         case ui.Text(text, "strong"):
             return f"**{safe(text)}**"

@@ -65,8 +65,7 @@ def block_lines(blocks: Iterable[ui.Block], verbose: bool, indent: int = 2) -> I
                 hint = () if verbose else (*pieces(title), (" (-v lists them)", ""))
                 yield from [line(margin, *((text, "dim") for text, _ in hint))] if hint else []
                 yield from block_lines(inner, verbose, indent) if verbose else ()
-            case ui.Fold(title, inner, shown="verbose") if verbose:
-                yield line(margin, *pieces(title), hang=indent + 2)
+            case ui.Fold(_, inner, shown="verbose") if verbose:
                 yield from block_lines(inner, verbose, indent + 2)
             case ui.Groups():
                 yield from group_lines(block, verbose)
@@ -83,6 +82,8 @@ def pieces(content: ui.Content, style: str = "") -> Iterator[Piece]:
     match content:
         case ui.Chip(kind, text):
             yield text, STYLES[kind]
+        case ui.Text(_, "extra"):
+            yield "", ""
         case ui.Text(text, "small"):
             yield f" {text}" if text else "", "dim"
         case ui.Text(text, kind):
@@ -126,30 +127,50 @@ def _item_lines(block: ui.Items, verbose: bool, indent: int) -> Iterator[Line]:
 
 
 def table_lines(table: ui.Table, verbose: bool, indent: int = 2) -> Iterator[Line]:
-    """A table in columns, without those that are empty; the last one is wrapped. Where the terminal is too narrow, each
-    row is its name and its other cells, each with the name of its column."""
+    """A table in columns, without those that are empty; the last one is wrapped. Where the terminal is too narrow, the
+    numbers of each row stay in columns, before its name, and its other cells follow with the names of their columns."""
     shown = table.rows if verbose or table.most is None else table.rows[: table.most]
     rows = [[_cell(cell) for cell in row] for row in shown]
     kept = [at for at in range(len(table.head)) if any(_width(row[at]) for row in rows)]
     names = [table.head[at] for at in kept]
+    cells = [[row[at] for at in kept] for row in rows]
     heads = [name.lstrip("#|").lower() for name in names]
-    widths = [
-        max(len(head), *(_width(row[at]) for row in rows)) for at, head in zip(kept, heads, strict=True)
-    ]
+    if any(heads):
+        cells.insert(0, [[(head, "dim")] for head in heads])
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     terminal, last = columns(), indent + sum(widths[:-1]) + 2 * len(widths[:-1])
     if terminal is not None and last + min(widths[-1], _LAST) > terminal:
-        for row in rows:
-            named = (
-                f"{head} {_plain(row[at])}" for at, head in zip(kept[1:], heads[1:], strict=True) if row[at]
-            )
-            yield line(" " * indent, (_plain(row[0]), "bold"), f"  {'; '.join(named)}", hang=indent + 2)
+        yield from _narrow_lines(names, cells, widths, indent, any(heads))
     else:
-        cells = [[row[at] for at in kept] for row in rows]
-        head = [[[(head, "dim")] for head in heads]] if any(heads) else []
-        for row in (*head, *cells):
-            yield line(" " * indent, *_columns(names, row, widths), hang=last)
+        yield from (line(" " * indent, *_columns(names, row, widths), hang=last) for row in cells)
     if len(shown) < len(table.rows):
         yield more(len(table.rows) - len(shown), table.noun)
+
+
+def _narrow_lines(
+    names: Sequence[str],
+    cells: Sequence[Sequence[list[Piece]]],
+    widths: Sequence[int],
+    indent: int,
+    has_head: bool,
+) -> Iterator[Line]:
+    """The rows of a table that is wider than the terminal; the first is its head where it has one."""
+    numbers = [at for at, name in enumerate(names) if name.startswith("#")]
+    title, *others = (at for at in range(len(names)) if at not in numbers)
+    first = [*numbers, title]
+    for row in cells:
+        is_head = has_head and row is cells[0]
+        named = (f"{names[at].lstrip('|').lower()} {_plain(row[at])}".strip() for at in others if row[at])
+        rest = "; ".join(named)
+        name = [(text, style or "bold") for text, style in row[title]]
+        if not numbers and not is_head:
+            yield line(" " * indent, *name, f"  {rest}", hang=indent + 2)
+        elif numbers:
+            figures = [*(row[at] for at in numbers), name]
+            columns_of_row = _columns([names[at] for at in first], figures, [widths[at] for at in first])
+            yield line(" " * indent, *columns_of_row, hang=indent + 2)
+            if rest and not is_head:
+                yield line(" " * (indent + 4), (rest, "dim"), hang=indent + 6)
 
 
 def _cell(content: ui.Content) -> list[Piece]:

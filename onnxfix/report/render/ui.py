@@ -36,8 +36,8 @@ NOT_REQUESTED = Chip("none", "not requested")
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of a line. ``kind`` is "name" (of a node, value or file), "command" (to copy), "strong", "small", or for
-    the difference of two counts "up", "down" or "even"."""
+    """A piece of a line. ``kind`` is "name" (of a node, value or file), "command" (to copy), "strong", "small",
+    "extra" (small, and not on a terminal), or for the difference of two counts "up", "down" or "even"."""
 
     text: str
     kind: str
@@ -296,3 +296,8 @@ def strong(text: str) -> Text:
 def small(text: str) -> Text:
     """What stands back."""
     return Text(text, "small")
+
+
+def extra(text: str) -> Text:
+    """What stands back on a page, and is left out on a terminal."""
+    return Text(text, "extra")

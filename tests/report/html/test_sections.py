@@ -212,7 +212,7 @@ def test_what_is_accepted_is_listed_with_its_reason() -> None:
     report = Report("a.onnx", "check", "trt11", suppressed=(known, allowed), vanished=(gone,))
     text = words(render_html([report]), "m0-accepted")
     assert "1 accepted, 1 known" in text
-    assert "accepted BBB002 ×1: an old model (until 2030-01-01) onnxfix.toml" in text
+    assert "accepted BBB002 name-of-BBB002 ×1: an old model (until 2030-01-01) onnxfix.toml" in text
     assert "1 known finding no longer there: CCC003 at c (update it with --write-baseline base.json)" in text
 
 

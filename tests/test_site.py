@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -114,16 +113,6 @@ def test_the_command_reference_has_every_command_and_option() -> None:
     assert "| `--fail-on SEVERITY` |" in sections["check"]
     assert "(`info`, `warning`, `error`, `never`)" in sections["check"]
     assert "onnxfix check model.onnx --trt\n" in sections["check"]
-
-
-def test_the_page_of_options_names_those_that_there_are() -> None:
-    """Every one, and no other."""
-    group: Any = typer.main.get_command(app)
-    params = [one for command in group.commands.values() if not command.hidden for one in command.params]
-    names = {name for one in params if not getattr(one, "hidden", False) for name in one.opts}
-    known = {name for name in names if name.startswith("--")} | {"--help"}
-    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) | {"--help"} == known
 
 
 def test_the_python_reference_has_everything_that_is_exported() -> None:

@@ -32,7 +32,7 @@ def commands_page() -> str:
 
 def _command(command: Command) -> Iterator[str]:
     name = command.name
-    usage = " ".join(["onnxfix", name, *map(_argument, command.arguments), "[OPTIONS]"])
+    usage = " ".join(["onnxfix", name, *map(argument_usage, command.arguments), "[OPTIONS]"])
     yield from (
         f"## onnxfix {name}",
         "",
@@ -44,31 +44,33 @@ def _command(command: Command) -> Iterator[str]:
     )
     if command.arguments:
         yield from ("", "| argument | meaning |", "|---|---|")
-        yield from (f"| {code(_argument(one))} | {cell(escaped(one.help))} |" for one in command.arguments)
+        yield from (
+            f"| {code(argument_usage(one))} | {cell(escaped(one.help))} |" for one in command.arguments
+        )
     groups: dict[str, list[Option]] = {}
     for option in command.options:
         if not option.hidden:
             groups.setdefault(option.group or _OTHERS, []).append(option)
     for group, options in groups.items():
         yield from ("", f"### {group} of `{name}`", "", "| option | meaning |", "|---|---|")
-        yield from (f"| {_names(option)} | {cell(_words(option))} |" for option in options)
+        yield from (f"| {option_names(option)} | {cell(describe_option(option))} |" for option in options)
     shown = (line for example, what in command.examples.items() for line in (f"# {what}", example))
     yield from ("", f"### Examples of `{name}`", "", "```sh", *shown, "```")
 
 
-def _argument(argument: Argument) -> str:
+def argument_usage(argument: Argument) -> str:
     """``MODEL...`` or ``[FIXED]``."""
     name = f"{argument.value}..." if argument.many else argument.value
     return name if argument.required else f"[{name}]"
 
 
-def _names(option: Option) -> str:
+def option_names(option: Option) -> str:
     """``-o FILE``, ``--output FILE`` as code."""
     names = filter(None, [option.short, option.flag])
     return ", ".join(code(f"{name} {option.value}".rstrip()) for name in names)
 
 
-def _words(option: Option) -> str:
+def describe_option(option: Option) -> str:
     """The help, the choices, and the default where it says something."""
     notes = [", ".join(map(code, option.choices))] if option.choices else []
     notes += [f"default: {code(str(option.default))}"] if option.default is not None else []

@@ -10,7 +10,7 @@ its message.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -137,11 +137,6 @@ def row_of(status: str, one: Finding | AppliedFix | Withdrawn) -> dict[str, Any]
 def required_option(safety: str) -> str:
     """The option that a fix of this safety requires, as the end of a sentence; "" for an exact fix."""
     return f", with {OPTIONS[safety]}" if OPTIONS.get(safety) else ""
-
-
-def worst_first(items: Sequence[Finding]) -> list[Finding]:
-    """The findings by severity, the worst first, otherwise in their order."""
-    return sorted(items, key=lambda item: SEVERITIES.index(item.severity))
 
 
 # --------------------------------------------------------------------------------------- results of the rule engine

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from onnxfix.names import RUNGS
 from onnxfix.report.render import ui
-from onnxfix.report.render.details import build_lines, network_lines
-from onnxfix.report.render.proof import latency_lines, left_out_words, random_words
+from onnxfix.report.render.details import build_lines, exception_lines, network_lines, outcome_of
+from onnxfix.report.render.proof import latency_lines, left_out_words
 from onnxfix.report.render.words import counted, number, seconds
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Change, RungFact
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from onnxfix.proof.compare.decades import ErrorHistogram
     from onnxfix.proof.verdict import FeedResult, RungResult
 
-STATUSES = {"passed": "good", "failed": "bad", "broke": "bad", "skipped": "none"}
-"""The chips of checks."""
 _FEEDS = 100
 """Inputs of one check that are listed."""
 _OUTPUTS = 40
@@ -74,19 +72,10 @@ def _check_row(check: RungResult | None, fact: RungFact | None, name: str) -> tu
         error = "0" if fact.agreement else ui.DASH
         if worst is not None and worst.max_abs:
             error = number(worst.max_abs)
-    word = "not run" if check.status == "skipped" else check.status
     left_out = [f"left out: {left_out_words(fact)}"] if fact.left_out else []
     notes = tuple(ui.Paragraph(note, "remark") for note in (*left_out, *check.notes))
-    status = ui.Chip(STATUSES.get(check.status, "none"), word)
-    return (
-        title,
-        status,
-        values,
-        fact.feeds or ui.DASH,
-        error,
-        seconds(check.seconds),
-        (check.reason, notes),
-    )
+    figures = values, fact.feeds or ui.DASH, error, seconds(check.seconds)
+    return (title, outcome_of(check), *figures, (check.reason, notes))
 
 
 def _feeds(check: RungResult) -> ui.Fold:
@@ -100,12 +89,7 @@ def _feeds(check: RungResult) -> ui.Fold:
     blocks: list[ui.Block] = [ui.Table(head, rows, f"Feeds of {check.name}")]
     if len(check.feeds) > len(shown):
         blocks.append(ui.Paragraph(f"and {counted(len(check.feeds) - len(shown), 'more feed')}", "remark"))
-    if check.random:
-        blocks.append(ui.Paragraph(random_words(check), "remark"))
-    if check.excluded:
-        names = ", ".join(check.excluded)
-        words = f"not compared, since the original is not deterministic: {names}"
-        blocks.append(ui.Paragraph(words, "remark"))
+    blocks += [ui.Paragraph(text, "remark") for text in exception_lines(check)]
     title = f"{check.name}: {counted(len(check.feeds), 'feed')}", ui.small(f"seed {check.seed}")
     return ui.Fold(title, blocks)
 

@@ -1,19 +1,55 @@
-"""What -v and --inputs-help add: TensorRT's builds and networks, inputs and sizes, and where a model stops."""
+"""What a check found, in the words of every format; TensorRT's builds and networks, inputs and sizes, and where a model
+stops.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from onnxfix.report.render import ui
 from onnxfix.report.render.words import counted
 from onnxfix.runtime import system
 
 if TYPE_CHECKING:
     from onnxfix.inputs.sizes.ranges import Range
+    from onnxfix.proof.verdict import RungResult
     from onnxfix.tensorrt.reading import Reading
     from onnxfix.tensorrt.records import Profile, Triple, TrtBuild
     from onnxfix.verbs.intake import Intake, Way
     from onnxfix.verbs.stopped import Stopped
+
+
+STATUSES = {"passed": "good", "failed": "bad", "broke": "bad", "skipped": "none"}
+"""The chips of checks."""
+PLEASE_REPORT = "a bug in onnxfix, please report it"
+"""Added to every check that broke, whatever the reason."""
+
+
+def outcome_of(check: RungResult) -> ui.Chip:
+    """What came of a check, in a word."""
+    word = "not run" if check.status == "skipped" else check.status
+    return ui.Chip(STATUSES.get(check.status, "none"), word)
+
+
+def reason_of(check: RungResult) -> str:
+    """Why it came to that."""
+    return f"{check.reason} ({PLEASE_REPORT})" if check.status == "broke" else check.reason
+
+
+def feed_lines(check: RungResult) -> Iterator[str]:
+    """What came of each of its inputs."""
+    for feed in check.feeds:
+        yield f"{feed.label}: {feed.status}{f': {feed.reason}' if feed.reason else ''}"
+
+
+def exception_lines(check: RungResult) -> Iterator[str]:
+    """What was not compared, and why."""
+    if check.random:
+        names = ", ".join(check.random)
+        yield f"random nodes gave both models the same numbers, and were not compared: {names}"
+    if check.excluded:
+        yield f"not compared, since the original is not deterministic: {', '.join(check.excluded)}"
 
 
 def build_lines(builds: Sequence[TrtBuild]) -> Iterator[str]:

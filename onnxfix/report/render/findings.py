@@ -90,13 +90,13 @@ def _drawn(items: Sequence[Item], pictures: Sequence[Picture]) -> list[Picture |
     return [by_place.get((item.code, item.place)) for item in items]
 
 
-def remedy_of(item: Item) -> str:
+def remedy_of(item: Item, pointer: str = "help: ") -> str:
     """What helps with a finding, with the option that it requires; of a fix its safety. "" where there is nothing to
-    say."""
+    say. ``pointer`` stands before the rule that helps."""
     if isinstance(item, AppliedFix):
         return "" if item.safety == "exact" else item.safety
     if item.pointer:
-        return f"help: {item.pointer}"
+        return f"{pointer}{item.pointer}"
     return f"fix: {item.fix} ({item.safety}{required_option(item.safety)})" if item.fix else ""
 
 
@@ -121,7 +121,7 @@ def group_lines(block: ui.Groups, verbose: bool) -> Iterator[Line]:
             yield labeled(NOUNS[first.severity], (first.code, "bold"), title, style=STYLES[first.severity])
             alike: dict[tuple[str, str], list[Item]] = {}
             for item in group.items:
-                alike.setdefault((f"{item.message}{_confirmed(item)}", remedy_of(item)), []).append(item)
+                alike.setdefault((f"{item.message}{confirmed_words(item)}", remedy_of(item)), []).append(item)
             for (message, remedy), same in alike.items():
                 yield from _entry(message, remedy, same, verbose)
 
@@ -153,7 +153,7 @@ def _fix_lines(groups: Sequence[ui.Group], verbose: bool) -> Iterator[Line]:
             continue
         # What was done, where that is the same for all fixes of a rule, and the place if there is only one.
         at = f", at {first.place.short}" if len(group.items) == 1 else ""
-        words = {f": {item.fix}{at}{_confirmed(item)}" for item in group.items}
+        words = {f": {item.fix}{at}{confirmed_words(item)}" for item in group.items}
         common = words.pop() if len(words) == 1 and not verbose else ""
         title = f" {first.name}{_times(group)}{_level(group)}"
         yield labeled(label, (first.code, "bold"), title, common, style="bold green")
@@ -174,7 +174,7 @@ def _each_fix(items: Sequence[Item]) -> Iterator[Line]:
     for name, item in zip(names, items, strict=True):
         level = "" if item.safety == "exact" else f" ({item.safety})"
         words = f": {item.confirmed}" if item.confirmed else ""
-        yield line("    ", (f"{name}:", "cyan"), f" {item.fix}{level}{_confirmed(item)}{words}", hang=6)
+        yield line("    ", (f"{name}:", "cyan"), f" {item.fix}{level}{confirmed_words(item)}{words}", hang=6)
 
 
 def note_lines(findings: Sequence[Finding]) -> Iterator[Line]:
@@ -191,7 +191,8 @@ def _names(places: Sequence[Place]) -> list[str]:
     return [name if often[name] == 1 else str(place) for name, place in zip(short, places, strict=True)]
 
 
-def _confirmed(item: Item) -> str:
+def confirmed_words(item: Item) -> str:
+    """`` (confirmed by TensorRT)``; "" for what nobody confirms."""
     if not item.confirmed and not item.on_engine:
         return ""
     return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'})"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onnxfix.place import NOWHERE, Place
-from onnxfix.report.findings import SEVERITIES, Finding, fingerprints, required_option
+from onnxfix.report.findings import SEVERITIES, Finding, fingerprints
+from onnxfix.report.render.findings import confirmed_words, remedy_of
 from onnxfix.report.render.proof import NOT_COMPARED
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Report
@@ -32,7 +33,7 @@ ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 class Issue:
     """One issue. ``code`` is the rule's, or the name of the check or step, or "problem" or "error"; ``name`` is the
     rule's. ``path`` is that of the model, as the user gave it ("" for the whole call). ``remedy`` says what helps, ""
-    where that is unknown; ``confirmed`` who confirms a finding ("by TensorRT", "on the engine"). The ``fingerprint``
+    where that is unknown; ``confirmed`` who confirms a finding, as an addition to its message. The ``fingerprint``
     does not depend on the path.
     """
 
@@ -50,8 +51,7 @@ class Issue:
     @property
     def what(self) -> str:
         """What it is, who confirms it, and what helps."""
-        confirmed = f" (confirmed {self.confirmed})" if self.confirmed else ""
-        return f"{self.message}{confirmed}{f' [{self.remedy}]' if self.remedy else ''}"
+        return f"{self.message}{self.confirmed}{f' [{self.remedy}]' if self.remedy else ''}"
 
     @property
     def text(self) -> str:
@@ -111,8 +111,6 @@ def repository_path(path: str) -> str:
 
 
 def _finding(report: Report, one: Finding) -> Issue:
-    confirmed = "by TensorRT" if one.confirmed and one.confirmed not in one.message else ""
-    fix = f"fix: {one.fix} ({one.safety}{required_option(one.safety)})" if one.fix else ""
     return Issue(
         "finding",
         report.path,
@@ -121,8 +119,9 @@ def _finding(report: Report, one: Finding) -> Issue:
         one.message,
         one.place,
         one.name,
-        remedy=one.pointer or fix,
-        confirmed="on the engine" if one.on_engine else confirmed,
+        remedy=remedy_of(one, pointer=""),
+        # A message of TensorRT's own needs no confirmation.
+        confirmed="" if one.confirmed in one.message and not one.on_engine else confirmed_words(one),
     )
 
 

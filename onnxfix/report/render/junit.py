@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from onnxfix.report.findings import SEVERITIES
+from onnxfix.report.render.details import feed_lines
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
 from onnxfix.report.report import Report
@@ -102,8 +103,8 @@ def _checks(report: Report, issues: dict[str, Issue]) -> Iterator[_Case]:
             yield _Case(check.name, seconds=check.seconds, output=check.reason)
             continue
         message = check.reason if issue is None or result == "error" else issue.message
-        feeds = (f"{one.label}: {one.status}{f': {one.reason}' if one.reason else ''}" for one in check.feeds)
-        yield _Case(check.name, result, message, tuple(feeds) if result != "skipped" else (), check.seconds)
+        feeds = () if result == "skipped" else tuple(feed_lines(check))
+        yield _Case(check.name, result, message, feeds, check.seconds)
     for issue in issues.values():
         yield _Case(issue.code, "failure", issue.message)
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from onnxfix.report.render.details import build_lines, network_lines, stop_of
+from onnxfix.report.render.details import (
+    build_lines,
+    exception_lines,
+    feed_lines,
+    network_lines,
+    outcome_of,
+    reason_of,
+    stop_of,
+)
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
+from onnxfix.report.render.terminal import STYLES
 from onnxfix.report.render.words import counted, percent
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, TrtFact
@@ -16,8 +25,6 @@ if TYPE_CHECKING:
     from onnxfix.proof.verdict import RungResult
     from onnxfix.tensorrt.timing import Latency
 
-PLEASE_REPORT = "a bug in onnxfix, please report it"
-"""Added to every check that broke, whatever the reason."""
 NOT_COMPARED = "NOT VERIFIED (values were not compared)"
 _PROOFS = {
     "verified": ("VERIFIED", "bold green"),
@@ -26,7 +33,6 @@ _PROOFS = {
     "not compared": (NOT_COMPARED, "bold yellow"),
 }
 _LABELS = {"verified": ("VERIFIED:", "bold green"), "unchanged": ("unchanged", "green")}
-_STYLE = {"passed": "green", "failed": "bold red", "broke": "bold red"}
 _AGREEMENTS = {"identical": "bit-identical", "within": "within tolerance"}
 _WHY_NOT = {"no-gpu": "no GPU", "not-installed": "not installed"}
 _SHORT = 40
@@ -95,7 +101,7 @@ def proof_lines(report: Report) -> Iterator[Line]:
     apart = [check for check in report.checks if _needs_own_line(check, report)]
     worst = [check for check in apart if check.status in ("failed", "broke")]
     for check in worst:
-        yield _check_line(check)
+        yield check_line(check)
         yield from _other_outputs(check)
     differing = {
         check.name for check in report.checks if any(feed.status == "different" for feed in check.feeds)
@@ -106,7 +112,7 @@ def proof_lines(report: Report) -> Iterator[Line]:
     yield from _value_lines(report, apart)
     if report.summary.tensorrt is not None:
         yield tensorrt_line(report.summary.tensorrt)
-    yield from (_check_line(check) for check in apart if check not in worst)
+    yield from (check_line(check) for check in apart if check not in worst)
     for check in report.checks:
         if check.latency is not None:
             yield from latency_lines(check.latency)
@@ -223,10 +229,10 @@ def _is_in_findings(check: RungResult, report: Report) -> bool:
     return refused and bool(report.builds) and not report.builds[-1].accepted
 
 
-def _check_line(check: RungResult) -> Line:
-    blame = f" ({PLEASE_REPORT})" if check.status == "broke" else ""
-    word = "not run" if check.status == "skipped" else check.status
-    return labeled(word, f"{check.name}: {check.reason}{blame}", style=_STYLE.get(check.status, "dim"))
+def check_line(check: RungResult) -> Line:
+    """What came of a check, and why."""
+    outcome = outcome_of(check)
+    return labeled(outcome.text, f"{check.name}: {reason_of(check)}", style=STYLES[outcome.kind])
 
 
 # ------------------------------------------------------------------------------------------------------------ in full
@@ -237,40 +243,31 @@ def check_lines(report: Report) -> Iterator[Line]:
     yield from _value_lines(report, [check for check in report.checks if check.status in ("failed", "broke")])
     shown_notes: set[str] = set()
     for check in report.checks:
-        blame = f" ({PLEASE_REPORT})" if check.status == "broke" else ""
-        reason = f"  {check.reason}{blame}" if check.reason or blame else ""
-        yield line(f"  {check.name:<12}", (check.status, _STYLE.get(check.status, "dim")), reason, hang=14)
+        style, reason = STYLES[outcome_of(check).kind], reason_of(check)
+        yield line(f"  {check.name:<12}", (check.status, style), f"  {reason}" if reason else "", hang=14)
         if check.latency is not None:
             yield from latency_lines(check.latency)
         notes = [note for note in check.notes if note not in shown_notes]
         shown_notes.update(notes)
         for text in (*_details(check), *notes, f"{check.seconds:.2f} s, seed {check.seed}"):
             indent = 4 + len(text) - len(text.lstrip(" "))
-            command = text.lstrip(" ").startswith(
-                ("trtexec ", "polygraphy ")
-            )  # not wrapped, so that it can be copied
-            yield line(f"    {text}", hang=None if command else indent + 2)
-
-
-def random_words(check: RungResult) -> str:
-    """What was done with the random nodes."""
-    return f"random nodes gave both models the same numbers, and were not compared: {', '.join(check.random)}"
+            # A command is not wrapped, so that it can be copied.
+            is_command = text.lstrip(" ").startswith(("trtexec ", "polygraphy "))
+            yield line(f"    {text}", hang=None if is_command else indent + 2)
 
 
 def _details(check: RungResult) -> Iterator[str]:
+    """What there is to say of a check besides its outcome. A reason that several inputs share is said once."""
     seen: set[str] = set()
-    for feed in check.feeds:
-        reason = "as above" if feed.reason in seen else feed.reason
+    for feed, text in zip(check.feeds, feed_lines(check), strict=True):
+        is_repeated = feed.reason and feed.reason in seen
+        yield f"{feed.label}: {feed.status}: as above" if is_repeated else text
         seen.add(feed.reason)
-        yield f"{feed.label}: {feed.status}{f': {reason}' if feed.reason else ''}"
-    for one in check.left_out:
-        yield f"{one.label}: left out, about {one.seconds:,.1f} s"
+    for spared in check.left_out:
+        yield f"{spared.label}: left out, about {spared.seconds:,.1f} s"
     yield from build_lines(check.builds)
     yield from network_lines(check.networks)
-    if check.random:
-        yield random_words(check)
-    if check.excluded:
-        yield f"not compared, the original is not deterministic: {', '.join(check.excluded)}"
+    yield from exception_lines(check)
 
 
 # ---------------------------------------------------------------------------------------------------- latency

@@ -11,7 +11,7 @@ from typing import Any
 from onnxfix.lowering.records import Kept, Lowering, Why
 from onnxfix.reduction.records import Reduction
 from onnxfix.report.render import ui
-from onnxfix.report.render.proof import PLEASE_REPORT
+from onnxfix.report.render.details import PLEASE_REPORT
 from onnxfix.report.render.words import counted
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.package import product

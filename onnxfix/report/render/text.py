@@ -22,13 +22,7 @@ from onnxfix.report.render.findings import (
     severity_words,
 )
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.proof import (
-    PLEASE_REPORT,
-    check_lines,
-    proof_lines,
-    status_words,
-    tensorrt_line,
-)
+from onnxfix.report.render.proof import check_line, check_lines, proof_lines, status_words, tensorrt_line
 from onnxfix.report.render.report import problems, step_section, withdrawn_section
 from onnxfix.report.render.terminal import block_lines, section_lines
 from onnxfix.report.render.words import counted, size
@@ -41,7 +35,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     yield _headline(report, quiet)
     if quiet:
         for check in report.verdict.broken if report.verdict is not None else ():
-            yield labeled("broke", f"{check.name}: {check.reason} ({PLEASE_REPORT})", style="bold red")
+            yield check_line(check)
         yield from _problems(report)
         return
     yield from _repaired_objection(report)

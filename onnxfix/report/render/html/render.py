@@ -23,7 +23,7 @@ from onnxfix._version import __version__
 from onnxfix.names import RUNGS
 from onnxfix.report.findings import AppliedFix, Finding
 from onnxfix.report.render import ui
-from onnxfix.report.render.checks import STATUSES
+from onnxfix.report.render.details import STATUSES
 from onnxfix.report.render.findings import KINDS, remedy_of, said_of
 from onnxfix.report.render.html.pictures import Point, lay_out, plot_depths, shorten
 from onnxfix.report.render.report import before_and_after, item_drawings, item_facts, report_page

@@ -74,16 +74,15 @@ def merged(
             for one in found
             if one.match.rule.per != "execution"
         ]
-    new, repeated = [], set[int]()
+    new = []
     for one in found:
         same = [number for number, (item, by) in enumerate(pairs) if _repeats(one, item, by)]
         if not same:
             new.append(one.finding)
-        elif one.finding.on_engine:
-            repeated.update(same)
-    marked = [
-        replace(item, on_engine=True) if number in repeated else item for number, item in enumerate(marked)
-    ]
+        for number in same:
+            marked[number] = replace(
+                marked[number], on_engine=marked[number].on_engine or one.finding.on_engine
+            )
     return tuple(sorted((*marked, *new), key=lambda item: item.code))
 
 

@@ -45,7 +45,7 @@ def examination_page(examined: Examination) -> ui.Page:
     for package in examined.packages:
         packages.append((package.name, package.version, package.note))
         packages += [("", "", ui.Chip("bad", package.fault))] if package.fault else []
-    sections += [_table("packages", "Packages", packages), *pack_sections(examined.packs)]
+    sections += [*_table("packages", "Packages", packages), *pack_sections(examined.packs)]
     checks: list[tuple[ui.Content, ...]] = []
     for check in examined.rungs:
         mark = ui.Chip("good", "yes") if check.available else ui.Chip("warn", "no")
@@ -56,7 +56,7 @@ def examination_page(examined: Examination) -> ui.Page:
         for problem in examined.problems
     ]
     title = "Problems" if problems else "No problems"
-    sections += [_table("checks", "Checks", checks), ui.Section("problems", title, problems, titled=True)]
+    sections += [*_table("checks", "Checks", checks), ui.Section("problems", title, problems, titled=True)]
     chip = ui.Chip("bad", "problems") if problems else ui.Chip("good", "no problems")
     return ui.Page("onnxfix doctor", "", chip, examined.exit_code, sections=sections)
 
@@ -79,9 +79,8 @@ def _rows(ident: str, title: str, pairs: Iterable[tuple[str, ui.Content]]) -> ui
     return ui.Section(ident, title, [ui.Facts([*pairs])], brief=True, folded=False, titled=True)
 
 
-def _table(ident: str, title: str, rows: Sequence[Sequence[ui.Content]]) -> ui.Section:
-    table = ui.Table(("", "", ""), rows, title)
-    return ui.Section(ident, title, [table], brief=True, folded=False, titled=True)
+def _table(ident: str, title: str, rows: Sequence[Sequence[ui.Content]]) -> tuple[ui.Section, ...]:
+    return ui.tabled(ident, title, ui.Table(("", "", ""), rows, title), titled=True)
 
 
 def _mend(command: str) -> ui.Content:

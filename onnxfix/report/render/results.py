@@ -75,19 +75,9 @@ def precision_page(plan: Lowering) -> ui.Page:
         (ui.name(one.name), f"{one.error:.3g}", f"{one.mean:.3g}", f"{one.scale:.3g}") for one in plan.outputs
     ]
     checks = [(ui.name(name), status, reason) for name, status, reason in plan.checks]
-    tables = (
-        (
-            "outputs",
-            "Outputs",
-            ui.Table(("Output", "#Error", "#RMS", "#Scale"), outputs, "Errors of outputs"),
-        ),
-        ("checks", "Checks", ui.Table(("Check", "Result", "Why"), checks, "Checks of the result")),
-    )
-    sections = [
-        ui.Section(ident, title, (table,), brief=True, folded=False)
-        for ident, title, table in tables
-        if table.rows
-    ]
+    errors = ui.Table(("Output", "#Error", "#RMS", "#Scale"), outputs, "Errors of outputs")
+    results = ui.Table(("Check", "Result", "Why"), checks, "Checks of the result")
+    sections = [*ui.tabled("outputs", "Outputs", errors), *ui.tabled("checks", "Checks", results)]
     if plan.kept:
         title = f"{len(plan.kept)} nodes stay in float32"
         sections.append(ui.Section("kept", title, _kept_blocks(plan), brief=True, titled=True))

@@ -164,13 +164,14 @@ def _descriptor(code: str, results: Sequence[Issue]) -> dict[str, Any]:
         "shortDescription": {"text": text},
         "fullDescription": {"text": text},
         "help": {"text": f"{text} 'onnxfix doctor' shows which checks this machine can run."},
-        "defaultConfiguration": {"level": _LEVELS[severity]},
-        "properties": {
-            "tags": ["verification"],
-            "problem.severity": _PROBLEMS[severity],
-            "precision": "very-high",
-        },
+        **_grave(severity, "very-high", ["verification"]),
     }
+
+
+def _grave(severity: str, precision: str, tags: Sequence[str]) -> dict[str, Any]:
+    """How grave the findings of a rule are, and how certain, in the words of SARIF and of GitHub."""
+    properties = {"tags": tags, "problem.severity": _PROBLEMS[severity], "precision": precision}
+    return {"defaultConfiguration": {"level": _LEVELS[severity]}, "properties": properties}
 
 
 _CHECKS = {
@@ -186,8 +187,8 @@ _CHECKS = {
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    severity = rule.severity.name.lower()
     page = f"# {rule.code} {rule.name}\n\n{rule.doc}\n\n`onnxfix explain {rule.code}` shows examples, too."
+    safety = [rule.safety.name.lower()] if rule.safety is not None else []
     found = {
         "id": rule.code,
         "name": rule.name,
@@ -195,15 +196,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "fullDescription": {"text": _shortened(_reason(rule.doc) or rule.summary)},
         "help": {"text": rule.doc, "markdown": page},
         "helpUri": _help(rule),
-        "defaultConfiguration": {"level": _LEVELS[severity]},
-        "properties": {
-            "tags": [
-                rule.code.rstrip("0123456789"),
-                *([rule.safety.name.lower()] if rule.safety is not None else []),
-            ],
-            "problem.severity": _PROBLEMS[severity],
-            "precision": "high",
-        },
+        **_grave(rule.severity.name.lower(), "high", [rule.code.rstrip("0123456789"), *safety]),
     }
     return {key: value for key, value in found.items() if value}
 

@@ -242,38 +242,27 @@ def render_summary(
 def _total_counts(
     reports: Sequence[Report], errors: Sequence[tuple[str, str]], crashed: int
 ) -> Iterator[str]:
-    yield counted(len(reports) + len(errors), "model")
-    if any(report.command == "apply" for report in reports):
-        yield f"{sum(len(report.applied) for report in reports):,} fixed"
-    severities: Counter[str] = Counter()
-    for report in reports:
-        severities.update(item.severity for item in report.findings)
-    left = " left" if any(report.command == "apply" for report in reports) else ""
-    yield f"{severity_words(severities) or 'no findings'}{left}"
+    proofs = Counter(report.summary.proof for report in reports)
+    severities = Counter(item.severity for report in reports for item in report.findings)
+    applied = any(report.command == "apply" for report in reports)
     accepted = accepted_words([one for report in reports for one in report.suppressed])
+    yield counted(len(reports) + len(errors), "model")
+    if applied:
+        yield f"{sum(len(report.applied) for report in reports):,} fixed"
+    yield f"{severity_words(severities) or 'no findings'}{' left' if applied else ''}"
     if accepted:
         yield accepted
-    won = sum(report.won for report in reports)
-    if won:
-        yield f"{won} that TensorRT refused and now accepts"
-    righted = sum(report.righted for report in reports)
-    if righted:
-        yield f"{righted} that TensorRT read differently and now imports correctly"
-    proofs = Counter(report.summary.proof for report in reports)
-    if proofs["failed"] + proofs["unproven"]:
-        yield f"{proofs['failed'] + proofs['unproven']} not verified"
-    if proofs["not compared"] + proofs["partly"]:
-        yield f"{proofs['not compared'] + proofs['partly']} without a comparison of values"
-    broke = sum(report.verdict is not None and bool(report.verdict.broken) for report in reports)
-    if broke:
-        yield f"{broke} with a broken check"
-    if len(errors) > crashed:
-        yield f"{len(errors) - crashed} unreadable"
-    if crashed:
-        yield f"{crashed} crashed or out of memory"
-    again = sum(report.reused for report in reports)
-    if again:
-        yield f"{again} unchanged and skipped"
+    numbers = {
+        "that TensorRT refused and now accepts": sum(report.won for report in reports),
+        "that TensorRT read differently and now imports correctly": sum(report.righted for report in reports),
+        "not verified": proofs["failed"] + proofs["unproven"],
+        "without a comparison of values": proofs["not compared"] + proofs["partly"],
+        "with a broken check": sum(bool(report.verdict and report.verdict.broken) for report in reports),
+        "unreadable": len(errors) - crashed,
+        "crashed or out of memory": crashed,
+        "unchanged and skipped": sum(report.reused for report in reports),
+    }
+    yield from (f"{number} {words}" for words, number in numbers.items() if number > 0)
 
 
 def _named(reports: Sequence[Report], errors: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:

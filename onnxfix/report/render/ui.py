@@ -278,6 +278,11 @@ def listed(ident: str, title: str, entries: Sequence[Content], label: str = "") 
     return (Section(ident, title, blocks, brief=True, folded=False),) if entries else ()
 
 
+def tabled(ident: str, title: str, table: Table, titled: bool = False) -> tuple[Section, ...]:
+    """A section that is a table; none without rows."""
+    return (Section(ident, title, (table,), brief=True, folded=False, titled=titled),) if table.rows else ()
+
+
 def name(text: str) -> Text | None:
     """The name of a node, a value or a file; None for "", which has none."""
     return Text(text, "name") if text else None

@@ -27,7 +27,7 @@ Item = TypeVar("Item", Finding, AppliedFix)
 _STILL_WRONG = ("alike", "wrong")  # outcomes of an execution in which the engine of the result is wrong
 
 
-class _TrtFinding(NamedTuple):
+class TrtFinding(NamedTuple):
     """A finding of TensorRT's, with the match that it was made of."""
 
     match: Found
@@ -39,7 +39,7 @@ class _TrtFinding(NamedTuple):
         return self.match.rule.per == "network" and self.finding.severity == Severity.ERROR.name.lower()
 
 
-def merged(
+def merge_findings(
     own: Sequence[Finding],
     build: TrtBuild | None,
     rules: Sequence[Rule],
@@ -64,18 +64,19 @@ def merged(
     """
     if build is None and reading is None and executed is None:
         return tuple(own)
-    pairs = _confirmed(own, build, known, reading)
+    pairs = _pair(own, engine.check_build(build, known, [], reading=reading))
     marked = [item for item, _ in pairs]
-    found = _trt_findings(build, rules, marked, known, problems, reading, executed)
-    if executed is not None and executed.outcome in _STILL_WRONG and any(one.misread for one in found):
+    matches = engine.check_build(build, rules, problems, reading=reading, executed=executed)
+    of_trt = list_trt_findings(matches, marked, (*rules, *known))
+    if executed is not None and executed.outcome in _STILL_WRONG and any(one.misread for one in of_trt):
         # One cause, one finding: the engine computes what TensorRT imported.
-        found = [
+        of_trt = [
             one._replace(finding=replace(one.finding, on_engine=one.misread))
-            for one in found
+            for one in of_trt
             if one.match.rule.per != "execution"
         ]
     new = []
-    for one in found:
+    for one in of_trt:
         same = [number for number, (item, by) in enumerate(pairs) if _repeats(one, item, by)]
         if not same:
             new.append(one.finding)
@@ -86,35 +87,18 @@ def merged(
     return tuple(sorted((*marked, *new), key=lambda item: item.code))
 
 
-def findings(
-    build: TrtBuild | None,
-    rules: Sequence[Rule],
-    own: Sequence[Finding] = (),
-    known: Sequence[Rule] = (),
-    problems: list[Problem] | None = None,
-    reading: Reading | None = None,
-) -> list[Finding]:
-    """TensorRT's findings, by those of ``rules`` that list them, with pointers to ``own`` and ``known``."""
-    return [one.finding for one in _trt_findings(build, rules, own, known, problems, reading)]
-
-
-def _trt_findings(
-    build: TrtBuild | None,
-    rules: Sequence[Rule],
-    own: Sequence[Finding],
-    known: Sequence[Rule],
-    problems: list[Problem] | None,
-    reading: Reading | None,
-    executed: Executed | None = None,
-) -> list[_TrtFinding]:
-    codes = {rule.code for rule in (*rules, *known)}
+def list_trt_findings(
+    matches: Sequence[Found], own: Sequence[Finding], known: Sequence[Rule]
+) -> list[TrtFinding]:
+    """TensorRT's matches as findings, with pointers to ``own`` and to the rules that are ``known``."""
+    codes = {rule.code for rule in known}
     return [
-        _TrtFinding(match, replace(finding_of(match), pointer=_pointer(match, own, codes)))
-        for match in engine.check_build(build, rules, problems, reading=reading, executed=executed)
+        TrtFinding(match, replace(finding_of(match), pointer=_pointer(match, own, codes)))
+        for match in matches
     ]
 
 
-def _repeats(of_trt: _TrtFinding, item: Finding, by: Found | None) -> bool:
+def _repeats(of_trt: TrtFinding, item: Finding, by: Found | None) -> bool:
     """Whether a finding of TensorRT's adds nothing to the rule's finding ``item``, which ``by`` confirms.
 
     Both are about the same node, for the same reason.
@@ -131,28 +115,15 @@ def _repeats(of_trt: _TrtFinding, item: Finding, by: Found | None) -> bool:
     return item.code in (match.about or ()) and by.match.said == match.said
 
 
-def confirmed(
-    items: Sequence[Item], build: TrtBuild | None, rules: Sequence[Rule], reading: Reading | None = None
-) -> tuple[Item, ...]:
-    """The findings or fixes, each with TensorRT's message where that confirms it.
-
-    ``build`` and ``reading`` are of the model that the findings are about; for fixes, of the model before them.
-    """
-    return tuple(item for item, _ in _confirmed(items, build, rules, reading))
+def confirm(items: Sequence[Item], matches: Sequence[Found]) -> tuple[Item, ...]:
+    """The findings or fixes, each with TensorRT's message where one of its matches confirms it."""
+    return tuple(item for item, _ in _pair(items, matches))
 
 
-def _confirmed(
-    items: Sequence[Item], build: TrtBuild | None, rules: Sequence[Rule], reading: Reading | None
-) -> list[tuple[Item, Found | None]]:
+def _pair(items: Sequence[Item], matches: Sequence[Found]) -> list[tuple[Item, Found | None]]:
     """The same, with the match that confirms each."""
-    problems: list[Problem] = []  # a rule that fails is reported where its findings are listed
-    matches = engine.check_build(build, rules, problems, reading=reading)
-    pairs = [(item, _confirming(item, matches)) for item in items]
+    pairs = [(item, next((one for one in matches if _confirms(one, item)), None)) for item in items]
     return [(replace(item, confirmed=by.match.message if by is not None else ""), by) for item, by in pairs]
-
-
-def _confirming(item: Finding | AppliedFix, matches: Sequence[Found]) -> Found | None:
-    return next((match for match in matches if _confirms(match, item)), None)
 
 
 def _confirms(found: Found, item: Finding | AppliedFix) -> bool:
@@ -193,7 +164,7 @@ def _pointer(found: Found, own: Sequence[Finding], codes: set[str]) -> str:
     return f"see {named[0]}" if named else ""
 
 
-def with_judgments(report: Report, rules: Sequence[Rule], known: Sequence[Rule]) -> Report:
+def add_judgments(report: Report, rules: Sequence[Rule], known: Sequence[Rule]) -> Report:
     """The report of an ``apply`` with the results of onnx.checker and TensorRT on the original and on the fixed model,
     where they ran."""
     problems = list(report.problems)
@@ -206,28 +177,26 @@ def with_judgments(report: Report, rules: Sequence[Rule], known: Sequence[Rule])
         return report
     builds: tuple[TrtBuild | None, ...] = report.builds or (None,)
     networks: tuple[Reading | None, ...] = report.networks or (None,)
-    applied = confirmed(report.applied, builds[0], known, networks[0])
+    before = engine.check_build(builds[0], known, [], reading=networks[0])  # faults are listed below
+    applied = confirm(report.applied, before)
+    if executed is not None and executed.outcome == "repaired":
+        applied = _mark_repairs(applied, [one for one in before if one.rule.per == "network"])
     return replace(
         report,
         headline=headline(report.builds, report.networks),
-        findings=merged(report.findings, builds[-1], rules, known, problems, networks[-1], executed),
-        applied=_repaired(applied, executed, networks[0], known),
+        findings=merge_findings(report.findings, builds[-1], rules, known, problems, networks[-1], executed),
+        applied=applied,
         problems=tuple(dict.fromkeys(problems)),
     )
 
 
-def _repaired(
-    applied: tuple[AppliedFix, ...], executed: Executed | None, reading: Reading | None, known: Sequence[Rule]
-) -> tuple[AppliedFix, ...]:
-    """The fixes; marked are those that repaired the engine, if the original's was wrong and the result's is right.
+def _mark_repairs(applied: Sequence[AppliedFix], misread: Sequence[Found]) -> tuple[AppliedFix, ...]:
+    """The fixes; marked are those that repaired the engine: the original's was wrong, and the result's is right.
 
-    Those are the fixes at places that TensorRT imports differently. If it imports none differently, they are the fixes
-    of the only rule that claims more than a cost; with several such rules, the cause is unknown.
+    Those are the fixes at places that TensorRT imports differently (``misread``). If it imports none differently, they
+    are the fixes of the only rule that claims more than a cost; with several such rules, the cause is unknown.
     """
-    if executed is None or executed.outcome != "repaired":
-        return applied
-    misread = engine.check_build(None, known, [], reading=reading)
-    causes = {item for item in applied if _confirming(item, misread) is not None}
+    causes = {item for item in applied if any(_confirms(one, item) for one in misread)}
     if not causes:
         claims = {item for item in applied if Severity[item.severity.upper()] >= Severity.WARNING}
         causes = claims if len({item.code for item in claims}) == 1 else set()

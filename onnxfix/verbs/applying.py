@@ -88,7 +88,7 @@ def summarize(job: Job, proven: Proven) -> Report:
         notes=notes,
         pending=pending,
     )
-    report = confirm.with_judgments(report, plan.rules, plan.known)
+    report = confirm.add_judgments(report, plan.rules, plan.known)
     report = add_other_target(report, loaded, plan)
     if plan.options.pictures:
         from onnxfix.verbs.picturing import with_pictures  # lazy: start-up, seldom used

@@ -74,7 +74,7 @@ def _check(source: Source, plan: Plan) -> Report:
         target=plan.target.name,
         installed=plan.installed,
         headline=headline([build], networks, always=True) if build is not None else "",
-        findings=confirm.merged(own, build, plan.rules, plan.known, problems, reading),
+        findings=confirm.merge_findings(own, build, plan.rules, plan.known, problems, reading),
         build=build,
         network=reading,
         intake=accepted,

@@ -24,6 +24,7 @@ from onnxfix.report.render.details import build_lines, flags
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import AppliedFix, Finding, Report, plain
 from onnxfix.rewrite import engine
+from onnxfix.rewrite.engine import check_build
 from onnxfix.rewrite.registry import Registry, registry
 from onnxfix.rule import Match, Rule, rule
 from onnxfix.runtime.causes import Problem
@@ -37,6 +38,7 @@ from support.models import model
 from support.places import at
 from support.real_tensorrt import FACT, REAL
 from support.refused_models import CASES, FOLDER
+from support.reports import trt_findings
 
 RULES = registry().rules
 TRT = [one for one in RULES if one.per == "build"]
@@ -48,7 +50,7 @@ def lines(report: Report, **options: bool) -> list[str]:
 
 def of_trt(report: Report) -> list[Finding]:
     """TensorRT's refusals, also those that are listed as the confirmation of a rule's finding."""
-    found = confirm.findings(report.builds[-1] if report.builds else None, RULES, report.findings, RULES)
+    found = trt_findings(report.builds[-1] if report.builds else None, RULES, report.findings, RULES)
     return [item for item in found if item.code in ("TRT001", "TRT002")]
 
 
@@ -216,7 +218,7 @@ def test_a_warning_has_place_severity_and_rule(text: str) -> None:
     place, severity, code = WARNED[text]
     report = onnxfix.check(model(text), trt=True)
     assert report.build is not None
-    found = [item for item in confirm.findings(report.build, RULES, report.findings) if item.code == "TRT003"]
+    found = [item for item in trt_findings(report.build, RULES, report.findings) if item.code == "TRT003"]
     assert {(item.place.text, item.severity) for item in found} == {(place, severity)}, found
     assert not any(
         re.match(r"(\w+: )?\w+\.[ch]pp:\d", item.message) for item in found
@@ -236,7 +238,7 @@ def test_sizes_that_the_user_chose_are_warned_about_and_derived_ones_not() -> No
     given = TrtOptions(min_shapes=("x:1x4,w:1x4",), opt_shapes=("x:2x4,w:2x4",), max_shapes=("x:4x4,w:8x4",))
     report = onnxfix.check(proto, trt=given)
     assert report.build is not None
-    (found,) = confirm.findings(report.build, TRT)
+    (found,) = trt_findings(report.build, TRT)
     assert (found.place.text, found.severity) == ("y", "warning")
     assert "kMAX values are not self-consistent" in found.message
     assert [(item.code, item.confirmed) for item in report.findings] == [("BRC004", found.message)]
@@ -249,7 +251,7 @@ def test_a_profile_that_tensorrt_does_not_take_is_its_builders_refusal(tmp_path:
     bad = Profile({"x": ((1, 4), (3, 4), (2, 4))})
     with Worker() as worker:
         build = attempt(worker, tmp_path / "m.onnx", package="tensorrt-rtx", profiles=[bad])
-    found = confirm.findings(build, TRT)
+    found = trt_findings(build, TRT)
     assert {item.code for item in found} == {"TRT002"}
     assert any("MIN<=OPT<=MAX" in item.message for item in found)
     assert not any("cudaError" in item.message for item in found)  # said in a line of its own there
@@ -334,7 +336,7 @@ def finding(code: str, place: str = "y", severity: str = "error", fix: str = "",
 
 
 def marked(item: Finding, *errors: Issue) -> bool:
-    (result,) = confirm.confirmed([item], refused(*errors), RULES)
+    (result,) = confirm.confirm([item], check_build(refused(*errors), RULES))
     assert replace(result, confirmed="") == item
     return bool(result.confirmed)
 
@@ -370,7 +372,7 @@ def test_the_node_around_counts_for_rules_that_are_known_to_look_for_it() -> Non
 
 def test_a_refusal_in_a_function_says_where_it_is_called() -> None:
     inner = issue(INT32, place="fn my::F / y (inner)", around="y (call)", stack=("my::F",))
-    (found,) = confirm.findings(refused(inner), TRT)
+    (found,) = trt_findings(refused(inner), TRT)
     assert (found.place.text, found.message) == (
         "fn my::F / y (inner)",
         f"Relu: {INT32} (called from y (call))",
@@ -378,13 +380,13 @@ def test_a_refusal_in_a_function_says_where_it_is_called() -> None:
 
 
 def test_what_is_said_twice_is_one_finding() -> None:
-    (found,) = confirm.findings(refused(issue("dilations", count=3)), TRT)
+    (found,) = trt_findings(refused(issue("dilations", count=3)), TRT)
     assert found.message == "Relu: dilations (3 times)"
 
 
 def test_a_message_without_a_place_is_about_its_layer_or_the_graph() -> None:
     build = refused(issue("first", place="", stage="build", layer="node_of_a"), issue("second", place=""))
-    assert [(item.code, item.place.text) for item in confirm.findings(build, TRT)] == [
+    assert [(item.code, item.place.text) for item in trt_findings(build, TRT)] == [
         ("TRT001", "the graph"),
         ("TRT002", "layer node_of_a"),
     ]
@@ -396,7 +398,7 @@ def test_a_message_without_a_place_is_about_its_layer_or_the_graph() -> None:
 )
 def test_every_end_of_a_build_is_a_finding_of_its_stage(status: str, stage: str, code: str) -> None:
     build = refused(issue("the child was stopped", place="", stage=stage), status=status)
-    (found,) = confirm.findings(build, TRT)
+    (found,) = trt_findings(build, TRT)
     assert (found.code, found.severity) == (code, "error")
     end = {"crash": "crash: ", "timeout": "timeout: ", "refused": ""}[status]
     assert found.message == f"{end}the child was stopped"
@@ -405,25 +407,25 @@ def test_every_end_of_a_build_is_a_finding_of_its_stage(status: str, stage: str,
 
 def test_how_a_build_ended_is_not_said_twice() -> None:
     build = refused(issue("a crash of the builder", place=""), status="crash")
-    assert [item.message for item in confirm.findings(build, TRT)] == ["a crash of the builder"]
+    assert [item.message for item in trt_findings(build, TRT)] == ["a crash of the builder"]
 
 
 def test_a_lack_of_memory_is_no_fault_of_the_model() -> None:
     words = "the builder ran out of memory (memory is limited to 128 MiB: --memory-limit sets it)"
     build = refused(issue(words, place="", stage="build"), status="memory")
-    assert confirm.findings(build, TRT) == []
+    assert trt_findings(build, TRT) == []
     told = f"TensorRT could not run: {words}"
     assert list(build_problems(build)) == [Problem(told, "memory", "tensorrt")]
 
 
 def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
-    assert confirm.findings(build, TRT) == []
+    assert trt_findings(build, TRT) == []
     assert headline([build], always=True) == ""
     told = "TensorRT could not run: ImportError: libnothing.so"
     assert list(build_problems(build)) == [Problem(told, "not-loadable", "tensorrt")]
     during = refused(issue("RuntimeError: nothing", place="", stage="build"), status="error")
-    assert [item.code for item in confirm.findings(during, TRT)] == ["TRT002"]
+    assert [item.code for item in trt_findings(during, TRT)] == ["TRT002"]
     assert list(build_problems(during)) == []
 
 
@@ -495,7 +497,7 @@ OF_A_PROFILE = [
 def warned(text: str, place: str = "y", *, derived: bool = True) -> list[Finding]:
     profile = Profile({"x": ((1,), (3,), (8,))}, derived=derived)
     build = replace(ACCEPTED, warnings=(issue(text, place, severity="warning"),), profiles=(profile,))
-    return confirm.findings(build, TRT)
+    return trt_findings(build, TRT)
 
 
 @pytest.mark.parametrize(("text", "severity"), SAID, ids=lambda value: value[:40])
@@ -559,17 +561,17 @@ def test_a_warning_that_a_rule_gives_as_well_is_listed_once(
     own: Finding, warnings: list[tuple[str, str]], listed: list[str]
 ) -> None:
     said = tuple(issue(text, place, severity="warning") for text, place in warnings)
-    result = confirm.merged([own], replace(ACCEPTED, warnings=said), RULES, RULES, [])
+    result = confirm.merge_findings([own], replace(ACCEPTED, warnings=said), RULES, RULES, [])
     assert [item.code for item in result] == listed
     if listed == ["INT005"]:
         assert result == (replace(own, confirmed=f"Relu: {WARNING}"),)
-    without = confirm.merged([], replace(ACCEPTED, warnings=said), RULES, RULES, [])
+    without = confirm.merge_findings([], replace(ACCEPTED, warnings=said), RULES, RULES, [])
     assert [item.code for item in without] == ["TRT003"] * len(said), "nobody else says it"
 
 
 def test_a_warning_inside_the_node_of_a_finding_is_listed() -> None:
     inner = issue(WARNING, "y.then_branch / p", around="y", severity="warning")
-    result = confirm.merged(
+    result = confirm.merge_findings(
         [finding("INT005", severity="info")], replace(ACCEPTED, warnings=(inner,)), RULES, RULES, []
     )
     assert [(item.code, bool(item.confirmed)) for item in result] == [("INT005", True), ("TRT003", False)]
@@ -577,14 +579,14 @@ def test_a_warning_inside_the_node_of_a_finding_is_listed() -> None:
 
 def test_what_tensorrt_refuses_and_a_rule_knows_is_one_finding() -> None:
     """At one node, for one reason. Elsewhere, for another reason, or where the rule warns only, there are two."""
-    result = confirm.merged([finding("INT006")], refused(issue(INT32)), RULES, RULES, [])
+    result = confirm.merge_findings([finding("INT006")], refused(issue(INT32)), RULES, RULES, [])
     assert [(item.code, item.confirmed) for item in result] == [("INT006", f"Relu: {INT32}")]
     for other in (
         finding("INT006", place="z"),
         finding("GRA005"),
         replace(finding("INT006"), severity="warning"),
     ):
-        result = confirm.merged([other], refused(issue(INT32)), RULES, RULES, [])
+        result = confirm.merge_findings([other], refused(issue(INT32)), RULES, RULES, [])
         assert [item.code for item in result] == [other.code, "TRT001"]
 
 
@@ -592,7 +594,7 @@ def test_what_tensorrt_refuses_and_a_rule_knows_is_one_finding() -> None:
 
 
 def pointer(own: Sequence[Finding], text: str = INT32, known: Sequence[Rule] = RULES) -> str:
-    (found,) = confirm.findings(refused(issue(text)), TRT, own, known)
+    (found,) = trt_findings(refused(issue(text)), TRT, own, known)
     return found.pointer
 
 
@@ -662,15 +664,13 @@ def test_findings_are_of_the_result_and_fixes_of_the_original() -> None:
     fix = AppliedFix("INT006", "int006", "error", at("y"), "found", "write Max", "exact", 1)
     after = refused(issue(INT32, place="z"))
     report = applied(refused(issue(INT32)), after, applied=(fix,), findings=(finding("INT006", place="z"),))
-    result = confirm.with_judgments(report, RULES, RULES)
+    result = confirm.add_judgments(report, RULES, RULES)
     assert result.applied[0].confirmed == f"Relu: {INT32}"
     assert [(item.code, item.place.text, bool(item.confirmed)) for item in result.findings] == [
         ("INT006", "z", True),
     ]
     assert result.exit_code == 1
-    assert confirm.with_judgments(replace(report, verdict=None), RULES, RULES) == replace(
-        report, verdict=None
-    )
+    assert confirm.add_judgments(replace(report, verdict=None), RULES, RULES) == replace(report, verdict=None)
 
 
 def test_a_refusal_that_no_fix_is_to_blame_for_is_not_why_nothing_was_written() -> None:
@@ -683,7 +683,7 @@ def test_a_refusal_that_no_fix_is_to_blame_for_is_not_why_nothing_was_written() 
 
 
 def test_text_of_a_model_that_was_won() -> None:
-    report = confirm.with_judgments(applied(refused(issue(INT32)), ACCEPTED), RULES, RULES)
+    report = confirm.add_judgments(applied(refused(issue(INT32)), ACCEPTED), RULES, RULES)
     assert report.won
     head, second = lines(report)[:2]
     assert head.startswith("m.onnx  TensorRT-RTX 1.7.1 refused it and accepts the result; 0 fixed, 0 left")
@@ -721,7 +721,7 @@ def test_verbose_text_has_the_builds() -> None:
 
 def test_json_has_builds_headline_and_confirmation() -> None:
     profile = Profile({"x": ((1, 3), (4, 3), (8, 3))}, derived=True)
-    report = confirm.with_judgments(
+    report = confirm.add_judgments(
         applied(refused(issue(INT32)), replace(ACCEPTED, profiles=(profile,))), RULES, RULES
     )
     data = json.loads(json.dumps(report.to_json(), allow_nan=False))
@@ -771,7 +771,7 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
     problems: list[Problem] = []
     own = (finding("INT006"),)
-    assert confirm.merged(own, ACCEPTED, [broken], [broken], problems) == own
+    assert confirm.merge_findings(own, ACCEPTED, [broken], [broken], problems) == own
     raised = "ValueError: no such thing"
     assert problems == [Problem(f"rule XYZ001 failed: {raised}", rule="XYZ001", raised=raised)]
 
@@ -811,7 +811,7 @@ def test_other_rules_may_speak_of_builds(monkeypatch: pytest.MonkeyPatch) -> Non
             yield Match(f"{build.engine_bytes} bytes")
 
     monkeypatch.setattr("onnxfix.verbs.job.registry", lambda: Registry((large_engine,), ()))
-    (found,) = confirm.findings(replace(ACCEPTED, engine_bytes=5), [large_engine])
+    (found,) = trt_findings(replace(ACCEPTED, engine_bytes=5), [large_engine])
     assert (found.code, found.name, found.place.text) == ("XYZ002", "large-engine", "the graph")
 
 

@@ -28,6 +28,7 @@ from onnxfix.tensorrt.records import TrtBuild
 from support import networks
 from support.places import at
 from support.real_tensorrt import REAL
+from support.reports import trt_findings
 
 RULES = registry().rules
 RUNGS = ("contract", "trt-network")
@@ -148,7 +149,7 @@ def saved(case: Case, folder: Path) -> Path:
 
 def of_tensorrt(report: Report) -> list[Finding]:
     """What it reads differently, also what is listed as the confirmation of a rule's finding."""
-    found = confirm.findings(
+    found = trt_findings(
         None, RULES, report.findings, RULES, reading=report.networks[-1] if report.networks else None
     )
     return [item for item in found if item.code == "TRT004"]
@@ -375,9 +376,9 @@ def test_severity_place_and_words() -> None:
 )
 def test_pointers_and_what_is_borne_out(own: Finding, pointer: str, borne: bool) -> None:
     reading = replace(READING, misreads=(GRAVE,))
-    listed = confirm.findings(None, RULES, [own], RULES, reading=reading)
+    listed = trt_findings(None, RULES, [own], RULES, reading=reading)
     assert [item.pointer for item in listed] == [pointer]
-    found = confirm.merged([own], None, RULES, RULES, [], reading)
+    found = confirm.merge_findings([own], None, RULES, RULES, [], reading)
     assert [bool(item.confirmed) for item in found if item.code == "XYZ001"] == [borne]
 
 

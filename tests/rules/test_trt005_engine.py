@@ -48,7 +48,7 @@ def report(executed: Executed | None, *networks: Reading, **more: Any) -> Report
     if networks:
         rungs.insert(0, RungResult("trt-network", "passed", "", networks=networks))
     made = Report("m.onnx", "apply", "trt11", verdict=Verdict(tuple(rungs)), **more)
-    return confirm.with_judgments(made, RULES, RULES)
+    return confirm.add_judgments(made, RULES, RULES)
 
 
 def test_an_engine_that_stays_wrong_is_an_error() -> None:
@@ -69,7 +69,7 @@ def test_it_is_not_listed_where_it_was_not_chosen() -> None:
     made = Report(
         "m", "apply", "trt11", verdict=Verdict((RungResult("trt-gpu", "passed", "", executed=ALIKE),))
     )
-    assert confirm.with_judgments(made, registry().choose(ignore=["TRT005"]), RULES).findings == ()
+    assert confirm.add_judgments(made, registry().choose(ignore=["TRT005"]), RULES).findings == ()
 
 
 def test_half_precision_is_pointed_to_where_it_was_found() -> None:

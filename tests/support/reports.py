@@ -7,8 +7,10 @@ from typing import Any
 
 from onnxfix.place import Place
 from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.report.confirm import list_trt_findings
 from onnxfix.report.findings import Finding, Suppressed
 from onnxfix.report.report import AppliedFix, Report, StepDone, Withdrawn
+from onnxfix.rewrite.engine import check_build
 from onnxfix.runtime.causes import Problem
 
 #: A name that would end a command, a cell, an element, a code span or a line, or make a link, a mention or an image.
@@ -65,3 +67,11 @@ REPORTS = {
         verdict=Verdict((rung("contract"), rung(status="failed", reason=EVIL))),
     ),
 }
+
+
+def trt_findings(
+    build: Any, rules: Any, own: Any = (), known: Any = (), reading: Any = None
+) -> list[Finding]:
+    """TensorRT's findings by these rules, with pointers to findings and rules."""
+    matches = check_build(build, rules, reading=reading)
+    return [one.finding for one in list_trt_findings(matches, own, (*rules, *known))]

@@ -9,7 +9,6 @@ import pytest
 import onnxfix
 from onnxfix.proof.rungs.build import judge
 from onnxfix.proof.rungs.builder import Builder
-from onnxfix.report import confirm
 from onnxfix.rewrite.registry import registry
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.package import Choice
@@ -17,6 +16,7 @@ from onnxfix.tensorrt.records import Issue, TargetOnly, TrtBuild, TrtOptions
 from support.models import write
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
+from support.reports import trt_findings
 
 CASES = FIXTURES / "cases"
 
@@ -65,7 +65,7 @@ def test_a_fix_that_brings_such_an_operator_fails(before: str, status: str) -> N
 
 def test_beside_an_error_about_the_model_it_is_still_a_note() -> None:
     errors = TargetOnly("build", "error", "not here"), Issue("build", "error", "wrong")
-    found = confirm.findings(TrtBuild("refused", "build", errors), registry().rules)
+    found = trt_findings(TrtBuild("refused", "build", errors), registry().rules)
     assert [(one.code, one.severity, one.message) for one in found] == [
         ("TRT001", "info", "not here"),
         ("TRT002", "error", "wrong"),

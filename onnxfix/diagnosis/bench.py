@@ -11,8 +11,8 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.diagnosis.child import Held, Reply, hold
-from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.child import Held, Reply, Values, hold
+from onnxfix.diagnosis.graph import Graph, Part
 from onnxfix.errors import Fault
 from onnxfix.runtime.causes import ENDED
 from onnxfix.runtime.sandbox import Worker
@@ -21,7 +21,7 @@ _CHILD = "onnxfix.diagnosis.child"
 _LEAST = 5.0  # seconds
 _FEW = 32  # nodes that are evaluated in Python
 
-Run = Callable[[ModelProto, Mapping[str, Held]], Reply]
+Run = Callable[[ModelProto, Values], Reply]
 """Runs a part of a model on stored values."""
 
 
@@ -70,7 +70,7 @@ class Bench:
     def run(
         self,
         model: ModelProto,
-        feed: Mapping[str, Held],
+        feed: Values,
         *,
         of: Graph | None = None,
         backend: str = "ort-cpu",
@@ -98,7 +98,7 @@ class Bench:
         graph: Graph,
         numbers: Collection[int],
         outputs: Sequence[str],
-        known: Mapping[str, Held],
+        known: Values,
         *,
         moved: float = 0.0,
         run: Run | None = None,
@@ -117,8 +117,8 @@ class Bench:
     def run_apart(
         self,
         graph: Graph,
-        regions: Sequence[tuple[Collection[int], Sequence[str]]],
-        known: Mapping[str, Held],
+        regions: Sequence[Part],
+        known: Values,
         *,
         moved: float = 0.0,
         seed: int = 0,
@@ -160,7 +160,7 @@ class Bench:
         drop([*held.values(), *reply.values.values()])
         return values, reply
 
-    def _run(self, model: bytes | str, feed: Mapping[str, Held], **options: Any) -> Reply:
+    def _run(self, model: bytes | str, feed: Values, **options: Any) -> Reply:
         scratch = self.path()
         outcome = self.worker.call(
             f"{_CHILD}:run",
@@ -194,7 +194,7 @@ class Bench:
         return outcome.value
 
 
-def _run_on(part: ModelProto, inputs: Sequence[str], known: Mapping[str, Held], run: Run) -> Reply:
+def _run_on(part: ModelProto, inputs: Sequence[str], known: Values, run: Run) -> Reply:
     unknown = next((name for name in inputs if name not in known), None)
     if unknown is not None:
         return Reply(error=f"the value of {unknown} is not known", cause="fault")

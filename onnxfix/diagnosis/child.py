@@ -44,7 +44,7 @@ class Reply:
 
 def run(
     model: bytes | str,
-    feed: Mapping[str, Held],
+    feed: Values,
     scratch: str,
     *,
     folder: str = "",
@@ -222,6 +222,10 @@ class Held:
         """Remove its file."""
         if self.file:
             Path(self.file).unlink(missing_ok=True)
+
+
+Values = Mapping[str, Held]
+"""Stored values by their names."""
 
 
 def _dtype(name: str) -> np.dtype[Any]:

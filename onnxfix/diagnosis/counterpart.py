@@ -27,28 +27,25 @@ _ALIASES = {("Pad", "value"): "constant_value"}
 @dataclass(frozen=True)
 class Counterpart:
     """``nodes`` are those that compute something from tensors that are not constant. ``constants`` are the values that
-    are known on the other side, by name; ``casts`` the numbers of the types that Casts there produce."""
+    are known on the other side, by name."""
 
     nodes: tuple[NodeProto, ...]
     constants: Mapping[str, Array]
-    casts: frozenset[int] = frozenset()
 
 
 def counterpart_of(evidence: Evidence) -> Counterpart:
     """The other side's nodes, reduced to those that matter."""
     known = dict(evidence.constants)
     kept: list[NodeProto] = []
-    casts: set[int] = set()
-    own_type = evidence.node.op_type
     for node in evidence.others:
+        is_cast = node.op_type == "Cast" and node.domain in _STANDARD
+        is_idle = is_cast or node.op_type in ("Identity", "Constant")
         folded = _folded(node, known)
         if folded is not None:
             known[node.output[0]] = folded
-        elif node.op_type == "Cast" and own_type != "Cast" and node.domain in _STANDARD:
-            casts.add(int(attributes(node).get("to", 0)))
-        elif node.op_type not in ("Identity", "Constant") or node.op_type == own_type:
+        elif not is_idle or node.op_type == evidence.node.op_type:
             kept.append(node)
-    return Counterpart(tuple(kept), known, frozenset(casts))
+    return Counterpart(tuple(kept), known)
 
 
 def _folded(node: NodeProto, known: Mapping[str, Array]) -> Array | None:

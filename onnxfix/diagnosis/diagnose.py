@@ -10,7 +10,7 @@ from typing import Any
 from onnx import NodeProto
 
 from onnxfix.diagnosis.bench import Bench, Clock, drop
-from onnxfix.diagnosis.child import Held
+from onnxfix.diagnosis.child import Held, Values
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.engines import Execution
@@ -150,7 +150,7 @@ class Survey:
     markings: tuple[Marking, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def add(self, walk: Walk, feed: Mapping[str, Held]) -> None:
+    def add(self, walk: Walk, feed: Values) -> None:
         """Add a sample that the truth accepts."""
         for name, row in walk.rows.items():
             if name not in self.rows or excess(row) > excess(self.rows[name]):
@@ -220,7 +220,7 @@ def walk_samples(case: Case, bench: Bench, survey: Survey, clock: Clock, say: Sa
             return
 
 
-def _walk(case: Case, bench: Bench, survey: Survey, feed: Mapping[str, Held], clock: Clock, say: Say) -> Walk:
+def _walk(case: Case, bench: Bench, survey: Survey, feed: Values, clock: Clock, say: Say) -> Walk:
     """Walk through one sample, as far as it is not interrupted."""
     label, their_feed = f"sample {len(survey.walks) + 1}", case.side.feed(feed)
     if case.side.engines is None:

@@ -18,9 +18,7 @@ from onnxfix.diagnosis.counterpart import (
 )
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.evidence import Evidence, number, numeric
-from onnxfix.diagnosis.records import Why
-
-Explanation = tuple[Why, str]
+from onnxfix.diagnosis.records import Explanation
 
 _COMMUTATIVE = {"Add", "Mul", "Sum", "Mean", "Max", "Min", "And", "Or", "Xor", "Equal"}
 _NO_EFFECT: Final = {"seed", "stash_type", "doc_string", "training_mode", "is_test", "consumed_inputs"}

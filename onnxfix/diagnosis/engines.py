@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.diagnosis.bench import Bench, Clock
-from onnxfix.diagnosis.child import Held, Reply, hold
+from onnxfix.diagnosis.child import Held, Reply, Values, hold
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.evidence import Collector
 from onnxfix.diagnosis.graph import OWN, Graph, Region, declared_types
@@ -57,7 +57,7 @@ class Engines:
         model.graph.output.extend(ValueInfoProto(name=name) for name in marks if name not in own)
         return self._run(model, self.feed)
 
-    def part(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+    def part(self, model: ModelProto, feed: Values) -> Reply:
         """Run a part of the model on stored values; shapes and indices become constants."""
         baked = ModelProto()
         baked.CopyFrom(model)
@@ -75,7 +75,7 @@ class Engines:
             baked.graph.initializer.append(numpy_helper.from_array(feed[name].load(), name))
         return self._run(baked, {name: held for name, held in feed.items() if name not in fixed})
 
-    def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+    def _run(self, model: ModelProto, feed: Values) -> Reply:
         """Build an engine of a model, and execute it."""
         self.builds += 1
         declare(model, self.types)
@@ -167,12 +167,7 @@ class Execution:
     """
 
     def __init__(
-        self,
-        bench: Bench,
-        truth: Graph,
-        side: Side,
-        clock: Clock,
-        say: Callable[[str], None],
+        self, bench: Bench, truth: Graph, side: Side, clock: Clock, say: Callable[[str], None]
     ) -> None:
         self.bench, self.truth, self.side, self.clock, self.say = bench, truth, side, clock, say
         self.engines: Engines = side.engines
@@ -183,7 +178,7 @@ class Execution:
         # TF32 keeps as many digits as half precision.
         self.coarse = self.half or ("float16" if side.unit > 1e-5 else "")
 
-    def run(self, feed: Mapping[str, Held], their_feed: Mapping[str, Held]) -> Walk:
+    def run(self, feed: Values, their_feed: Values) -> Walk:
         """One sample; ``their_feed`` are the inputs by the other side's names."""
         self.feed, self.their_feed = feed, their_feed
         self.collector = Collector(self.bench, self.truth, self.side, feed)
@@ -225,7 +220,7 @@ class Execution:
         pairs = self.side.pairs
         theirs = {ours: name for name, ours in pairs.items()}
 
-        def values(names: Sequence[str]) -> Mapping[str, Held]:
+        def values(names: Sequence[str]) -> Values:
             found = self.collector.values([pairs[name] for name in names if name in pairs])
             return {name: found[pairs[name]] for name in names if pairs.get(name) in found}
 

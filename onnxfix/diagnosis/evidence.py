@@ -12,7 +12,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.child import Held
+from onnxfix.diagnosis.child import Held, Values
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.findings import Hazard
 from onnxfix.diagnosis.graph import Graph, downstream, upstream
@@ -218,7 +218,7 @@ class Collector:
     """Runs the truth again, as far as the suspected tensors need it, and keeps the values around them."""
 
     def __init__(
-        self, bench: Bench, truth: Graph, side: Side, feed: Mapping[str, Held], against: Against = "model"
+        self, bench: Bench, truth: Graph, side: Side, feed: Values, against: Against = "model"
     ) -> None:
         self.bench, self.truth, self.side, self.feed, self.against = bench, truth, side, dict(feed), against
         self.known: dict[str, Held] = {}
@@ -239,7 +239,7 @@ class Collector:
     def gather(
         self,
         rows: Sequence[Row],
-        theirs: Mapping[str, Held],
+        theirs: Values,
         outputs: Sequence[str] = (),
         types: Mapping[str, str] | None = None,
     ) -> list[Evidence]:
@@ -289,9 +289,7 @@ class Collector:
             row=row,
         )
 
-    def _gather(
-        self, row: Row, known: Mapping[str, Held], theirs: Mapping[str, Held], types: Mapping[str, str]
-    ) -> Evidence:
+    def _gather(self, row: Row, known: Values, theirs: Values, types: Mapping[str, str]) -> Evidence:
         node, region = self.truth.nodes[row.number], row.region
         outputs = [name for name in node.output if name in known]
         own: dict[str, Any] = {}

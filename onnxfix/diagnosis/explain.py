@@ -25,7 +25,7 @@ from onnxfix.diagnosis.evidence import (
 )
 from onnxfix.diagnosis.findings import Findings, Hazard, collect
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.records import Against, Culprit, NodeError, Why
+from onnxfix.diagnosis.records import Against, Culprit, Explanation, NodeError, Why
 from onnxfix.diagnosis.rounding import (
     cancellation,
     ill_conditioned,
@@ -45,7 +45,6 @@ from onnxfix.lowering.records import pattern
 from onnxfix.place import Place
 from onnxfix.rule import Severity
 
-Explanation = tuple[Why, str]
 _Test = Callable[[Evidence, Focus], Explanation | None]
 
 _SHOWN = 4

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnxfix.diagnosis.bench import Bench, drop
-from onnxfix.diagnosis.child import Held
+from onnxfix.diagnosis.child import Values
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import walk_alone
 
@@ -93,7 +93,7 @@ def _usual(samples: Sequence[float]) -> float:
 
 _TRIES = 4
 
-Feeds = Callable[[Mapping[str, Held]], Mapping[str, Held]]
+Feeds = Callable[[Values], Values]
 
 
 def probe(a: Graph, b: Graph, theirs: Feeds, bench: Bench, samples: Iterable[Mapping[str, Any]]) -> Probe:
@@ -113,9 +113,7 @@ def probe(a: Graph, b: Graph, theirs: Feeds, bench: Bench, samples: Iterable[Map
     return run
 
 
-def fingerprints(
-    graph: Graph, feed: Mapping[str, Held], bench: Bench, wanted: Sequence[str]
-) -> dict[str, Fingerprint]:
+def fingerprints(graph: Graph, feed: Values, bench: Bench, wanted: Sequence[str]) -> dict[str, Fingerprint]:
     """The fingerprints of a model's tensors in a run, up to where it fails.
 
     Raises:
@@ -123,7 +121,7 @@ def fingerprints(
     """
     asked, found = set(wanted), dict[str, Fingerprint]()
 
-    def look(values: Mapping[str, Held]) -> None:
+    def look(values: Values) -> None:
         for name, held in values.items():
             seen = fingerprint(held.load()) if name in asked and held.is_tensor else None
             if seen is not None:

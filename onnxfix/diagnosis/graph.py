@@ -10,13 +10,15 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from onnxfix.diagnosis.child import Held
+from onnxfix.diagnosis.child import Held, Values
 from onnxfix.errors import ModelError
 from onnxfix.files import walk
 from onnxfix.inputs.feeds.operands import DRAWS
 from onnxfix.place import Place
 from onnxfix.runtime.backends import ort_weights
 
+Part = tuple[Collection[int], Sequence[str]]
+"""Nodes, by their numbers, and which of their outputs are wanted."""
 OWN = "/own/"
 """What separates the number of a region from the name of its output in a part apart."""
 
@@ -119,10 +121,7 @@ class Graph:
     # ------------------------------------------------------------------------------------------------ parts
 
     def part(
-        self,
-        numbers: Collection[int],
-        outputs: Sequence[str],
-        known: Mapping[str, Held],
+        self, numbers: Collection[int], outputs: Sequence[str], known: Values
     ) -> tuple[ModelProto, tuple[str, ...]]:
         """A model of these nodes, and the names of its inputs: the values that they read and do not make.
 
@@ -137,9 +136,7 @@ class Graph:
         return self._model(nodes, read, outputs, known)
 
     def apart(
-        self,
-        regions: Sequence[tuple[Collection[int], Sequence[str]]],
-        known: Mapping[str, Held],
+        self, regions: Sequence[Part], known: Values
     ) -> tuple[ModelProto, tuple[str, ...], list[dict[str, str]]]:
         """A model in which each region (nodes, and which of their outputs) computes by itself, on inputs of the model.
 
@@ -160,11 +157,7 @@ class Graph:
         return model, inputs, names
 
     def _model(
-        self,
-        nodes: Sequence[NodeProto],
-        read: Iterable[str],
-        outputs: Sequence[str],
-        known: Mapping[str, Held],
+        self, nodes: Sequence[NodeProto], read: Iterable[str], outputs: Sequence[str], known: Values
     ) -> tuple[ModelProto, tuple[str, ...]]:
         made = {name for node in nodes for name in node.output}
         read = list(

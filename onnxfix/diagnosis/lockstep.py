@@ -7,13 +7,13 @@ itself moves with its inputs (noise), where something differs. Values are droppe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench, Clock, drop
-from onnxfix.diagnosis.child import Held
+from onnxfix.diagnosis.child import Held, Values
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region, declared_types, levels, regions
 from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned
@@ -21,7 +21,7 @@ from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned
 _FIRST, _MOST = 8, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
 
-Look = Callable[[Mapping[str, Held]], None]
+Look = Callable[[Values], None]
 
 
 class Lockstep:
@@ -55,12 +55,7 @@ class Lockstep:
         self.whole: dict[str, Distance] = {}
         self._computed: dict[str, Held] = {}  # by the regions of the chunk, by the truth's names
 
-    def run(
-        self,
-        feed: Mapping[str, Held],
-        their_feed: Mapping[str, Held],
-        say: Callable[[int, int], None] | None = None,
-    ) -> Walk:
+    def run(self, feed: Values, their_feed: Values, say: Callable[[int, int], None] | None = None) -> Walk:
         """Walk through all nodes. ``their_feed`` are the inputs of the other side by its own names."""
         self.values, self.theirs = dict(feed), dict(their_feed)
         start, count, total = 0, _FIRST, len(self.truth.nodes)
@@ -112,9 +107,7 @@ class Lockstep:
             if name in graph.producer:
                 yield from range(self.levels[graph.producer[name]] + 1, self._used.get(name, -1) + 1)
 
-    def measure(
-        self, here: Sequence[Region], values: Mapping[str, Held], their_feed: Mapping[str, Held]
-    ) -> Walk:
+    def measure(self, here: Sequence[Region], values: Values, their_feed: Values) -> Walk:
         """Only the own errors of these regions. ``values`` are the truth's that they need, ``their_feed`` the inputs of
         the other side."""
         self.values, self.theirs = dict(values), dict(their_feed)
@@ -275,7 +268,7 @@ class Lockstep:
 
 
 def walk_alone(
-    bench: Bench, graph: Graph, feed: Mapping[str, Held], clock: Clock | None = None, look: Look | None = None
+    bench: Bench, graph: Graph, feed: Values, clock: Clock | None = None, look: Look | None = None
 ) -> Walk:
     """A walk through one graph; ``look`` gets the values of each chunk before they are dropped."""
     return Lockstep(bench, graph, Side(Graph(ModelProto()), {}), clock=clock, look=look).run(feed, {})

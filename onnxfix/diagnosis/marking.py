@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfix.diagnosis.bench import drop
-from onnxfix.diagnosis.child import Held, Reply
+from onnxfix.diagnosis.child import Held, Reply, Values
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Marking
@@ -51,11 +51,11 @@ class Bisection:
         self,
         graph: Graph,
         run: Callable[[Sequence[str]], Reply],
-        plain: Mapping[str, Held],
-        truth: Mapping[str, Held],
-        values: Callable[[Sequence[str]], Mapping[str, Held]],
+        plain: Values,
+        truth: Values,
+        values: Callable[[Sequence[str]], Values],
         differs: Callable[[str, Held, Distance], bool],
-        kinds: Mapping[str, Held],
+        kinds: Values,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.graph, self.run_marked, self.plain, self.truth = graph, run, plain, truth

@@ -164,13 +164,7 @@ class _Matcher:
 
     def _equal_weights(self) -> int:
         """Outputs of nodes that use a weight which occurs once in this use."""
-        ours, theirs = (_grouped(view.weight_uses()) for view in (self.a, self.b))
-        found = [
-            (names[0], ours[key][0])
-            for key, names in theirs.items()
-            if len(names) == 1 and len(ours.get(key, ())) == 1
-        ]
-        return self.pairs.add(found)
+        return self.pairs.add(_unique_pairs(self.b.weight_uses(), self.a.weight_uses()))
 
     # ------------------------------------------------------------------------------------------------- by names
 
@@ -259,15 +253,10 @@ class _Matcher:
         """Pair values of nodes that are the only ones with a key on both sides."""
         self._common = set(self.classes.a.values()) & set(self.classes.b.values())
         ours, theirs = (
-            _grouped((found, name) for name in self._free(view) if (found := key(view, name)) is not None)
+            [(found, name) for name in self._free(view) if (found := key(view, name)) is not None]
             for view in (self.a, self.b)
         )
-        found = [
-            (names[0], ours[one][0])
-            for one, names in theirs.items()
-            if len(names) == 1 and len(ours.get(one, ())) == 1
-        ]
-        return self.pairs.add(found, reshaped=reshaped)
+        return self.pairs.add(_unique_pairs(theirs, ours), reshaped=reshaped)
 
     def _inputs_of_pairs(self) -> int:
         """The inputs of paired nodes that are left, where nodes of one operator compute them."""
@@ -319,3 +308,13 @@ def _grouped(items: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
     for key, name in items:
         found.setdefault(key, []).append(name)
     return found
+
+
+def _unique_pairs(theirs: Iterable[tuple[Any, str]], ours: Iterable[tuple[Any, str]]) -> list[Pair]:
+    """The values that are the only ones with a key on both sides."""
+    known = _grouped(ours)
+    return [
+        (names[0], known[key][0])
+        for key, names in _grouped(theirs).items()
+        if len(names) == 1 and len(known.get(key, ())) == 1
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnxfix.diagnosis.bench import Bench, drop
-from onnxfix.diagnosis.child import Held
+from onnxfix.diagnosis.child import Values
 from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Against, OutputComparison
 from onnxfix.diagnosis.rows import Side, Walk
@@ -37,7 +37,7 @@ class Outputs:
     run: bool = True
 
     def judge(
-        self, walks: Sequence[Walk], feeds: Sequence[Mapping[str, Held]]
+        self, walks: Sequence[Walk], feeds: Sequence[Values]
     ) -> tuple[tuple[OutputComparison, ...], list[OutputComparison]]:
         """The outputs over all samples, and those that differ by more than rounding explains."""
         pairs = [
@@ -60,7 +60,7 @@ class Outputs:
             wrong |= set(walk.off) if self.against == "trt-gpu" else self._wrong(feed, values, moved)
         return tuple(found.values()), [one for name, one in found.items() if name in wrong]
 
-    def _moved(self, walk: Walk, feed: Mapping[str, Held], names: Sequence[str]) -> dict[str, float]:
+    def _moved(self, walk: Walk, feed: Values, names: Sequence[str]) -> dict[str, float]:
         """How far the truth's outputs move with its inputs."""
         truth = self.truth
         made = [name for name in names if name in walk.truth and name not in feed]
@@ -73,10 +73,7 @@ class Outputs:
         return found
 
     def _wrong(
-        self,
-        feed: Mapping[str, Held],
-        pairs: Mapping[str, tuple[Any, Any]],
-        moved: Mapping[str, float],
+        self, feed: Values, pairs: Mapping[str, tuple[Any, Any]], moved: Mapping[str, float]
     ) -> set[str]:
         """The outputs that the proof calls wrong on one sample."""
         half, between = half_type(self.truth.proto), self.against == "model"

@@ -29,6 +29,8 @@ Why = Literal[
     "weight", "attribute", "operator", "structure", "hazard", "import", "overflow", "underflow", "saturation",
     "precision", "cancellation", "ill-conditioned", "kernel", "rounding", "unknown",
 ]  # fmt: skip
+Explanation = tuple[Why, str]
+"""A cause, and one sentence with the evidence."""
 
 
 @dataclass(frozen=True)

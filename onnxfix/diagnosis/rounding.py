@@ -22,10 +22,8 @@ from onnxfix.diagnosis.evidence import (
     numeric,
     unit_of,
 )
-from onnxfix.diagnosis.records import Why
+from onnxfix.diagnosis.records import Explanation
 from onnxfix.diagnosis.terms import PRODUCTS, Terms, attributes, element, terms_of
-
-Explanation = tuple[Why, str]
 
 _LOST = 0.01
 """Share of the true values that are not 0 from which on their underflow is a reason."""

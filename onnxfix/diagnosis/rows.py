@@ -10,7 +10,7 @@ from typing import Any
 from onnx import ModelProto, helper
 
 from onnxfix.diagnosis.bench import Bench, Run, drop
-from onnxfix.diagnosis.child import Held, Reply
+from onnxfix.diagnosis.child import Held, Reply, Values
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region
 from onnxfix.runtime.causes import Cause
@@ -57,7 +57,7 @@ class Side:
     notes: tuple[str, ...] = ()
     engines: Any = None
 
-    def feed(self, feed: Mapping[str, Held]) -> dict[str, Held]:
+    def feed(self, feed: Values) -> dict[str, Held]:
         """The inputs of the other side by its own names, in its own types."""
         fed = {}
         for theirs, ours in self.inputs.items():
@@ -69,7 +69,7 @@ class Side:
                 )
         return fed
 
-    def run(self, bench: Bench, part: ModelProto, feed: Mapping[str, Held]) -> Reply:
+    def run(self, bench: Bench, part: ModelProto, feed: Values) -> Reply:
         """Run a part of its graph."""
         if self.runner is not None:
             return self.runner(part, feed)
@@ -201,14 +201,7 @@ class Noise:
     """Weighs rows of one chunk. ``values`` are the truth's, ``computed`` the other side's of the same inputs, by the
     truth's names; ``unit`` is the share of a value that one rounding amounts to."""
 
-    def __init__(
-        self,
-        bench: Bench,
-        truth: Graph,
-        unit: float,
-        values: Mapping[str, Held],
-        computed: Mapping[str, Held],
-    ) -> None:
+    def __init__(self, bench: Bench, truth: Graph, unit: float, values: Values, computed: Values) -> None:
         self.bench, self.truth, self.unit, self.values, self.computed = bench, truth, unit, values, computed
 
     def weigh(self, off: Sequence[Row]) -> list[Row]:

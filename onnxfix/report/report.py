@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from importlib import metadata
@@ -39,6 +39,8 @@ UNWRITTEN = ("pending", "pictures")
 """Fields of ``Report`` that the JSON report leaves out."""
 FailOn = Severity | str | None
 """The least severity of a finding that fails a run, also by name; None or "never" for none."""
+Errors = Sequence[tuple[str, str]]
+"""Path and message of each model that could not be processed; an empty path is about the whole call."""
 DERIVED = ("schema", "exit_code", "versions", "summary")
 """Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")

@@ -16,7 +16,7 @@ from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.place import Place
 from onnxfix.proof.verdict import RungResult, Verdict
-from onnxfix.report.render.findings import accepted_section, accepted_words
+from onnxfix.report.render.findings import accepted_section, count_accepted
 from onnxfix.report.render.html import render_html
 from onnxfix.report.render.markdown import render_markdown
 from onnxfix.report.render.terminal import section_lines
@@ -175,7 +175,7 @@ def test_text_counts_what_is_accepted_by_reason() -> None:
     markdown = render_markdown([found])
     assert "accepted CST002 (a-rule) ×1: it is fine" in markdown
     assert "known CST002 (a-rule) ×1  GRA010 (a-rule) ×1" in markdown
-    assert accepted_words(found.suppressed) == "1 accepted, 2 known"
+    assert count_accepted(found.suppressed) == "1 accepted, 2 known"
     page = render_html([found])
     words = (
         "Accepted findings",

@@ -12,7 +12,7 @@ from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof import budget, ladder
 from onnxfix.proof.budget import Budget
 from onnxfix.proof.verdict import RungResult, Verdict
-from onnxfix.report.render.proof import left_out_words
+from onnxfix.report.render.proof import describe_left_out
 from onnxfix.report.summary import RungFact
 from onnxfix.runtime import backends
 from onnxfix.runtime.effort import DEFAULT, QUICK, THOROUGH, Effort, effort_of
@@ -294,5 +294,5 @@ def test_a_failure_has_the_results_of_thorough(tmp_path: Path, slow_evaluator: N
 
 def test_what_was_left_out_is_one_line() -> None:
     rung = RungFact("ort-cpu", "passed", left_out=2, spared=14.4)
-    assert left_out_words(rung) == "2 planned inputs of ort-cpu, about 14 s → --effort thorough"
-    assert left_out_words(RungFact("ort-cpu", "passed")) == ""
+    assert describe_left_out(rung) == "2 planned inputs of ort-cpu, about 14 s → --effort thorough"
+    assert describe_left_out(RungFact("ort-cpu", "passed")) == ""

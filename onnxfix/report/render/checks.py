@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from onnxfix.names import RUNGS
 from onnxfix.report.render import ui
-from onnxfix.report.render.details import build_lines, exception_lines, network_lines, outcome_of
-from onnxfix.report.render.proof import latency_lines, left_out_words
+from onnxfix.report.render.details import build_lines, describe_exceptions, describe_outcome, network_lines
+from onnxfix.report.render.proof import describe_left_out, latency_lines
 from onnxfix.report.render.words import counted, number, seconds
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Change, RungFact
@@ -72,10 +72,10 @@ def _check_row(check: RungResult | None, fact: RungFact | None, name: str) -> tu
         error = "0" if fact.agreement else ui.DASH
         if worst is not None and worst.max_abs:
             error = number(worst.max_abs)
-    left_out = [f"left out: {left_out_words(fact)}"] if fact.left_out else []
+    left_out = [f"left out: {describe_left_out(fact)}"] if fact.left_out else []
     notes = tuple(ui.Paragraph(note, "remark") for note in (*left_out, *check.notes))
     figures = values, fact.feeds or ui.DASH, error, seconds(check.seconds)
-    return (title, outcome_of(check), *figures, (check.reason, notes))
+    return (title, describe_outcome(check), *figures, (check.reason, notes))
 
 
 def _feeds(check: RungResult) -> ui.Fold:
@@ -89,7 +89,7 @@ def _feeds(check: RungResult) -> ui.Fold:
     blocks: list[ui.Block] = [ui.Table(head, rows, f"Feeds of {check.name}")]
     if len(check.feeds) > len(shown):
         blocks.append(ui.Paragraph(f"and {counted(len(check.feeds) - len(shown), 'more feed')}", "remark"))
-    blocks += [ui.Paragraph(text, "remark") for text in exception_lines(check)]
+    blocks += [ui.Paragraph(text, "remark") for text in describe_exceptions(check)]
     title = f"{check.name}: {counted(len(check.feeds), 'feed')}", ui.small(f"seed {check.seed}")
     return ui.Fold(title, blocks)
 

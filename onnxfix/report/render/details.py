@@ -26,24 +26,24 @@ PLEASE_REPORT = "a bug in onnxfix, please report it"
 """Added to every check that broke, whatever the reason."""
 
 
-def outcome_of(check: RungResult) -> ui.Chip:
+def describe_outcome(check: RungResult) -> ui.Chip:
     """What came of a check, in a word."""
     word = "not run" if check.status == "skipped" else check.status
     return ui.Chip(STATUSES.get(check.status, "none"), word)
 
 
-def reason_of(check: RungResult) -> str:
+def describe_reason(check: RungResult) -> str:
     """Why it came to that."""
     return f"{check.reason} ({PLEASE_REPORT})" if check.status == "broke" else check.reason
 
 
-def feed_lines(check: RungResult) -> Iterator[str]:
+def describe_feeds(check: RungResult) -> Iterator[str]:
     """What came of each of its inputs."""
     for feed in check.feeds:
         yield f"{feed.label}: {feed.status}{f': {feed.reason}' if feed.reason else ''}"
 
 
-def exception_lines(check: RungResult) -> Iterator[str]:
+def describe_exceptions(check: RungResult) -> Iterator[str]:
     """What was not compared, and why."""
     if check.random:
         names = ", ".join(check.random)

@@ -19,7 +19,7 @@ from onnxfix.report.render.stream import as_json, escaped, stream_at
 from onnxfix.shown import Shown
 
 if TYPE_CHECKING:
-    from onnxfix.report.report import Report
+    from onnxfix.report.report import Errors, Report
 
 
 class Kind(enum.StrEnum):
@@ -123,10 +123,7 @@ def _stream(path: Path) -> bool:
 
 
 def render_document(
-    kind: Kind,
-    reports: Sequence[Report] = (),
-    errors: Sequence[tuple[str, str]] = (),
-    warnings: Sequence[str] = (),
+    kind: Kind, reports: Sequence[Report] = (), errors: Errors = (), warnings: Sequence[str] = ()
 ) -> str:
     """The document about the models of one call.
 
@@ -154,7 +151,7 @@ def report_line(report: Report) -> str:
     return json.dumps(report.to_dict(), allow_nan=False)
 
 
-def note_lines(errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()) -> Iterator[str]:
+def note_lines(errors: Errors = (), warnings: Sequence[str] = ()) -> Iterator[str]:
     """``{"path": ..., "error": message}`` for each error, and ``{"warning": text}`` for each warning, on one line."""
     for path, message in errors:
         yield json.dumps({"path": path, "error": message})

@@ -35,7 +35,7 @@ _LISTED = "  " + "(-v lists them)".replace(" ", GLUE)
 Item = Finding | AppliedFix
 
 
-def severity_words(severities: Mapping[str, int]) -> str:
+def count_severities(severities: Mapping[str, int]) -> str:
     """``2 errors, 1 note``; "" for none."""
     return ", ".join(counted(severities[name], NOUNS[name]) for name in SEVERITIES if severities.get(name))
 
@@ -90,7 +90,7 @@ def _drawn(items: Sequence[Item], pictures: Sequence[Picture]) -> list[Picture |
     return [by_place.get((item.code, item.place)) for item in items]
 
 
-def remedy_of(item: Item, pointer: str = "help: ") -> str:
+def describe_remedy(item: Item, pointer: str = "help: ") -> str:
     """What helps with a finding, with the option that it requires; of a fix its safety. "" where there is nothing to
     say. ``pointer`` stands before the rule that helps."""
     if isinstance(item, AppliedFix):
@@ -100,7 +100,7 @@ def remedy_of(item: Item, pointer: str = "help: ") -> str:
     return f"fix: {item.fix} ({item.safety}{required_option(item.safety)})" if item.fix else ""
 
 
-def said_of(item: Item) -> str:
+def describe_item(item: Item) -> str:
     """What a list says about a finding or a fix."""
     return item.fix if isinstance(item, AppliedFix) else item.message
 
@@ -121,7 +121,9 @@ def group_lines(block: ui.Groups, verbose: bool) -> Iterator[Line]:
             yield labeled(NOUNS[first.severity], (first.code, "bold"), title, style=STYLES[first.severity])
             alike: dict[tuple[str, str], list[Item]] = {}
             for item in group.items:
-                alike.setdefault((f"{item.message}{confirmed_words(item)}", remedy_of(item)), []).append(item)
+                alike.setdefault(
+                    (f"{item.message}{describe_confirmation(item)}", describe_remedy(item)), []
+                ).append(item)
             for (message, remedy), same in alike.items():
                 yield from _entry(message, remedy, same, verbose)
 
@@ -153,7 +155,7 @@ def _fix_lines(groups: Sequence[ui.Group], verbose: bool) -> Iterator[Line]:
             continue
         # What was done, where that is the same for all fixes of a rule, and the place if there is only one.
         at = f", at {first.place.short}" if len(group.items) == 1 else ""
-        words = {f": {item.fix}{at}{confirmed_words(item)}" for item in group.items}
+        words = {f": {item.fix}{at}{describe_confirmation(item)}" for item in group.items}
         common = words.pop() if len(words) == 1 and not verbose else ""
         title = f" {first.name}{_times(group)}{_level(group)}"
         yield labeled(label, (first.code, "bold"), title, common, style="bold green")
@@ -174,7 +176,9 @@ def _each_fix(items: Sequence[Item]) -> Iterator[Line]:
     for name, item in zip(names, items, strict=True):
         level = "" if item.safety == "exact" else f" ({item.safety})"
         words = f": {item.confirmed}" if item.confirmed else ""
-        yield line("    ", (f"{name}:", "cyan"), f" {item.fix}{level}{confirmed_words(item)}{words}", hang=6)
+        yield line(
+            "    ", (f"{name}:", "cyan"), f" {item.fix}{level}{describe_confirmation(item)}{words}", hang=6
+        )
 
 
 def note_lines(findings: Sequence[Finding]) -> Iterator[Line]:
@@ -191,7 +195,7 @@ def _names(places: Sequence[Place]) -> list[str]:
     return [name if often[name] == 1 else str(place) for name, place in zip(short, places, strict=True)]
 
 
-def confirmed_words(item: Item) -> str:
+def describe_confirmation(item: Item) -> str:
     """`` (confirmed by TensorRT)``; "" for what nobody confirms."""
     if not item.confirmed and not item.on_engine:
         return ""
@@ -216,7 +220,7 @@ _GONE = 3
 """Findings that are gone and named by their place without ``--verbose``."""
 
 
-def accepted_words(suppressed: Sequence[Suppressed]) -> str:
+def count_accepted(suppressed: Sequence[Suppressed]) -> str:
     """``5 accepted, 12 known``; "" for none."""
     counts = Counter("known" if one.by == "baseline" else "accepted" for one in suppressed)
     return ", ".join(f"{counts[name]:,} {name}" for name in ("accepted", "known") if counts[name])
@@ -247,5 +251,5 @@ def accepted_section(suppressed: Sequence[Suppressed], vanished: Sequence[Vanish
         blocks.append(ui.Items([[ui.Chip("good", "gone"), words, some, "  ", update]]))
         if len(named) > _GONE:
             blocks.append(ui.Fold("no longer there", (ui.Items(named),), brief=True))
-    aside = accepted_words(suppressed) or None
+    aside = count_accepted(suppressed) or None
     return ui.Section("accepted", "Accepted findings", blocks, aside, brief=True) if blocks else None

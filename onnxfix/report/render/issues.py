@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from onnxfix.place import NOWHERE, Place
 from onnxfix.report.findings import SEVERITIES, Finding, fingerprints
-from onnxfix.report.render.findings import confirmed_words, remedy_of
+from onnxfix.report.render.findings import describe_confirmation, describe_remedy
 from onnxfix.report.render.proof import NOT_COMPARED
 from onnxfix.report.render.stream import printable
-from onnxfix.report.report import Report
+from onnxfix.report.report import Errors, Report
 
 #: "finding": of a rule. "check": a rung of the verification did not pass. "unproven": all that ran passed, and nothing
 #: compared values. "fix": one was withdrawn. "step": a whole-model step was dropped. "problem": the run is incomplete.
@@ -80,7 +80,7 @@ def issues_of(report: Report) -> tuple[Issue, ...]:
     )
 
 
-def errors_of(errors: Sequence[tuple[str, str]]) -> tuple[Issue, ...]:
+def errors_of(errors: Errors) -> tuple[Issue, ...]:
     """The models without a report as issues."""
     named = ((path, message.removeprefix(f"{path}: ") if path else message) for path, message in errors)
     return _marked([Issue("error", path, "error", "error", message) for path, message in named])
@@ -119,9 +119,9 @@ def _finding(report: Report, one: Finding) -> Issue:
         one.message,
         one.place,
         one.name,
-        remedy=remedy_of(one, pointer=""),
+        remedy=describe_remedy(one, pointer=""),
         # A message of TensorRT's own needs no confirmation.
-        confirmed="" if one.confirmed in one.message and not one.on_engine else confirmed_words(one),
+        confirmed="" if one.confirmed in one.message and not one.on_engine else describe_confirmation(one),
     )
 
 
@@ -163,9 +163,7 @@ SHOWN = 5
 _CODE_QUALITY = {"error": "critical", "warning": "major", "info": "info"}
 
 
-def render_github(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
-) -> str:
+def render_github(reports: Sequence[Report], errors: Errors = (), warnings: Sequence[str] = ()) -> str:
     """Workflow commands, which become annotations of a run and of a pull request: one command a line, errors first,
     then a line for the log that counts them all.
 
@@ -222,9 +220,7 @@ def _command(level: str, path: str, title: str, message: str) -> str:
     return f"::{level} {properties}::{escape(message)}"
 
 
-def render_gitlab(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
-) -> str:
+def render_gitlab(reports: Sequence[Report], errors: Errors = (), warnings: Sequence[str] = ()) -> str:
     """GitLab's code quality JSON: a list of issues, which a merge request compares with that of its target branch.
 
     GitLab tells issues apart by fingerprint alone, so that these depend on the model's path in the repository. It knows

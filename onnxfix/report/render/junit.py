@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from onnxfix.report.findings import SEVERITIES
-from onnxfix.report.render.details import feed_lines
+from onnxfix.report.render.details import describe_feeds
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import Report
+from onnxfix.report.report import Errors, Report
 
 #: The element below a case that says what came of it; "" where it passed.
 Result = Literal["", "failure", "error", "skipped"]
@@ -28,9 +28,7 @@ class _Case(NamedTuple):
     output: str = ""
 
 
-def render_junit(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
-) -> str:
+def render_junit(reports: Sequence[Report], errors: Errors = (), warnings: Sequence[str] = ()) -> str:
     """One document. A suite has a failure or an error wherever the exit code of its model is not 0.
 
     A skipped check stays skipped, with its reason, unless it is required. Warnings about the installation are the
@@ -103,7 +101,7 @@ def _checks(report: Report, issues: dict[str, Issue]) -> Iterator[_Case]:
             yield _Case(check.name, seconds=check.seconds, output=check.reason)
             continue
         message = check.reason if issue is None or result == "error" else issue.message
-        feeds = () if result == "skipped" else tuple(feed_lines(check))
+        feeds = () if result == "skipped" else tuple(describe_feeds(check))
         yield _Case(check.name, result, message, feeds, check.seconds)
     for issue in issues.values():
         yield _Case(issue.code, "failure", issue.message)

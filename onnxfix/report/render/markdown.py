@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnxfix.report.render import ui
-from onnxfix.report.render.findings import remedy_of, said_of, severity_words
+from onnxfix.report.render.findings import count_severities, describe_item, describe_remedy
 from onnxfix.report.render.issues import errors_of, issues_of
-from onnxfix.report.render.proof import status_words
+from onnxfix.report.render.proof import describe_status
 from onnxfix.report.render.report import report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.words import counted
-from onnxfix.report.report import Report
+from onnxfix.report.report import Errors, Report
 
 MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""
@@ -35,9 +35,7 @@ _LINKING = re.compile(r"[@#!](?=\w)|:(?=//)|(?<=www)\.")
 # ------------------------------------------------------------------------------------------------- several models
 
 
-def render_markdown(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
-) -> str:
+def render_markdown(reports: Sequence[Report], errors: Errors = (), warnings: Sequence[str] = ()) -> str:
     """A table of the models, those that fail first, then parts, as many as fit into ``LONGEST`` characters."""
     reports = sorted(reports, key=lambda report: not report.exit_code)
     count = len(reports) + len(errors)
@@ -57,9 +55,7 @@ def render_markdown(
     return "\n".join(parts).rstrip()
 
 
-def _head(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]], warnings: Sequence[str]
-) -> Iterator[str]:
+def _head(reports: Sequence[Report], errors: Errors, warnings: Sequence[str]) -> Iterator[str]:
     """The outcome of the call, a table of the models where there are several, and what is no model's."""
     count = len(reports) + len(errors)
     failed = sum(bool(report.exit_code) for report in reports) + len(errors)
@@ -90,9 +86,9 @@ def _sign(report: Report) -> str:
 def _outcome(report: Report) -> str:
     """The worst first: what failed, what TensorRT thinks of it where that is news, what is left."""
     summary = report.summary
-    left = severity_words(summary.severities)
+    left = count_severities(summary.severities)
     found = "" if report.command == "verify" else left or "nothing found" * (report.command == "check")
-    proof = status_words(report)[0]
+    proof = describe_status(report)[0]
     bad = summary.proof in ("failed", "unproven", "not compared", "partly")
     parts = (proof, report.headline, found) if bad else (report.headline, found, proof)
     return "; ".join(part for part in parts if part) or "checked"
@@ -186,14 +182,14 @@ def _rules(it: ui.Groups) -> Iterator[str]:
 
 
 def _rule(group: ui.Group) -> tuple[str, ...]:
-    first, remedy = group.first, remedy_of(group.first)
+    first, remedy = group.first, describe_remedy(group.first)
     places = [code(one.place.short) for one in group.items[:SHOWN] if one.place.known]
     more = f" and {len(group.items) - SHOWN} more" if len(group.items) > SHOWN else ""
     return (
         _CHIPS[group.chip.kind],
         f"**{safe(first.code)}** {safe(first.name)}",
         str(len(group.items)),
-        f"{safe(said_of(first))}{f'<br>*{safe(remedy)}*' if remedy else ''}",
+        f"{safe(describe_item(first))}{f'<br>*{safe(remedy)}*' if remedy else ''}",
         "<br>".join(places) + more,
     )
 

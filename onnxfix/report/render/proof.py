@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from onnxfix.report.render.details import (
     build_lines,
-    exception_lines,
-    feed_lines,
+    describe_exceptions,
+    describe_feeds,
+    describe_outcome,
+    describe_reason,
     network_lines,
-    outcome_of,
-    reason_of,
     stop_of,
 )
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
@@ -59,7 +59,7 @@ _THOROUGH = "--effort thorough"
 # ---------------------------------------------------------------------------------------------------- in a few words
 
 
-def status_words(report: Report) -> tuple[str, str]:
+def describe_status(report: Report) -> tuple[str, str]:
     """The verdict in a few words, with its style; ("", "") where there is none."""
     proof = report.summary.proof
     refuting = [check.name for check in report.checks if check.refutes]
@@ -136,11 +136,11 @@ def _value_lines(report: Report, apart: Sequence[RungResult]) -> Iterator[Line]:
         label, style = "checked", "bold"
     if parts:
         yield labeled(label, " · ".join(parts), style=style)
-    for words in filter(None, map(left_out_words, report.summary.rungs)):
+    for words in filter(None, map(describe_left_out, report.summary.rungs)):
         yield labeled("left out", words.replace(_THOROUGH, _THOROUGH.replace(" ", GLUE)))
 
 
-def left_out_words(fact: RungFact) -> str:
+def describe_left_out(fact: RungFact) -> str:
     """Which planned inputs a check left out, and how to run them; "" for none."""
     if not fact.left_out:
         return ""
@@ -231,8 +231,8 @@ def _is_in_findings(check: RungResult, report: Report) -> bool:
 
 def check_line(check: RungResult) -> Line:
     """What came of a check, and why."""
-    outcome = outcome_of(check)
-    return labeled(outcome.text, f"{check.name}: {reason_of(check)}", style=STYLES[outcome.kind])
+    outcome = describe_outcome(check)
+    return labeled(outcome.text, f"{check.name}: {describe_reason(check)}", style=STYLES[outcome.kind])
 
 
 # ------------------------------------------------------------------------------------------------------------ in full
@@ -243,7 +243,7 @@ def check_lines(report: Report) -> Iterator[Line]:
     yield from _value_lines(report, [check for check in report.checks if check.status in ("failed", "broke")])
     shown_notes: set[str] = set()
     for check in report.checks:
-        style, reason = STYLES[outcome_of(check).kind], reason_of(check)
+        style, reason = STYLES[describe_outcome(check).kind], describe_reason(check)
         yield line(f"  {check.name:<12}", (check.status, style), f"  {reason}" if reason else "", hang=14)
         if check.latency is not None:
             yield from latency_lines(check.latency)
@@ -259,7 +259,7 @@ def check_lines(report: Report) -> Iterator[Line]:
 def _details(check: RungResult) -> Iterator[str]:
     """What there is to say of a check besides its outcome. A reason that several inputs share is said once."""
     seen: set[str] = set()
-    for feed, text in zip(check.feeds, feed_lines(check), strict=True):
+    for feed, text in zip(check.feeds, describe_feeds(check), strict=True):
         is_repeated = feed.reason and feed.reason in seen
         yield f"{feed.label}: {feed.status}: as above" if is_repeated else text
         seen.add(feed.reason)
@@ -267,7 +267,7 @@ def _details(check: RungResult) -> Iterator[str]:
         yield f"{spared.label}: left out, about {spared.seconds:,.1f} s"
     yield from build_lines(check.builds)
     yield from network_lines(check.networks)
-    yield from exception_lines(check)
+    yield from describe_exceptions(check)
 
 
 # ---------------------------------------------------------------------------------------------------- latency

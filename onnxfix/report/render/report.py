@@ -15,9 +15,9 @@ from onnxfix.report.render.findings import (
     LISTED,
     NOUNS,
     accepted_section,
+    count_severities,
     finding_groups,
     fix_groups,
-    severity_words,
 )
 from onnxfix.report.render.proof import proof_lines, tensorrt_line
 from onnxfix.report.render.words import binary_size, counted, seconds
@@ -128,7 +128,7 @@ def _findings(report: Report) -> ui.Section | None:
         none = ui.Paragraph([ui.Chip("good", "none"), " No rule has a finding."], "empty")
         return ui.Section("findings", "Findings", (none,))
     remedies = [
-        ui.Paragraph([f"Fixes {severity_words(one.severities)}: ", ui.command(one.command)], "remedy")
+        ui.Paragraph([f"Fixes {count_severities(one.severities)}: ", ui.command(one.command)], "remedy")
         for one in report.summary.remedies
     ]
     blocks: tuple[ui.Block, ...] = (

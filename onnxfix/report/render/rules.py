@@ -21,7 +21,7 @@ from onnxfix.targets import TARGETS
 if TYPE_CHECKING:
     from onnxfix.report.catalogue import Facts
     from onnxfix.report.lookup import Family, Hit
-    from onnxfix.report.report import Report
+    from onnxfix.report.report import Errors, Report
 
 
 def rules_lines(rules: Sequence[Rule]) -> Iterator[Line]:
@@ -245,9 +245,7 @@ def statistics(reports: Iterable[Report]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["count"], row["code"]))
 
 
-def statistics_json(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]], warnings: Sequence[str]
-) -> str:
+def statistics_json(reports: Sequence[Report], errors: Errors, warnings: Sequence[str]) -> str:
     """One document: the counts, and what could not be read. In ASCII."""
     document = {
         "statistics": statistics(reports),

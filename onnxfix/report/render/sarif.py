@@ -18,7 +18,7 @@ from onnxfix._version import __version__
 from onnxfix.place import Place
 from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import Report
+from onnxfix.report.report import Errors, Report
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule
 
@@ -32,9 +32,7 @@ _PROBLEMS = {"error": "error", "warning": "warning", "info": "recommendation"}
 _BASE = "%SRCROOT%"
 
 
-def render_sarif(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
-) -> str:
+def render_sarif(reports: Sequence[Report], errors: Errors = (), warnings: Sequence[str] = ()) -> str:
     """One log with one run.
 
     Results are the findings that are left and the checks that failed; fixes that were applied, and findings that a

@@ -14,19 +14,19 @@ from onnxfix.report.render.details import build_lines, intake_lines, network_lin
 from onnxfix.report.render.difference import change_lines
 from onnxfix.report.render.findings import (
     accepted_section,
-    accepted_words,
+    count_accepted,
+    count_severities,
     finding_groups,
     fix_groups,
     group_lines,
     note_lines,
-    severity_words,
 )
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.proof import check_line, check_lines, proof_lines, status_words, tensorrt_line
+from onnxfix.report.render.proof import check_line, check_lines, describe_status, proof_lines, tensorrt_line
 from onnxfix.report.render.report import problems, step_section, withdrawn_section
 from onnxfix.report.render.terminal import block_lines, section_lines
 from onnxfix.report.render.words import counted, size
-from onnxfix.report.report import Report
+from onnxfix.report.report import Errors, Report
 from onnxfix.targets import TARGETS, mismatch
 
 
@@ -85,7 +85,7 @@ def _other_target(report: Report) -> str:
 def _headline(report: Report, quiet: bool) -> Line:
     """The model, and the worst first: what failed, what TensorRT says, then counts."""
     statements: list[str | tuple[str, str]] = []
-    status, style = status_words(report)
+    status, style = describe_status(report)
     if status and (
         quiet or report.command == "verify" or report.summary.proof not in ("verified", "unchanged")
     ):
@@ -110,7 +110,7 @@ def _headline(report: Report, quiet: bool) -> Line:
 
 def _counts(report: Report, quiet: bool) -> str:
     summary = report.summary
-    left, accepted = severity_words(summary.severities), accepted_words(report.suppressed)
+    left, accepted = count_severities(summary.severities), count_accepted(report.suppressed)
     if report.command != "apply":
         return ", ".join(filter(None, (left or "no findings", accepted)))
     dropped = sum(step.status == "dropped" for step in report.steps)
@@ -206,7 +206,7 @@ def _left_lines(report: Report) -> Iterator[Line]:
     before = dict.fromkeys(SEVERITIES, 0)
     for remedy in report.summary.remedies:
         counts = remedy.severities
-        words = severity_words({name: counts[name] - before[name] for name in SEVERITIES})
+        words = count_severities({name: counts[name] - before[name] for name in SEVERITIES})
         before = counts
         label, command = "fix", remedy.command
         if report.command == "apply":
@@ -215,7 +215,7 @@ def _left_lines(report: Report) -> Iterator[Line]:
     stuck = Counter(item.severity for item in report.findings if not item.fix and not item.pointer)
     del stuck["info"]
     if stuck:
-        yield labeled("left", f"{severity_words(stuck)} without an automatic fix")
+        yield labeled("left", f"{count_severities(stuck)} without an automatic fix")
     if report.summary.explain:
         yield labeled("why", (f"onnxfix explain {report.summary.explain}".replace(" ", GLUE), "bold"))
 
@@ -226,9 +226,7 @@ MOST = 20
 """Models that are named at the end of a run."""
 
 
-def render_summary(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]], crashed: int = 0
-) -> Iterator[Line]:
+def render_summary(reports: Sequence[Report], errors: Errors, crashed: int = 0) -> Iterator[Line]:
     """Lines over several models. Of the errors, ``crashed`` ended their process or lacked memory."""
     yield line(", ".join(_total_counts(reports, errors, crashed)), style="bold", hang=2)
     named = list(_named(reports, errors))
@@ -239,17 +237,15 @@ def render_summary(
         yield line(f"  … and {counted(len(named) - MOST, 'more model')}", style="dim")
 
 
-def _total_counts(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]], crashed: int
-) -> Iterator[str]:
+def _total_counts(reports: Sequence[Report], errors: Errors, crashed: int) -> Iterator[str]:
     proofs = Counter(report.summary.proof for report in reports)
     severities = Counter(item.severity for report in reports for item in report.findings)
     applied = any(report.command == "apply" for report in reports)
-    accepted = accepted_words([one for report in reports for one in report.suppressed])
+    accepted = count_accepted([one for report in reports for one in report.suppressed])
     yield counted(len(reports) + len(errors), "model")
     if applied:
         yield f"{sum(len(report.applied) for report in reports):,} fixed"
-    yield f"{severity_words(severities) or 'no findings'}{' left' if applied else ''}"
+    yield f"{count_severities(severities) or 'no findings'}{' left' if applied else ''}"
     if accepted:
         yield accepted
     numbers = {
@@ -265,22 +261,22 @@ def _total_counts(
     yield from (f"{number} {words}" for words, number in numbers.items() if number > 0)
 
 
-def _named(reports: Sequence[Report], errors: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+def _named(reports: Sequence[Report], errors: Errors) -> Iterator[tuple[str, str, str]]:
     """The models without a result, those that fail, and those with errors: path, what failed, and counts."""
     for path, message in errors:
         yield path, "no result", message.removeprefix(f"{path}: ")
     failed = [report for report in reports if _failure(report)]
     for report in failed:
-        yield report.path, _failure(report), severity_words(report.summary.severities)
+        yield report.path, _failure(report), count_severities(report.summary.severities)
     for report in reports:
         if report not in failed and (report.exit_code or report.summary.severities["error"]):
-            yield report.path, "", severity_words(report.summary.severities)
+            yield report.path, "", count_severities(report.summary.severities)
 
 
 def _failure(report: Report) -> str:
     """What failed, in a few words; "" where nothing did."""
     if report.verdict is not None and not report.verdict.passed:
-        return status_words(report)[0]
+        return describe_status(report)[0]
     dropped = sum(step.status == "dropped" for step in report.steps)
     parts = [
         counted(len(report.problems), "problem") if report.problems else "",

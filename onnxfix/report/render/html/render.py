@@ -24,12 +24,12 @@ from onnxfix.names import RUNGS
 from onnxfix.report.findings import AppliedFix, Finding
 from onnxfix.report.render import ui
 from onnxfix.report.render.details import STATUSES
-from onnxfix.report.render.findings import KINDS, remedy_of, said_of
+from onnxfix.report.render.findings import KINDS, describe_item, describe_remedy
 from onnxfix.report.render.html.pictures import Point, lay_out, plot_depths, shorten
 from onnxfix.report.render.report import before_and_after, item_drawings, item_facts, report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.words import counted, seconds
-from onnxfix.report.report import Report
+from onnxfix.report.report import Errors, Report
 
 SIGNS = {"good": "✓", "bad": "✗", "warn": "!", "note": "i", "none": ui.DASH}
 """What a chip shows besides its color."""
@@ -51,16 +51,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def render_html(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
-) -> str:
-    """One page for the whole call, with an index where it is about several models.
-
-    Args:
-        reports: the reports, in the order of the models.
-        errors: ``(path, message)`` of the models without a report.
-        warnings: about the installation, such as a broken rule pack.
-    """
+def render_html(reports: Sequence[Report], errors: Errors = (), warnings: Sequence[str] = ()) -> str:
+    """One page for the whole call, with an index where it is about several models."""
     count = len(reports) + len(errors)
     name = reports[0].path if reports and count == 1 else counted(count, "model")
     pages = [report_page(report) for report in reports]
@@ -86,7 +78,7 @@ def _render(
     name: str,
     pages: Sequence[ui.Page],
     *,
-    errors: Sequence[tuple[str, str]] = (),
+    errors: Errors = (),
     warnings: Sequence[str] = (),
     index: ui.Section | None = None,
     many: bool = False,
@@ -129,9 +121,7 @@ def _digest(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def _index(
-    reports: Sequence[Report], pages: Sequence[ui.Page], errors: Sequence[tuple[str, str]]
-) -> ui.Section:
+def _index(reports: Sequence[Report], pages: Sequence[ui.Page], errors: Errors) -> ui.Section:
     """The outcome, the counts and the checks of each model."""
     checks = RUNGS if any(report.verdict is not None for report in reports) else ()
     head = ("Model", "Result", "#Errors", "#Warnings", "#Notes", "#Fixed", "#Compute nodes")
@@ -214,7 +204,7 @@ def _environment() -> Environment:
         plotted=plot_depths,
         plural=counted,
         px=lambda value: f"{value:.0f}",
-        said=said_of,
+        said=describe_item,
         short=_short,
         tail=shorten,
     )
@@ -234,8 +224,8 @@ def _alike(items: Iterable[Finding | AppliedFix]) -> list[tuple[str, list[Findin
     """Findings or fixes by what is said of them."""
     groups: dict[str, list[Finding | AppliedFix]] = {}
     for item in items:
-        remedy = remedy_of(item)
-        words = f"{said_of(item)} [{remedy}]" if remedy else said_of(item)
+        remedy = describe_remedy(item)
+        words = f"{describe_item(item)} [{remedy}]" if remedy else describe_item(item)
         groups.setdefault(words, []).append(item)
     return list(groups.items())
 

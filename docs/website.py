@@ -27,9 +27,9 @@ if str(DOCS) not in sys.path:  # where another program loads this file
     sys.path.insert(0, str(DOCS))
 
 from making.commands import commands_page  # noqa: E402
-from making.families import families_of, family_of  # noqa: E402
 from making.python import python_page  # noqa: E402
 
+from onnxfix.report.lookup import families  # noqa: E402
 from onnxfix.rewrite.registry import BUILT_IN, rules_of  # noqa: E402
 
 CONFIGURATION = ROOT / "mkdocs.yml"
@@ -139,8 +139,8 @@ def filled(nav: list[Any]) -> Iterator[Any]:
 def rule_pages() -> Iterator[dict[str, list[str]]]:
     """``{"CST: casts": ["docs/rules/CST001.md", ...]}``, one family after the other."""
     rules = sorted(rules_of(BUILT_IN), key=lambda rule: rule.code)
-    for family in families_of(rules):
-        yield {family: [f"docs/rules/{rule.code}.md" for rule in rules if family_of(rule) == family]}
+    for family in families(rules):
+        yield {family.name: [f"docs/rules/{rule.code}.md" for rule in family.rules]}
 
 
 def outside(site: Path) -> Iterator[str]:

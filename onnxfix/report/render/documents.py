@@ -69,18 +69,18 @@ _RENDERERS = {
     Kind.markdown: "markdown:render_markdown",
     Kind.html: "html.render:render_html",
 }
-#: The module beside this one and the name of each result there: ``name_page`` for readers, ``name_data`` for JSON.
+#: Of each result the module beside this one, and there ``name_page`` for readers and ``name_data`` for JSON.
 _RESULTS = {
-    "Report": ("report", "report"),
-    "Diagnosis": ("diagnosis", "diagnosis"),
-    "Lowering": ("results", "precision"),
-    "Reduction": ("results", "reduction"),
-    "LayerReport": ("layers", "layers"),
-    "Lifted": ("results", "lift"),
-    "Examination": ("doctor", "examination"),
+    "Report": "report:report",
+    "Diagnosis": "diagnosis:diagnosis",
+    "Lowering": "results:precision",
+    "Reduction": "results:reduction",
+    "LayerReport": "layers:layers",
+    "Lifted": "results:lift",
+    "Examination": "doctor:examination",
 }
 #: What shows a result on a terminal, where that is not its page.
-_LINES = {"report": "text:render_report", "examination": "doctor:examination_lines"}
+_LINES = {"Report": "text:render_report", "Examination": "doctor:examination_lines"}
 
 
 def target_of(text: str) -> tuple[Kind | None, Path]:
@@ -173,9 +173,9 @@ def render_result(kind: Kind, result: Shown) -> str:
 
 def result_lines(result: Shown, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """What the command line prints. ``quiet``: the outcome only; ``verbose`` adds details."""
-    _, name = _names(result)
-    if name in _LINES:
-        yield from _load(_LINES[name])(result, quiet=quiet, verbose=verbose)
+    lines = _LINES.get(_class_of(result))
+    if lines is not None:
+        yield from _load(lines)(result, quiet=quiet, verbose=verbose)
     else:
         yield from _load("terminal:page_lines")(_describe(result, "page"), quiet=quiet, verbose=verbose)
 
@@ -193,14 +193,14 @@ def text(result: Shown) -> str:
 
 def page(result: Shown) -> str:
     """A whole HTML page."""
-    if _names(result)[1] == "report":
+    if _class_of(result) == "Report":
         return str(_load("html.render:render_html")([result]))
     return str(_load("html.render:render_page")(_describe(result, "page")))
 
 
 def cell(result: Shown) -> str:
     """HTML for a notebook's cell: small, without a script, and legible on light and on dark pages."""
-    if _names(result)[1] == "report":
+    if _class_of(result) == "Report":
         return str(_load("html.render:render_cell")(_describe(result, "page"), result))
     body = "\n".join("".join(_piece(*part) for part in line.parts) for line in result_lines(result))
     return f'<pre style="{_PRE}">{body}</pre>'
@@ -220,14 +220,14 @@ def _piece(text: str, style: str) -> str:
     return f'<span style="{"; ".join(rules)}">{shown}</span>' if rules else shown
 
 
-def _names(result: Shown) -> tuple[str, str]:
-    return next(_RESULTS[one.__name__] for one in type(result).__mro__ if one.__name__ in _RESULTS)
+def _class_of(result: Shown) -> str:
+    """The name of the class that is described here: the result's own, or one that it is made from."""
+    return next(one.__name__ for one in type(result).__mro__ if one.__name__ in _RESULTS)
 
 
 def _describe(result: Shown, form: str) -> Any:
     """The page or the data of a result."""
-    module, name = _names(result)
-    return _load(f"{module}:{name}_{form}")(result)
+    return _load(f"{_RESULTS[_class_of(result)]}_{form}")(result)
 
 
 def _load(name: str) -> Any:

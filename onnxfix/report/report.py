@@ -278,9 +278,9 @@ class Report(Shown):
         """
         return pandas_for("to_dataframe").DataFrame(self.rows(), columns=COLUMNS)
 
-    def to_dict(self, fail_on: FailOn = "") -> dict[str, Any]:
-        """The report as plain dicts, lists, strings, numbers and None. ``fail_on`` is for ``exit_code``."""
-        data = {"schema": SCHEMA, "exit_code": self.exit_code_for(fail_on), "versions": self.versions}
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain dicts, lists, strings, numbers and None."""
+        data = {"schema": SCHEMA, "exit_code": self.exit_code, "versions": self.versions}
         data["summary"] = plain(self.summary)
         data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in UNWRITTEN})
         return data
@@ -292,22 +292,14 @@ class Report(Shown):
         """0, 1, 2 or 3 as the command line defines them, see ``exit_code_for`` and ``fail_on``."""
         return self.exit_code_for(self.fail_on)
 
-    def least(self, fail_on: FailOn = "") -> Severity | None:
-        """The least severity of a finding that fails the run, as ``exit_code_for`` has it; None for none.
-
-        Raises:
-            UsageError: there is no such severity.
-        """
-        return _severity(self.fail_on if fail_on == "" else fail_on)
-
     def exit_code_for(self, fail_on: FailOn) -> int:
-        """The exit code of ``--fail-on``: findings of this severity and worse give 1. "never" or None: none do;
-        "": the report's own ``fail_on``. Of ``--diff``: 1 if the model would change, whatever is left.
+        """The exit code of ``--fail-on``: findings of this severity and worse give 1. "never" or None: none do. Of
+        ``--diff``: 1 if the model would change, whatever is left.
 
         Raises:
             UsageError: there is no such severity.
         """
-        least = self.least(fail_on)
+        least = least_severity(fail_on)
         if self.verdict is not None and not self.verdict.passed:
             return 3
         if self.problems:
@@ -337,7 +329,12 @@ class Report(Shown):
         return facts
 
 
-def _severity(fail_on: FailOn) -> Severity | None:
+def least_severity(fail_on: FailOn) -> Severity | None:
+    """The least severity of a finding that fails a run; None for none.
+
+    Raises:
+        UsageError: there is no such severity.
+    """
     if fail_on is None or isinstance(fail_on, Severity):
         return fail_on
     names = {one.name.lower(): one for one in Severity}

@@ -10,7 +10,7 @@ from onnxfix.report.findings import SEVERITIES
 from onnxfix.report.render.details import describe_feeds
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import Errors, Report
+from onnxfix.report.report import Errors, Report, least_severity
 
 #: The element below a case that says what came of it; "" where it passed.
 Result = Literal["", "failure", "error", "skipped"]
@@ -52,7 +52,7 @@ def render_junit(reports: Sequence[Report], errors: Errors = (), warnings: Seque
 
 
 def _cases(report: Report) -> Iterator[_Case]:
-    issues, least = issues_of(report), report.least()
+    issues, least = issues_of(report), least_severity(report.fail_on)
     yield from _checks(report, {one.code: one for one in issues if one.sort == "check"})
     failing: dict[str, list[Issue]] = {}
     grave = SEVERITIES[: len(SEVERITIES) - least] if least is not None else ()

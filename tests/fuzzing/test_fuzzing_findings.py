@@ -1,6 +1,6 @@
 """What benchmarks/fuzzing found, each in its smallest form: it must not come back."""
-
 # Long because: each input that broke something is here in its smallest form.
+
 from __future__ import annotations
 
 import time
@@ -11,26 +11,177 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzzing.judging import BUG
-from onnx import AttributeProto, ModelProto, TensorProto
+from onnx import AttributeProto, ModelProto, TensorProto, TypeProto
 
 from onnxfix.model import Model
 from onnxfix.runtime.sandbox import Worker
+from support import models
 from support.cli import run
-from support.models import model, write
+from support.models import write
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
+DIMS = ",".join(["N", "4", *("2" for _ in range(70))])
+TERA = 1 << 40
+HALF, LESS, MORE = TERA // 2, TERA // 2 - 1, TERA + 2
+MANY_AXES = ", ".join(map(str, range(65)))
+ATTENTION = """g (float[1,1,{queries},2] q, float[1,1,{keys},2] k, float[1,1,{keys},2] v, int64[1] n, bool[1,N] m)
+    => (float[1,1,{queries},2] y)"""
+KEYS, QUERIES = ATTENTION.format(queries=2, keys=TERA), ATTENTION.format(queries=TERA, keys="N")
+FOLDED = """g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 3, 4}}, float[2] s = {{0.5, 0.25}}> {{
+    t = {}  d = DequantizeLinear(t, s)  y = MatMul(x, d) }}"""
 
-def replaced_node_takes_no_such_type() -> ModelProto:
-    """OPS039 made a Mul of types that the ScatterND that it replaced does not take either, and was blamed for it."""
-    found = model(
-        """g (float[4] x, float[2] u) => (float[4] y) <int64[2,1] i = {0, 2}> {
-        y = ScatterND<reduction = "mul">(x, i, u) }""",
+
+def model(text: str, opset: int = 18) -> ModelProto:
+    return models.model(text, opset, domains={"com.microsoft": 1} if "com.microsoft" in text else {})
+
+
+TEXTS: dict[int, dict[str, str]] = {
+    5: {
+        # OPS024 made a Mul of them, which the guard behind it refused as a bug.
+        "integers in an opset that multiplies floats only": """g (int64 x) => (int64 y) {
+            y = ReduceSumSquare<keepdims = 0>(x) }""",
+    },
+    17: {
+        # OPS093 counted the elements of a number; ONNX's own operators are refused for that, others are not.
+        "attribute of another domain has another type": """g (float[2,3,4] x, float[4,12] w, float[12]
+            b) => (float[2,3,4] y) {
+            y = com.microsoft.Attention<num_heads = "two", qkv_hidden_sizes = 3>(x, w, b) }""",
+        # PRC009 took the size of an axis that is not there.
+        "axis of a mean beyond its rank": """g (float16[N,256] x) => (float16[N,1] y) {
+            v = ReduceMean<axes = [7]>(x)  y = Neg(v) }""",
+        # OPS068 looked at the first factor's type alone.
+        "factors of two types": """g (float[2,3] x, uint16[3,4] w) => (float[2,4] y) {
+            y = com.microsoft.FusedMatMul(x, w) }""",
+        # OPS068 and OPS092 to OPS094 made a number of it.
+        "number of an operator of onnx runtime is a list": """g (float[2,3] x, float[3,4] w) => (float[2,4] y)
+            { y = com.microsoft.FusedMatMul<alpha = [1.0, 2.0]>(x, w) }""",
+        "epsilon of embeddings is a text": """g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) <float[3,4]
+            w = {1,2,3,4,5,6,7,8,9,1,2,3}, float[4] s = {1,2,3,4}> {
+            y = com.microsoft.EmbedLayerNormalization<epsilon = "small">(i, , w, w, , s, s, , o) }""",
+        "heads of an attention are a text": """g (float[2,3,4] q, float[2,3,4] k, float[2,3,4]
+            v) => (float[2,3,4] y) {
+            y = com.microsoft.MultiHeadAttention<num_heads = 2, scale = "half">(q, k, v) }""",
+        # PRC009 asked for its size.
+        "axis of a mean in half precision beyond its rank": """g (float16 x) => (float16 y) {
+            m = ReduceMean<axes = [-1]>(x)  y = Sub(x, m) }""",
+    },
+    18: {
+        # INT003 paired the ends with axes, of which there were fewer.
+        "ends of a slice without axes for them": """g (float[N,4] x) => (float[N,4] y) <int64[2] s = {0, 0},
+            int64[2] e = {9, 9}, int64[1] a = {1}> { y = Slice(x, s, e, a) }""",
+        # CTL020 made a number of an attribute that was not there.
+        "sequence without an axis": "g (seq(float[N]) s) => (float[M] y) { y = ConcatFromSequence(s) }",
+        # OPS032 did the same; what ONNX does not allow is named now, and no rule is blamed.
+        "cast without a type": """g (int64[N] i) => (float[N,2] y) <uint16[3,2] w = {1, 2, 3, 4, 5, 6}> {
+            e = Gather(w, i)  y = Cast(e) }""",
+        # OPS032 replaced a node that holds a graph, from which its replacement would read.
+        "graph as an attribute that the operator does not have": """g (uint8[2,3] x) => (int32[3,2] y) {
+            t = Transpose(x) y = Cast<to = 6, then_branch = p () => (int32[3,2] u) { u = Cast<to = 6>(t) }>(t)
+            }""",
+        # CTL020 made a Concat of both.
+        "tensors of a sequence have two types": """g (float[2] x, complex64[3] z) => (float[5] y) {
+            e = SequenceEmpty()  a = SequenceInsert(e, x)  b = SequenceInsert(a, z)
+            y = ConcatFromSequence<axis = 0>(b) }""",
+        # INT002 wrote it into a constant.
+        "dimensions whose product no integer holds": """g (float[N,3037000500,3037000500,2] x) => (float[N,K]
+            y) <int64[1] m = {-1}, int64[1] z = {0}> { s = Shape(x)  n = Gather(s, z)
+            t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
+        # QDQ013 made a quantizer of a type that those of opset 18 do not take.
+        "cast to float8 before there is one": """g (float16[N] x) => (float8e4m3fn[N] y) {
+            y = Cast<to = 17>(x) }""",
+        "INT006, 72 dimensions": f"g (int32[{DIMS}] x) => (int32[{DIMS}] y) {{ y = Relu(x) }}",
+        "OPS020, 2**40 starts": f"""g (float[N,4] x, int64[K] k, int64[{TERA}] s, int64[{TERA}]
+            e) => (float y) {{ r = Reshape(x, k)  t = Slice(r, s, e)  y = ReduceSum<keepdims = 0>(t) }}""",
+        "OPS037, 2**31 windows": """g (float[N,2,8,2147483647] x) => (float[N,2,6,6] y) {
+            y = MaxPool<kernel_shape = [2, 2], dilations = [2, 2]>(x) }""",
+        "QDQ012, 65 axes": FOLDED.format(f"Transpose<perm = [{MANY_AXES}]>(w)"),
+        "QDQ012, an axis that is not there": FOLDED.format("Transpose<perm = [1, 2]>(w)"),
+        "QDQ012, an axis twice": FOLDED.format("Transpose<perm = [1, 1]>(w)"),
+    },
+    20: {
+        "OPS025, 72 dimensions": f"""g (bool[{DIMS}] x) => (bool[{DIMS}] y) <int64[1] a = {{1}}> {{
+            y = ReduceMax(x, a) }}""",
+    },
+    21: {
+        "QDQ008, 2**40 scales in half precision": f"""g (int8[{TERA},4] a, float16[{TERA}] s, int8[{TERA}] z,
+            int8[4,4] b, float t, int8 u, float v, int8 w) => (int8[{TERA},4] y) {{
+            y = QLinearMatMul(a, s, z, b, t, u, v, w) }}""",
+        "QDQ010, a block of 2**40": f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 3, 4}},
+            float[1,2] s = {{0.5, -1}}> {{ d = DequantizeLinear<axis = 0, block_size = {TERA}>(w, s)
+            y = MatMul(x, d) }}""",
+        "QDQ005, blocks of 2**39": f"""g (int32[{TERA},2] x) => (float[{TERA},2] y) <float[3,2]
+            s = {{1, 2, 3, 4, 5, 6}}> {{ y = DequantizeLinear<axis = 0, block_size = {LESS}>(x, s) }}""",
+        "QDQ006, blocks of 2**39": f"""g (float[{TERA},2] x) => (float[{TERA},2] y) <float[3,2]
+            s = {{1, 2, 3, 4, 5, 6}}, uint16[3,2] z = {{0, 0, 0, 0, 0, 0}}> {{
+            q = QuantizeLinear<axis = 0, block_size = {LESS}>(x, s, z)
+            y = DequantizeLinear<axis = 0, block_size = {LESS}>(q, s, z) }}""",
+        "QDQ017, 2**39 blocks": f"""g (int8[{MORE},2] w, float[3,2] s) => (float[{MORE},2] y) {{
+            y = DequantizeLinear<axis = 0, block_size = {HALF}>(w, s) }}""",
+        "QDQ017, 2**39 blocks of constant scales": f"""g (int8[{MORE},2] w) => (float[{MORE},2] y) <float[3,2]
+            s = {{1, 2, 3, 4, 5, 6}}> {{ y = DequantizeLinear<axis = 0, block_size = {HALF}>(w, s) }}""",
+    },
+    24: {
+        # OPS015 compared them.
+        "lengths of an attention are no numbers": """g (float[2,2,2,8] q, float[2,2,3,8] k, bool[2]
+            n) => (float[2,2,2,8] y) { y = Attention(q, k, k, , , , n) }""",
+        "OPS015, lengths of 2**40 keys": f"{KEYS} {{ y = Attention(q, k, v, , , , n) }}",
+        "OPS015, 2**40 queries": f"{QUERIES} {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
+        "OPS015, a mask of 2**40 queries": f"{QUERIES} {{ y = Attention(q, k, v, m, , , n) }}",
+        "OPS065, 2**40 rows": """g (float[2,5,3] p, float[2,1099511627776,3] u, int64[2] w) => (float[2,5,3]
+            y) { y = TensorScatter(p, u, w) }""",
+        "OPS065, ranks that differ": """g (float[2,5,3,1,3,1] p, float[2,N,3] u, int64[2] w) => (float[2,5,3]
+            y) { y = TensorScatter(p, u, w) }""",
+    },
+    26: {
+        "OPS053, 72 dimensions": f"""g (float[{DIMS}] x) => (float[N,4] y) <int64 a = {{1}}> {{
+            y = CumProd(x, a) }}""",
+    },
+}
+"""Models by opset; rules made huge constants of what they declare, none that is valid, or failed."""
+
+DYNAMIC = """g (float[N,2] x) => (float[N,2] y) <uint8[2,2] w = {1, 2, 3, 4}, float t = {0.5}, int8 v = {1}> {
+    y = com.microsoft.DynamicQuantizeMatMul(x, w, t, v) }"""
+INTEGERS = """g (int8[N,2] x, float s) => (float[N,2] y)
+    <int8[2,2] w = {1, -2, 3, 4}, float[2] t = {0.5, 0.25}, int8 z = {3}, int8[2] v = {0, 1}> {
+    y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, z, v) }"""
+SCATTER = """g (float[4] x, float[2] u) => (float[4] y) <int64[2,1] i = {0, 2}> {
+    y = ScatterND<reduction = "mul">(x, i, u) }"""
+
+TYPES: dict[str, tuple[int, str, str, int]] = {
+    # OPS039 made a Mul of types that the ScatterND that it replaced does not take either, and was blamed for it.
+    "replaced node takes no such type": (18, SCATTER, "u", TensorProto.FLOAT8E4M3FN),
+    # OPS054 cast one that opset 18 casts from nothing.
+    "operands of a comparison have two types": (
         18,
-    )
-    found.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT8E4M3FN
-    return found
+        "g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) { y = Greater(x, z) }",
+        "z",
+        TensorProto.FLOAT4E2M1,
+    ),
+    "QDQ021, a zero point of doubles": (17, DYNAMIC, "v", TensorProto.DOUBLE),
+    "QDQ021, a zero point of 2 bits": (17, DYNAMIC, "v", TensorProto.INT2),
+    "QDQ021, a zero point of 4 bits": (17, INTEGERS, "z", TensorProto.INT4),
+    "QDQ021, a zero point with another sign": (17, INTEGERS, "v", TensorProto.UINT8),
+}
+"""Models of which an input or an initializer has another type than the text format can say."""
+
+QUANTIZED = """g (float[N,2] x) => (float[N,2] y) <float[1] r = {0.2}, uint8 z = {128}> {
+    q = QuantizeLinear(x, r, z)  y = DequantizeLinear(q, r, z) }"""
+SHAPES: dict[str, tuple[str, list[int]]] = {
+    # QDQ001 made a zero point like the scale.
+    "scale of more dimensions than numpy has": (QUANTIZED, [1] * 80),
+    "scale too large for numpy": (QUANTIZED, [2**62]),
+    # OPS039 asked for the last one.
+    "indices of a scatter have no dimension": (SCATTER.replace("mul", "max"), []),
+    # QDQ005 made scales of as many.
+    "data of a scale have more dimensions than numpy has": (
+        """g (float[N] x) => (float[N] y) <int32[2] b = {1, 2}, float[2] s = {0.5, 0.25}> {
+            d = DequantizeLinear<axis = 0>(b, s)  y = Add(x, d) }""",
+        [1] * 80,
+    ),
+}
+"""Models of which the first initializer has this shape."""
 
 
 def index_of_a_scatter_is_deeper_than_the_data() -> ModelProto:
@@ -38,7 +189,6 @@ def index_of_a_scatter_is_deeper_than_the_data() -> ModelProto:
     found = model(
         """g (float[4,3] x, float[2,3] u, int64[2,2] i) => (float[4,3] y) {
         y = ScatterND<reduction = "max">(x, i, u) }""",
-        18,
     )
     found.graph.input[2].type.tensor_type.shape.dim[1].dim_value = 2**40
     return found
@@ -46,43 +196,16 @@ def index_of_a_scatter_is_deeper_than_the_data() -> ModelProto:
 
 def more_dimensions_than_numpy_has() -> ModelProto:
     """Shape inference made an array of that many dimensions: an internal error for every command."""
-    return model(f"g (int64[{'1,' * 79}1] x) => (int64[N] y) {{ y = Identity(x) }}", 18)
-
-
-def scale_of_more_dimensions_than_numpy_has() -> ModelProto:
-    """QDQ001 made a zero point like the scale."""
-    found = model(
-        """g (float[N,2] x) => (float[N,2] y) <float[1] r = {0.2}, uint8 z = {128}> {
-        q = QuantizeLinear(x, r, z)  y = DequantizeLinear(q, r, z) }""",
-        18,
-    )
-    found.graph.initializer[0].dims[:] = [1] * 80
-    return found
-
-
-def attribute_of_another_domain_has_another_type() -> ModelProto:
-    """OPS093 counted the elements of a number; ONNX's own operators are refused for that, others are not."""
-    return model(
-        """g (float[2,3,4] x, float[4,12] w, float[12] b) => (float[2,3,4] y) {
-        y = com.microsoft.Attention<num_heads = "two", qkv_hidden_sizes = 3>(x, w, b) }""",
-        17,
-        domains={"com.microsoft": 1},
-    )
+    return model(f"g (int64[{'1,' * 79}1] x) => (int64[N] y) {{ y = Identity(x) }}")
 
 
 def attribute_has_no_type() -> ModelProto:
     """OPS037 took the length of an attribute that decodes to nothing."""
     found = model(
         "g (float[1,1,8,8] x) => (float[1,1,4,4] y) { y = MaxPool<kernel_shape = [3, 3], dilations = [2, 2]>(x) }",
-        18,
     )
     next(one for one in found.graph.node[0].attribute if one.name == "kernel_shape").ClearField("type")
     return found
-
-
-def axis_of_a_mean_beyond_its_rank() -> ModelProto:
-    """PRC009 took the size of an axis that is not there."""
-    return model("g (float16[N,256] x) => (float16[N,1] y) { v = ReduceMean<axes = [7]>(x)  y = Neg(v) }", 17)
 
 
 def mean_over_an_empty_list_of_axes() -> ModelProto:
@@ -96,28 +219,6 @@ def mean_over_an_empty_list_of_axes() -> ModelProto:
     return found
 
 
-def ends_of_a_slice_without_axes_for_them() -> ModelProto:
-    """INT003 paired the ends with axes, of which there were fewer."""
-    return model(
-        """g (float[N,4] x) => (float[N,4] y) <int64[2] s = {0, 0}, int64[2] e = {9, 9}, int64[1] a = {1}> {
-        y = Slice(x, s, e, a) }""",
-        18,
-    )
-
-
-def sequence_without_an_axis() -> ModelProto:
-    """CTL020 made a number of an attribute that was not there."""
-    return model("g (seq(float[N]) s) => (float[M] y) { y = ConcatFromSequence(s) }", 18)
-
-
-def cast_without_a_type() -> ModelProto:
-    """OPS032 did the same; what ONNX does not allow is named now, and no rule is blamed."""
-    return model(
-        "g (int64[N] i) => (float[N,2] y) <uint16[3,2] w = {1, 2, 3, 4, 5, 6}> { e = Gather(w, i)  y = Cast(e) }",
-        18,
-    )
-
-
 def graph_that_a_function_is_to_set_outside_of_one() -> ModelProto:
     """CTL010 copied a branch that was only named."""
     found = model(
@@ -125,7 +226,6 @@ def graph_that_a_function_is_to_set_outside_of_one() -> ModelProto:
         then_branch = p () => (float[2] r) { r = If(d) <then_branch = t () => (float[2] u) { u = Neg(x) },
                                                        else_branch = e () => (float[2] v) { v = Abs(x) }> },
         else_branch = q () => (float[2] s) { s = Abs(x) }> }""",
-        18,
     )
     inner = found.graph.node[0].attribute[0].g.node[0].attribute[0]
     inner.ref_attr_name = "k"
@@ -133,16 +233,10 @@ def graph_that_a_function_is_to_set_outside_of_one() -> ModelProto:
     return found
 
 
-def integers_in_an_opset_that_multiplies_floats_only() -> ModelProto:
-    """OPS024 made a Mul of them, which the guard behind it refused as a bug."""
-    return model("g (int64 x) => (int64 y) { y = ReduceSumSquare<keepdims = 0>(x) }", 5)
-
-
 def version_that_onnx_cannot_look_up() -> ModelProto:
     """Shape inference asked onnx's C++ code for it, which takes 32 bits."""
-    return model(
-        "g (float[N] x) => (int64[N] y) { y = ai.onnx.ml.Own(x) }", 18, domains={"ai.onnx.ml": 2**40}
-    )
+    text = "g (float[N] x) => (int64[N] y) { y = ai.onnx.ml.Own(x) }"
+    return models.model(text, 18, domains={"ai.onnx.ml": 2**40})
 
 
 def version_of_a_function_that_onnx_cannot_look_up() -> ModelProto:
@@ -158,148 +252,30 @@ def version_of_a_function_that_onnx_cannot_look_up() -> ModelProto:
 def groups_in_groups() -> ModelProto:
     """The contract compared unknown fields as texts of texts, 2**50 characters for 100 bytes."""
     groups = b"\x3b" * 50 + b"\x3c" * 50
-    found = model("g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }", 18)
+    found = model("g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }")
     found.graph.MergeFromString(groups)
     return found
 
 
 def empty_tensor_too_large_for_numpy() -> ModelProto:
     """Shape inference made an array of the declared shape, of no elements, which numpy refuses."""
-    found = model("g (int64[0,1] x) => (int64[N] y) { a = Neg(x)  y = Neg(a) }", 18)
+    found = model("g (int64[0,1] x) => (int64[N] y) { a = Neg(x)  y = Neg(a) }")
     found.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2**62
     return found
 
 
-def factors_of_two_types() -> ModelProto:
-    """OPS068 looked at the first factor's type alone."""
-    return model(
-        "g (float[2,3] x, uint16[3,4] w) => (float[2,4] y) { y = com.microsoft.FusedMatMul(x, w) }",
-        17,
-        domains={"com.microsoft": 1},
-    )
-
-
-def number_of_an_operator_of_onnx_runtime_is_a_list() -> ModelProto:
-    """OPS068 and OPS092 to OPS094 made a number of it."""
-    return model(
-        "g (float[2,3] x, float[3,4] w) => (float[2,4] y) { y = com.microsoft.FusedMatMul<alpha = [1.0, 2.0]>(x, w) }",
-        17,
-        domains={"com.microsoft": 1},
-    )
-
-
-def epsilon_of_embeddings_is_a_text() -> ModelProto:
-    return model(
-        """g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) <float[3,4] w = {1,2,3,4,5,6,7,8,9,1,2,3},
-        float[4] s = {1,2,3,4}> {
-        y = com.microsoft.EmbedLayerNormalization<epsilon = "small">(i, , w, w, , s, s, , o) }""",
-        17,
-        domains={"com.microsoft": 1},
-    )
-
-
-def heads_of_an_attention_are_a_text() -> ModelProto:
-    return model(
-        """g (float[2,3,4] q, float[2,3,4] k, float[2,3,4] v) => (float[2,3,4] y) {
-        y = com.microsoft.MultiHeadAttention<num_heads = 2, scale = "half">(q, k, v) }""",
-        17,
-        domains={"com.microsoft": 1},
-    )
-
-
-def body_does_not_take_what_it_is_called_with() -> ModelProto:
-    """OPS060 put it in place of the call, and was blamed for the body's Neg."""
-    return model(
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (bool[2] x) => (bool[2] y) { y = my.Relu(x) }
-        <domain: "my", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }"""
-    )
-
-
-def lengths_of_an_attention_are_no_numbers() -> ModelProto:
-    """OPS015 compared them."""
-    return model(
-        """g (float[2,2,2,8] q, float[2,2,3,8] k, bool[2] n) => (float[2,2,2,8] y) {
-        y = Attention(q, k, k, , , , n) }""",
-        24,
-    )
-
-
-def operands_of_a_comparison_have_two_types() -> ModelProto:
-    """OPS054 cast one that opset 18 casts from nothing."""
-    found = model("g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) { y = Greater(x, z) }", 18)
-    found.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT4E2M1
-    return found
-
-
-def graph_as_an_attribute_that_the_operator_does_not_have() -> ModelProto:
-    """OPS032 replaced a node that holds a graph, from which its replacement would read."""
-    return model(
-        """g (uint8[2,3] x) => (int32[3,2] y) { t = Transpose(x)
-        y = Cast<to = 6, then_branch = p () => (int32[3,2] u) { u = Cast<to = 6>(t) }>(t) }""",
-        18,
-    )
-
-
 def annotation_names_no_utf8() -> ModelProto:
     """The names of one annotation were sorted: texts and bytes."""
-    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18)
+    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     one = found.graph.quantization_annotation.add(tensor_name="x")
     one.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="@@")
     return ModelProto.FromString(found.SerializeToString().replace(b"@@", b"\xff@"))
 
 
-def scale_too_large_for_numpy() -> ModelProto:
-    """QDQ001 made a zero point like it, of 2**62 elements."""
-    found = scale_of_more_dimensions_than_numpy_has()
-    found.graph.initializer[0].dims[:] = [2**62]
-    return found
-
-
 def operator_is_no_utf8() -> ModelProto:
     """Its attributes were looked up before its name was."""
-    found = model("g (float[N] x) => (float[N] y) { y = LRN<size = 3>(x) }", 18)
+    found = model("g (float[N] x) => (float[N] y) { y = LRN<size = 3>(x) }")
     return ModelProto.FromString(found.SerializeToString().replace(b"LRN", b"L\xffN"))
-
-
-def indices_of_a_scatter_have_no_dimension() -> ModelProto:
-    """OPS039 asked for the last one."""
-    found = model(
-        """g (float[4,3] x, float[2,3] u) => (float[4,3] y) <int64[2,1] i = {0, 2}> {
-        y = ScatterND<reduction = "max">(x, i, u) }""",
-        18,
-    )
-    del found.graph.initializer[0].dims[:]
-    return found
-
-
-def data_of_a_scale_have_more_dimensions_than_numpy_has() -> ModelProto:
-    """QDQ005 made scales of as many."""
-    found = model(
-        """g (float[N] x) => (float[N] y) <int32[2] b = {1, 2}, float[2] s = {0.5, 0.25}> {
-        d = DequantizeLinear<axis = 0>(b, s)  y = Add(x, d) }""",
-        18,
-    )
-    found.graph.initializer[0].dims[:] = [1] * 80
-    return found
-
-
-def tensors_of_a_sequence_have_two_types() -> ModelProto:
-    """CTL020 made a Concat of both."""
-    return model(
-        """g (float[2] x, complex64[3] z) => (float[5] y) {
-            e = SequenceEmpty()  a = SequenceInsert(e, x)  b = SequenceInsert(a, z)
-            y = ConcatFromSequence<axis = 0>(b) }""",
-        18,
-    )
-
-
-def dimensions_whose_product_no_integer_holds() -> ModelProto:
-    """INT002 wrote it into a constant."""
-    return model(
-        """g (float[N,3037000500,3037000500,2] x) => (float[N,K] y) <int64[1] m = {-1}, int64[1] z = {0}> {
-            s = Shape(x)  n = Gather(s, z)  t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
-        18,
-    )
 
 
 def axis_of_a_broadcast_far_before_the_first() -> ModelProto:
@@ -311,20 +287,11 @@ def axis_of_a_broadcast_far_before_the_first() -> ModelProto:
     return found
 
 
-def axis_of_a_mean_in_half_precision_beyond_its_rank() -> ModelProto:
-    """PRC009 asked for its size."""
-    return model(
-        "g (float16 x) => (float16 y) { m = ReduceMean<axes = [-1]>(x)  y = Sub(x, m) }",
-        17,
-    )
-
-
 def empty_zero_point_too_large_for_numpy() -> ModelProto:
     """QDQ003 made a copy of it, as wider integers."""
     found = model(
         """g (float[N] x) => (int8[N] y) <float[2] s = {0.5, 0.25}, int8[2] z = {1, 2}> {
         y = QuantizeLinear<axis = 0>(x, s, z) }""",
-        18,
     )
     for tensor in found.graph.initializer:
         tensor.dims[:] = [0, 1 << 61]
@@ -332,12 +299,16 @@ def empty_zero_point_too_large_for_numpy() -> ModelProto:
     return found
 
 
-def cast_to_float8_before_there_is_one() -> ModelProto:
-    """QDQ013 made a quantizer of a type that those of opset 18 do not take."""
-    return model("g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }", 18)
+def symbol_of_a_sparse_tensor() -> ModelProto:
+    """GRA003 looked for it."""
+    found = model("g (float[2,N] x) => (float[N] y) <float16[N] a> { a = Neg(x)  y = Abs(a) }")
+    kind = found.graph.input[0].type
+    dense = TypeProto.Tensor.FromString(kind.tensor_type.SerializeToString())
+    kind.sparse_tensor_type.MergeFromString(dense.SerializeToString())
+    return found
 
 
-MODELS: dict[str, Callable[[], ModelProto]] = {
+FUNCTIONS: dict[str, Callable[[], ModelProto]] = {
     name: value
     for name, value in list(globals().items())
     if getattr(value, "__annotations__", None) == {"return": "ModelProto"}
@@ -345,24 +316,66 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
 """The functions above, by name."""
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_models(name: str, tmp_path: Path) -> None:
-    path, target = tmp_path / "model.onnx", tmp_path / "out.onnx"
-    data = MODELS[name]().SerializeToString()
+def survived(*arguments: object) -> tuple[int, str, str]:
+    """What a command says that ends as one may: no internal error, no rule to blame."""
+    code, out, err = run(*arguments)
+    assert 0 <= code <= 3
+    assert not BUG.search(out + err), out + err
+    return code, out, err
+
+
+def checked_and_applied(made: ModelProto, folder: Path) -> None:
+    path, data = folder / "model.onnx", made.SerializeToString()
     path.write_bytes(data)
-    commands = ("check", path, "-v"), ("apply", path, "-o", target, "--no-verify", "--unsafe-fixes")
-    for command in commands:
-        code, out, err = run(*command)
-        assert 0 <= code <= 3
-        assert not BUG.search(out + err), out + err
+    fixes = ("--no-verify", "--unsafe-fixes")
+    for command in (("check", path, "-v"), ("apply", path, "-o", folder / "out.onnx", *fixes)):
+        code, out, err = survived(*command)
         assert code != 2 or "not ONNX: " in out or len(err.splitlines()) == 1, err
     assert path.read_bytes() == data
-    assert {one.name for one in tmp_path.iterdir()} <= {"model.onnx", "out.onnx"}
+    assert {one.name for one in folder.iterdir()} <= {"model.onnx", "out.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("opset", "text"),
+    [pytest.param(opset, text, id=name) for opset, some in TEXTS.items() for name, text in some.items()],
+)
+def test_models_from_text(opset: int, text: str, tmp_path: Path) -> None:
+    checked_and_applied(model(text, opset), tmp_path)
+
+
+@pytest.mark.parametrize(("opset", "text", "name", "kind"), TYPES.values(), ids=TYPES)
+def test_other_types(opset: int, text: str, name: str, kind: int, tmp_path: Path) -> None:
+    made = model(text, opset)
+    for info in made.graph.input:
+        if info.name == name:
+            info.type.tensor_type.elem_type = kind
+    for tensor in made.graph.initializer:
+        if tensor.name == name:
+            tensor.data_type = kind
+    checked_and_applied(made, tmp_path)
+
+
+@pytest.mark.parametrize(("text", "dims"), SHAPES.values(), ids=SHAPES)
+def test_other_shapes(text: str, dims: list[int], tmp_path: Path) -> None:
+    made = model(text)
+    made.graph.initializer[0].dims[:] = dims
+    checked_and_applied(made, tmp_path)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_models(name: str, tmp_path: Path) -> None:
+    checked_and_applied(FUNCTIONS[name](), tmp_path)
+
+
+def test_no_matrix_of_a_padded_transform(tmp_path: Path) -> None:
+    text = "g (float[1048576,1,1] x, int64 a) => (float[A,B,2] y) <int64 n = {1}> { y = DFT(x, n, a) }"
+    path = write(tmp_path / "m.onnx", model(text, 20))
+    assert survived("check", path, "--target", "rtx1.7", "--select", "OPS057")[0] == 1
 
 
 def test_the_difference_of_an_operator_set_that_is_no_utf8(tmp_path: Path) -> None:
     """Its name was joined with texts."""
-    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18)
+    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     seed = write(tmp_path / "seed.onnx", found)
     found.opset_import.add(domain="a@b", version=1)
     (tmp_path / "m.onnx").write_bytes(found.SerializeToString().replace(b"a@b", b"a\xffb"))
@@ -375,14 +388,12 @@ def test_the_difference_of_an_operator_set_that_is_no_utf8(tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["undefined", "type_proto", "sparse_tensor"])
 def test_boxes_show_an_attribute_that_is_no_number(kind: str, tmp_path: Path) -> None:
     """The pictures in a report in HTML made a list of it."""
-    found = model("g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }", 18)
+    found = model("g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }")
     found.graph.node[0].attribute.add(name="k", type=AttributeProto.AttributeType.Value(kind.upper()))
     page = tmp_path / "report.html"
-    code, out, err = run(
+    survived(
         "apply", write(tmp_path / "m.onnx", found), "-o", tmp_path / "o.onnx", "--no-verify", "--report", page
     )
-    assert 0 <= code <= 3
-    assert not BUG.search(out + err), out + err
     assert f"k = {kind.replace('_', ' ')}" in page.read_text(encoding="utf-8")
 
 
@@ -401,49 +412,37 @@ def test_texts_that_are_no_utf8(before: bytes, after: bytes, tmp_path: Path) -> 
     data = found.SerializeToString()
     assert before in data
     path.write_bytes(data.replace(before, after))
-    code, out, err = run("apply", path, "-o", tmp_path / "out.onnx", "--no-verify")
-    assert 0 <= code <= 3
-    assert not BUG.search(out + err), err
+    survived("apply", path, "-o", tmp_path / "out.onnx", "--no-verify")
 
 
 def test_reduce_of_a_scan_without_a_number_of_inputs(tmp_path: Path) -> None:
     found = model(
         """g (float[2] s, float[T,2] xs) => (float[2] e) { e = Scan<body = b (float[2] a, float[2] x) => (float[2] c)
         { c = Add(a, x) }>(s, xs) }""",
-        18,
     )
     path = write(tmp_path / "model.onnx", found)
-    code, out, err = run(
-        "reduce", path, "--check", "false {}", "-o", tmp_path / "small", "--time-limit", "20"
-    )
-    assert 0 <= code <= 3
-    assert not BUG.search(out + err), err
+    survived("reduce", path, "--check", "false {}", "-o", tmp_path / "small", "--time-limit", "20")
 
 
 def test_diff_shows_a_name_that_is_no_utf8(tmp_path: Path) -> None:
-    data = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18).SerializeToString()
+    data = model("g (float[N] x) => (float[N] y) { y = Neg(x) }").SerializeToString()
     (tmp_path / "a.onnx").write_bytes(data)
     (tmp_path / "b.onnx").write_bytes(data.replace(b"\x12\x01N", b"\x12\x01\xf5"))
-    code, out, err = run("diff", tmp_path / "a.onnx", tmp_path / "b.onnx", "-v")
-    assert code in (0, 1, 2)
-    assert not BUG.search(out + err), err
+    survived("diff", tmp_path / "a.onnx", tmp_path / "b.onnx", "-v")
 
 
 def test_a_view_of_a_cast_to_a_number_that_no_type_has(tmp_path: Path) -> None:
     """The field of a type has 32 bits, an attribute 64."""
     found = model(
         "g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add(x, w)  y = Cast<to = 1>(a) }",
-        18,
     )
     found.graph.node[1].attribute[0].i = 1 << 62
     (tmp_path / "m.onnx").write_bytes(found.SerializeToString())
-    code, out, err = run("view", tmp_path / "m.onnx", "-o", tmp_path / "p.onnx", "--rule", "BRC001")
-    assert not BUG.search(out + err), err
-    assert 0 <= code <= 3
+    survived("view", tmp_path / "m.onnx", "-o", tmp_path / "p.onnx", "--rule", "BRC001")
 
 
 def test_diff_in_json_of_an_attribute_whose_name_is_no_utf8(tmp_path: Path) -> None:
-    seed = write(tmp_path / "seed.onnx", "g (float[N] x) => (float[N] y) { y = Elu<alpha = 1.0>(x) }", 18)
+    seed = write(tmp_path / "seed.onnx", "g (float[N] x) => (float[N] y) { y = Elu<alpha = 1.0>(x) }")
     (tmp_path / "m.onnx").write_bytes(seed.read_bytes().replace(b"alpha", b"a\xffpha"))
     code, out, err = run("diff", seed, tmp_path / "m.onnx", "--format", "json")
     assert (code, err) == (1, "")
@@ -454,7 +453,7 @@ def test_diff_in_json_of_an_attribute_whose_name_is_no_utf8(tmp_path: Path) -> N
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_diff_shows_metadata_that_are_no_utf8(form: str, of_a_node: bool, tmp_path: Path) -> None:
     """JSON has no bytes, and the mark of rules in a node was taken for text."""
-    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18)
+    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     seed = write(tmp_path / "seed.onnx", found)
     (found.graph.node[0] if of_a_node else found).metadata_props.add(key="onnxfix", value="a@b")
     found.graph.node[0].op_type = "Abs"
@@ -463,9 +462,7 @@ def test_diff_shows_metadata_that_are_no_utf8(form: str, of_a_node: bool, tmp_pa
     code, out, err = run("diff", seed, path, "--format", form)
     assert (code, err) == (1, "")
     assert of_a_node or "xffb" in out
-    code, out, err = run("apply", path, "-o", tmp_path / "o.onnx", "--no-verify")
-    assert 0 <= code <= 3
-    assert not BUG.search(out + err), err
+    survived("apply", path, "-o", tmp_path / "o.onnx", "--no-verify")
 
 
 def test_a_branch_whose_name_is_no_utf8(tmp_path: Path) -> None:
@@ -473,15 +470,12 @@ def test_a_branch_whose_name_is_no_utf8(tmp_path: Path) -> None:
     found = model(
         """g (bool c, float[N] x) => (float[N] y) { y = If<then_branch = branch () => (float[N] a) { a = Neg(x) },
         else_branch = other () => (float[N] b) { b = Abs(x) }>(c) }""",
-        18,
     )
     data = found.SerializeToString()
     path = tmp_path / "model.onnx"
     at = data.rindex(b"\x12\x06branch")
     path.write_bytes(data[: at + 2] + b"br\xffnch" + data[at + 8 :])
-    code, out, err = run("check", path)
-    assert 0 <= code <= 3
-    assert not BUG.search(out + err), err
+    survived("check", path)
 
 
 def test_the_difference_of_texts(tmp_path: Path) -> None:
@@ -489,7 +483,7 @@ def test_the_difference_of_texts(tmp_path: Path) -> None:
     for name, word in (("a", "one"), ("b", "two")):
         write(tmp_path / f"{name}.onnx", model(
             f"""g (float[N] x) => (float[N] y, string[2] s) {{ y = Neg(x)
-            s = Constant<value = string[2] {{"{word}", "same"}}>() }}""", 18,
+            s = Constant<value = string[2] {{"{word}", "same"}}>() }}""",
         ))  # fmt: skip
     code, out, err = run("diff", tmp_path / "a.onnx", tmp_path / "b.onnx", "-v")
     assert (code, err) == (1, "")
@@ -500,7 +494,7 @@ def test_the_difference_of_texts(tmp_path: Path) -> None:
 def test_a_damaged_header_of_an_array_is_one_line(name: str, tmp_path: Path) -> None:
     """Numpy reads the header as Python, whose parser raises errors of its own."""
     (tmp_path / "m.onnx").write_bytes(
-        model("g (float[2] x) => (float[2] y) { y = Neg(x) }", 18).SerializeToString()
+        model("g (float[2] x) => (float[2] y) { y = Neg(x) }").SerializeToString()
     )
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,\n".ljust(117) + b"\n"
     array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
@@ -528,14 +522,14 @@ def test_onnx_runtime_keeps_no_database_and_reports_nothing(tmp_path: Path) -> N
 
 def test_a_value_fills_no_input_of_any_size(tmp_path: Path) -> None:
     """2 GiB for 26 bytes: `c=true` became a constant of the declared size."""
-    path = write(tmp_path / "m.onnx", f"g (bool[{2**31 - 1}] c) => (bool[N] y) {{ y = Not(c) }}", 18)
+    path = write(tmp_path / "m.onnx", f"g (bool[{2**31 - 1}] c) => (bool[N] y) {{ y = Not(c) }}")
     code, _, err = run("apply", path, "--no-verify", "--unsafe-fixes", "--fix-input", "c=true")
     assert (code, "would fill 2,147,483,647 elements, which is more than 256 MiB" in err) == (2, True)
 
 
 def test_places_of_many_nodes_without_names_are_found_at_once(tmp_path: Path) -> None:
     """80 kB of empty nodes took `diff` 35 s: each was looked for among all."""
-    first = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18)
+    first = model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     second = ModelProto.FromString(first.SerializeToString())
     for _ in range(20000):
         second.graph.node.add(op_type="A")
@@ -551,7 +545,7 @@ def test_places_of_many_nodes_without_names_are_found_at_once(tmp_path: Path) ->
 @pytest.mark.parametrize("elem", [0, 99, -1])
 @pytest.mark.parametrize("given", ["text", "file"])
 def test_a_value_for_an_input_of_no_known_type_is_one_line(elem: int, given: str, tmp_path: Path) -> None:
-    proto = model("g (float[2] x) => (float[2] y) { y = Neg(x) }", 18)
+    proto = model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     proto.graph.input[0].type.tensor_type.elem_type = elem
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     np.save(tmp_path / "v.npy", np.ones(2, np.float32))
@@ -566,13 +560,13 @@ def test_external_data_of_no_possible_name_is_one_line(option: list[str], tmp_pa
     """The files to write are held against all data files first."""
     folder = tmp_path / "models"
     folder.mkdir()
-    proto = model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }", 18)
+    proto = model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")
     tensor = proto.graph.initializer[0]
     tensor.ClearField("float_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="a\0b")
     (folder / "m.onnx").write_bytes(proto.SerializeToString())
-    write(folder / "n.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }", 18)
+    write(folder / "n.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     if option[0] == "--output-dir":
         option = [option[0], str(tmp_path / option[1])]
     code, out, err = run("apply", folder, "--no-verify", *option)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,11 @@ import pytest
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt.package import Choice
-from onnxfix.verbs.examination import examine, facts, probes
+from onnxfix.verbs.examination import facts, probes
 from onnxfix.verbs.examination.records import Driver, Library
-from support.doctor_cases import H100, RUNTIME
+from support.doctor_cases import H100
 
 # ----------------------------------------------------------------------------------------- the questions
-
-
-def test_the_driver_is_not_asked_for_gpus_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answers(monkeypatch, {"driver": Driver(), "gpus": [H100]})
-    with asked as worker:
-        assert facts.gather(worker, 1).machine.gpus == ()
-    assert "gpus" not in asked.questions
 
 
 def test_cuda_is_tried_where_there_is_a_gpu_and_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,62 +157,12 @@ def test_version_numbers(number: int, cuda: str, cudnn: str) -> None:
     assert (probes.cuda_version(number), probes.cudnn_version(number)) == (cuda, cudnn)
 
 
-def test_wheels_are_looked_at_before_the_loader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    old, new, dnn = (
-        tmp_path / "nvidia" / name
-        for name in (
-            "cuda_runtime/lib/libcudart.so.12",
-            "cu13/lib/libcudart.so.13",
-            "cudnn/lib/libcudnn.so.9",
-        )
-    )
-    for path in (old, new, dnn):
-        path.parent.mkdir(parents=True)
-        path.touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    asked: list[tuple[str, str, bool]] = []
-
-    def ask(question: str, default: Any, /, *, path: str, wheel: bool) -> Any:
-        asked.append((question, path, wheel))
-        return RUNTIME if path == str(new) else default
-
-    assert list(facts._libraries(ask)) == [RUNTIME]  # type: ignore[arg-type]
-    runtimes = [path for question, path, wheel in asked if question == "cuda-runtime" and wheel]
-    assert {str(old), str(new)} <= set(runtimes)
-    assert ("cudnn", str(dnn), True) in asked
-    assert ("cuda-runtime", "libcudart.so.13", False) in asked
-    assert asked.index(("cuda-runtime", str(new), True)) < asked.index(
-        ("cuda-runtime", "libcudart.so.13", False)
-    )
-
-
-def test_a_file_that_is_no_library_is_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
-    broken.parent.mkdir(parents=True)
-    broken.write_text("not an ELF file")
-    monkeypatch.syspath_prepend(tmp_path)
-    found = [problem.text for problem in examine().problems]
-    assert any(text.startswith("an installed cuDNN does not load: OSError") for text in found), found
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n",
-            "535.183.01",
-        ),
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
-            "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n",
-            "580.159.04",
-        ),
-        ("GCC version:  gcc version 13.3.0 \n", ""),
-        ("", ""),
-    ],
-)
-def test_the_kernel_says_its_driver(text: str, version: str) -> None:
-    assert facts.driver_version(text) == version
+def test_the_kernel_says_its_driver() -> None:
+    closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n"
+    opened = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+    compiler = "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n"
+    versions = [facts.driver_version(text) for text in (closed, opened + compiler, compiler, "")]
+    assert versions == ["535.183.01", "580.159.04", "", ""]
 
 
 # ----------------------------------------------------------------------------------------------- packages
@@ -244,9 +186,6 @@ def test_distributions_are_read_from_their_metadata(monkeypatch: pytest.MonkeyPa
         "1.30.0",
         "1.6.0",
     )
-    both = [problem for problem in examine().problems if "install the same files" in problem.text]
-    assert len(both) == 1
-    assert both[0].mend.startswith("pip uninstall -y onnxruntime onnxruntime-gpu && pip install ")
 
 
 @pytest.mark.parametrize("text", [None, b"", b"\xff\xfe\x00", b"Name: onnx\n\n"])
@@ -266,14 +205,9 @@ def test_lower_bounds_are_those_that_packages_declare(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     declared = (
-        "onnx>=1.19",
-        "ML-Dtypes (>=0.5)",
-        "numpy>=99; python_version < '3'",
+        "onnx>=1.19", "ML-Dtypes (>=0.5)", "numpy>=99; python_version < '3'", "protobuf~=6.0", "typer>=99", "???",
         "polygraphy<2,>=0.49.9 ; extra == 'tensorrt'",
-        "protobuf~=6.0",
-        "typer>=99",
-        "???",
-    )
+    )  # fmt: skip
     distribution(tmp_path, "onnxfix", "0.1.0", declared)
     monkeypatch.syspath_prepend(tmp_path)
     have = {
@@ -283,47 +217,7 @@ def test_lower_bounds_are_those_that_packages_declare(
         "polygraphy": "0.49.8",
         "protobuf": "6.0rc1",
     }
-    found = [
-        (old.name, old.version, old.lowest) for old in facts.too_old(have) if old.owner.startswith("onnxfix")
-    ]
-    assert found == [
-        ("onnx", "1.18.9", "1.19"),
-        ("ml_dtypes", "0.4.1", "0.5"),
-        ("polygraphy", "0.49.8", "0.49.9"),
-    ]
+    old = {one.name: one.lowest for one in facts.too_old(have) if one.owner.startswith("onnxfix")}
+    assert old == {"onnx": "1.19", "ml_dtypes": "0.5", "polygraphy": "0.49.9"}
     newer = dict.fromkeys(have, "100.0")
     assert list(facts.too_old(newer)) == []
-
-
-@pytest.mark.parametrize(
-    ("version", "numbers"),
-    [
-        ("1.20.0rc1", (1, 20)),
-        ("1.31.1+cu130", (1, 31, 1)),
-        ("v2", (2,)),
-        ("0.0", ()),
-        ("odd", ()),
-        ("10.0.1.6", (10, 0, 1, 6)),
-    ],
-)
-def test_release(version: str, numbers: tuple[int, ...]) -> None:
-    assert facts.release(version) == numbers
-
-
-def test_onnxruntimes_files_say_whose_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    capi = tmp_path / "onnxruntime" / "capi"
-    capi.mkdir(parents=True)
-    (capi.parent / "__init__.py").write_text("raise SystemExit('imported')")
-    written = "package_name = 'onnxruntime-gpu'\n__version__ = '1.31.1'\ncuda_version = '13.0'\n"
-    (capi / "build_and_package_info.py").write_text(written)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
-    assert facts.ort_build() == ("onnxruntime-gpu", "13.0")
-
-
-def test_a_folder_without_a_module_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "leftover" / "__pycache__").mkdir(parents=True)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert not facts._importable("leftover")
-    assert not facts._importable("never_heard_of")
-    assert facts._importable("json")

@@ -1,5 +1,4 @@
 """The doctor: what it concludes from what it finds, and that nothing it finds ends it."""
-# Long because: what it concludes is tested beside what becomes of it on this machine and on the command line.
 
 from __future__ import annotations
 

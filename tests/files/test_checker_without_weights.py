@@ -14,7 +14,6 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxfix.files import lazy, loading, walk
 from onnxfix.proof import checker
-from support.hard_models import write_external
 from support.paths import ROOT
 from support.peer_models import PEERS
 from test_lazy_against_eager import onnx_data_folder
@@ -181,24 +180,6 @@ def test_sparse_tensors(tmp_path: Path, kind: str, raw: bool) -> None:
     theirs, mine = both(saved(tmp_path, made))
     assert bool(theirs) == (kind not in ("valid", "in an attribute")), theirs
     assert bool(mine) == bool(theirs), (theirs, mine)
-
-
-@pytest.mark.parametrize("kind", ["valid", "gone", "too short", "beyond the end"])
-def test_external_data(tmp_path: Path, kind: str) -> None:
-    made = write_external(tmp_path)
-    made.graph.initializer.append(tensor_of("big"))
-    data = tmp_path / "model.onnx.data"
-    if kind == "gone":
-        data.unlink()
-    if kind == "too short":
-        data.write_bytes(data.read_bytes()[:-4])
-    if kind == "beyond the end":
-        made.graph.initializer[0].external_data[1].value = "99999"
-    path = saved(tmp_path, made)
-    said = ours(path)
-    assert bool(said) == (kind != "valid"), said
-    if kind in ("valid", "gone"):
-        assert bool(complaint(path)) == bool(said)  # of sizes, onnx's checker says nothing
 
 
 def test_the_graph_is_checked_as_ever(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ import onnxfix
 from onnxfix import TrtOptions
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, copying, folders, loading, regular, wire
-from onnxfix.files.atomic import Temporary, temporary_beside
+from onnxfix.files.atomic import temporary_beside
 from onnxfix.files.folders import Folder
 from onnxfix.proof import validity
 from onnxfix.proof.rungs import builder as saved_engine
@@ -172,9 +172,17 @@ def field_of(tmp_path: Path) -> Callable[[], Field]:
 Act = Callable[[Field], Any]
 
 
-def _plain(field: Field) -> Act:
-    write(field.there / "m.onnx", FIXABLE)
-    return lambda at: onnxfix.apply(at.there / "m.onnx", at.there / "out.onnx", verify=False)
+def to_output(at: Field) -> Any:
+    return onnxfix.apply(at.there / "m.onnx", at.there / "out.onnx", verify=False)
+
+
+def in_place(at: Field) -> Any:
+    return onnxfix.apply(at.there / "m.onnx", in_place=True, verify=False)
+
+
+def _plain(field: Field, act: Act = to_output, text: str = FIXABLE) -> Act:
+    write(field.there / "m.onnx", text)
+    return act
 
 
 def _over_another(field: Field) -> Act:
@@ -182,29 +190,14 @@ def _over_another(field: Field) -> Act:
     return _plain(field)
 
 
-def _in_place(field: Field) -> Act:
-    write(field.there / "m.onnx", FIXABLE)
-    return lambda at: onnxfix.apply(at.there / "m.onnx", in_place=True, verify=False)
-
-
-def _unchanged(field: Field) -> Act:
-    write(field.there / "m.onnx", CLEAN)
-    return lambda at: onnxfix.apply(at.there / "m.onnx", at.there / "out.onnx", verify=False)
-
-
 def _external(field: Field) -> Act:
     external_model(field.folder / "source")
     return lambda at: onnxfix.apply(at.folder / "source/m.onnx", at.there / "out.onnx", verify=False)
 
 
-def _split(field: Field) -> Act:
+def _split(field: Field, act: Act = to_output) -> Act:
     written(field.there)
-    return lambda at: onnxfix.apply(at.there / "m.onnx", at.there / "out.onnx", verify=False)
-
-
-def _split_in_place(field: Field) -> Act:
-    written(field.there)
-    return lambda at: onnxfix.apply(at.there / "m.onnx", in_place=True, verify=False)
+    return act
 
 
 def _report(field: Field) -> Act:
@@ -220,7 +213,7 @@ def _engine(field: Field) -> Act:
         asked = TrtOptions(save_engine=str(at.there / "out"))
         return saved_engine.save_engine(at.there / "m", asked, TrtBuild("accepted"), lambda: None)
 
-    saved_engine.builder = lambda options: SimpleNamespace(  # type: ignore[assignment]
+    saved_engine.builder = lambda options: SimpleNamespace(
         plain=lambda: SimpleNamespace(build=build, close=lambda: None)
     )
     return save
@@ -229,20 +222,17 @@ def _engine(field: Field) -> Act:
 ACTS: dict[str, Callable[[Field], Act]] = {
     "plain": _plain,
     "over another": _over_another,
-    "in place": _in_place,
-    "unchanged": _unchanged,
+    "in place": lambda field: _plain(field, in_place),
+    "unchanged": lambda field: _plain(field, text=CLEAN),
     "external": _external,
     "split": _split,
-    "split in place": _split_in_place,
+    "split in place": lambda field: _split(field, in_place),
     "report": _report,
     "engine": _engine,
 }
-DESTINATION = {
-    "in place": "m.onnx",
-    "split in place": "m.onnx",
-    "report": "out",
-    "engine": "out",
-}
+LIKE_OTHERS = ("over another", "unchanged", "external", "split in place")
+"""Acts that go most of the way with another one, which the quick lane has."""
+DESTINATION = {"in place": "m.onnx", "split in place": "m.onnx", "report": "out", "engine": "out"}
 
 
 @pytest.fixture
@@ -278,7 +268,9 @@ def results(field: Field) -> dict[str, bytes]:
 
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("kind", ["link", "hard link", "file", "away and back", "planted"])
-@pytest.mark.parametrize("name", ACTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LIKE_OTHERS else ()) for name in ACTS]
+)
 def test_at_every_step(field_of: Callable[[], Field], name: str, kind: str) -> None:
     clean = field_of()
     act = ACTS[name](clean)
@@ -517,27 +509,3 @@ def test_a_race_against_another_process() -> None:
         assert field.state() == field.before
         if ROOT:
             assert not [path for path in field.ours.rglob("*") if path.stat().st_uid != 0]
-
-
-def place_closed(file: Temporary) -> None:
-    """Windows renames no open files."""
-    file.leave()
-    file.folder.move(file.name, file.home, file.final)
-
-
-@pytest.mark.parametrize("name", ["plain", "in place", "external", "split", "engine"])
-@pytest.mark.usefixtures("limits")
-def test_without_descriptors_of_folders(
-    field_of: Callable[[], Field], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """As on Windows: names are joined to the folder's path."""
-    field = field_of()
-    act = ACTS[name](field)
-    act(field)
-    expected = results(field)
-    monkeypatch.setattr(folders, "PINS", False)
-    monkeypatch.setattr(Temporary, "place", place_closed)
-    field = field_of()
-    ACTS[name](field)(field)
-    assert results(field) == expected
-    assert not field.temporary()

@@ -88,23 +88,8 @@ def charged(data: bytes) -> int:
             bounds.measure(data, budget)
     with structure_limit(10**5):
         budget = bounds.Budget()
-        budget.allowance = lambda size: -1  # type: ignore[method-assign]
+        budget.allowance = lambda size: -1
         return bounds.measure(data, budget)
-
-
-def test_every_element_is_charged_once_however_it_is_written() -> None:
-    count = 2000
-    base = charged(model(times(1, b"", 2 * count)))
-    per_node = bounds.BYTES["NodeProto"]
-    assert base - count * per_node < 10_000
-    more = charged(model(times(1, b"", 2 * count) + times(1, b"", 2 * count)))
-    assert more - base == count * per_node
-    packed = charged(model(times(1, b"", 2 * count), nodes=attribute(field(8, b"\1" * 5000))))
-    plain = charged(model(times(1, b"", 2 * count), nodes=attribute(b"\x40\x01" * 5000)))
-    assert packed == plain
-    assert packed - base > 5000 * bounds.NUMBER
-    floats = charged(model(times(1, b"", 2 * count), nodes=attribute(b"\x3d\0\0\0\0" * 5000)))
-    assert floats == packed
 
 
 def test_two_million_nodes_are_within_the_limit() -> None:
@@ -151,12 +136,6 @@ def test_the_limit_is_set_by_option_keyword_setting_and_environment(
     monkeypatch.setenv(STRUCTURE_MB, "much")
     with pytest.raises(OnnxfixError, match="ONNXFIX_STRUCTURE_MB=much: is not a number"):
         loading.load(Path("m.onnx"))
-
-
-def test_a_file_that_was_read_before_is_not_judged_again(tmp_path: Path) -> None:
-    (path := tmp_path / "m.onnx").write_bytes(model(times(1, field(4, b"A"), MIB)))
-    with structure_limit(1):
-        assert len(loading.open_model(path).proto.graph.node) > 200_000
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 Pipes stand for all special files: a test that went wrong on a device would take it away from the whole machine.
 """
-# Long because: every option that writes a file meets every kind of file that it must not replace.
 
 from __future__ import annotations
 
@@ -21,12 +20,9 @@ import pytest
 
 import onnxfix
 from onnxfix import TrtOptions, UsageError
-from onnxfix.errors import ModelError, OnnxfixError
+from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, regular
 from onnxfix.files.atomic import temporary_beside
-from onnxfix.proof.rungs import builder as saved_engine
-from onnxfix.tensorrt import files
-from onnxfix.tensorrt.records import TrtBuild
 from support.cli import run, shell
 from support.cli_models import CLEAN, FIXABLE, external_model, write
 
@@ -101,17 +97,8 @@ def test_a_pipe_is_not_replaced(tmp_path: Path, pipe: Pipe, option: str, linked:
 
 
 def test_python_does_not_replace_a_pipe(tmp_path: Path, pipe: Pipe) -> None:
-    path = write(tmp_path / "m.onnx", FIXABLE)
     with pytest.raises(OnnxfixError, match="named pipe"):
-        onnxfix.apply(path, pipe.path, verify=False)
-    for option in ("save_engine", "timing_cache"):
-        asked: dict[str, Any] = {option: str(pipe.path)}
-        with pytest.raises(UsageError, match="named pipe"):
-            files.check_files(TrtOptions(**asked))
-    with pytest.raises(OnnxfixError, match="named pipe"):
-        atomic.put(pipe.path, b"engine")
-    with pytest.raises(OnnxfixError, match="named pipe"), temporary_beside(pipe.path):
-        pytest.fail("a temporary file was made")
+        onnxfix.apply(write(tmp_path / "m.onnx", FIXABLE), pipe.path, verify=False)
     with temporary_beside(tmp_path / "late") as file:
         pipe.path.rename(tmp_path / "late")
         with pytest.raises(OnnxfixError, match="named pipe"):
@@ -149,12 +136,10 @@ def test_a_report_does_not_go_into_a_socket(tmp_path: Path) -> None:
     assert place.is_socket()
 
 
-@pytest.mark.parametrize("where", ["| cat", "> log; cat log", "2>&1 | cat"])
-@pytest.mark.parametrize("name", ["/dev/fd/1", "/proc/self/fd/1"])  # /dev/stdout itself might be replaced
-@pytest.mark.skipif(not Path("/proc/self/fd/1").exists(), reason="this system has no /proc")
-def test_a_report_to_standard_output_is_added_to_it(tmp_path: Path, where: str, name: str) -> None:
+@pytest.mark.parametrize("where", ["| cat", "> log; cat log"])
+def test_a_report_to_standard_output_is_added_to_it(tmp_path: Path, where: str) -> None:
     write(tmp_path / "m.onnx", FIXABLE)
-    result = shell(f"$onnxfix check -q m.onnx --report {name} {where}", tmp_path)
+    result = shell(f"$onnxfix check -q m.onnx --report /dev/fd/1 {where}", tmp_path)
     first, _, rest = result.stdout.decode().partition("\n")
     assert first.startswith("m.onnx"), result
     assert json.loads(rest)["reports"][0]["command"] == "check"
@@ -212,38 +197,6 @@ def test_two_models_are_not_written_through_links_to_one_file(tmp_path: Path) ->
     assert "two models" in refused("apply", *models, "--output-dir", tmp_path / "out")
 
 
-@pytest.mark.usefixtures("renames_stay_in_a_folder")
-def test_engines_and_caches_are_written_through_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "real").mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "real" / "file")
-    files.check_files(TrtOptions(save_engine=str(link), timing_cache=str(link)))
-    atomic.put(link, b"cache")
-    assert (tmp_path / "real/file").read_bytes() == b"cache"
-
-    def build(model: Path, profiles: Any, *, save_engine: str) -> TrtBuild:
-        Path(save_engine).write_bytes(b"engine")
-        return TrtBuild("accepted")
-
-    fake = SimpleNamespace(plain=lambda: SimpleNamespace(build=build, close=lambda: None))
-    monkeypatch.setattr(saved_engine, "builder", lambda options: fake)
-    asked, built = TrtOptions(save_engine=str(link)), TrtBuild("accepted")
-
-    def changed() -> None:
-        raise ModelError("m: was changed")
-
-    with pytest.raises(ModelError, match="changed"):
-        saved_engine.save_engine(tmp_path / "m", asked, built, changed)
-    assert (tmp_path / "real/file").read_bytes() == b"cache"
-    told = saved_engine.save_engine(tmp_path / "m", asked, built, lambda: None)
-    assert told == str(link)
-    assert link.is_symlink()
-    assert (tmp_path / "real/file").read_bytes() == b"engine"
-    assert [p.name for p in (tmp_path / "real").iterdir()] == ["file"]
-
-
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 def test_external_data_is_not_copied_over_pipes_and_links(tmp_path: Path, kind: str) -> None:
     path, moved = external_model(tmp_path / "a"), tmp_path / "b/m.onnx.data"
@@ -265,6 +218,7 @@ def test_external_data_is_not_copied_over_pipes_and_links(tmp_path: Path, kind: 
     ("command", "option"),
     [
         ("check", "--report"),
+        ("apply", "-o"),
         *itertools.product(["apply", "verify", "verify second", "apply bad"], WRITTEN),
     ],
 )
@@ -283,19 +237,9 @@ def test_external_data_is_not_replaced(tmp_path: Path, option: str, command: str
     elif how == ["bad"]:  # a run that fails reports too
         arguments += ["--input-shapes", "nope:1"]
     told = refused(*arguments, option, tmp_path / "link" if linked else weights)
-    assert f"is also external data of {path}" in told
+    expected = "is a symbolic link" if linked and option == "-o" else f"is also external data of {path}"
+    assert expected in told
     assert snapshot(tmp_path) == before
-
-
-def test_external_data_of_a_model_that_is_still_to_come_is_not_replaced(tmp_path: Path) -> None:
-    first, second = write(tmp_path / "m.onnx", CLEAN), external_model(tmp_path / "a")
-    weights = tmp_path / "a/weights/w.bin"
-    before = weights.read_bytes()
-    for verb in (["check", "--trt"], ["apply"]):
-        told = refused(*verb, first, second, "--timing-cache", weights)
-        assert "--timing-cache" in told
-        assert "is also external data" in told
-    assert weights.read_bytes() == before
 
 
 def test_python_is_kept_from_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,11 +359,7 @@ def test_files_in_the_folder_of_inputs_are_inputs(tmp_path: Path, name: str) -> 
     ("option", "value", "name"),
     [
         ("--minShapes", "x:4", "--trt-min-shapes"),
-        ("--trt-opt-shapes", "x:4", "--trt-opt-shapes"),
-        ("--maxShapes", "x:4", "--trt-max-shapes"),
-        ("--compute-capability", "8.9", "--compute-capability"),
         ("--trt-package", "tensorrt", "--trt-package"),
-        ("--timing-cache", "cache", "--timing-cache"),
         ("--timingCacheFile", "cache", "--timing-cache"),
         ("--plugins", "plugin.so", "--plugins"),
         ("--inputs", "x.npz", "--inputs"),
@@ -437,10 +377,6 @@ def test_check_takes_options_about_tensorrt_with_trt_only(
 def test_max_batch_needs_a_sweep_and_is_a_dimension(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", CLEAN)
     assert "--batch-sweep" in refused("verify", path, "--max-batch", 5)
-    for size in (1, 2**31):
-        code, _, err = run("verify", path, "--batch-sweep", "--max-batch", size)
-        assert code == 2
-        assert "--max-batch" in err
     for size in (1, -2, 2**31):
         with pytest.raises(UsageError, match=f"not {size}"):
             onnxfix.verify(path, batch_sweep=size)

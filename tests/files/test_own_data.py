@@ -13,8 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 import onnxfix
-from onnxfix.errors import ModelError, OnnxfixError, UsageError
-from onnxfix.files import tensors
+from onnxfix.errors import ModelError, UsageError
 from support import models
 from support.cli import run
 
@@ -111,46 +110,6 @@ def test_a_new_export_leaves_the_result_and_the_next_run_replaces_both(tmp_path:
     assert names(tmp_path) == ["fixed.onnx", "fixed.onnx.data", "m.onnx", "m.onnx.data"]
 
 
-def test_data_of_another_model_is_not_replaced(tmp_path: Path) -> None:
-    path, out = exported(tmp_path), tmp_path / "fixed.onnx"
-    (tmp_path / "fixed.onnx.data").write_bytes(b"somebody's")
-    code, _, err = run("apply", path, "-o", out, "--no-verify")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "fixed.onnx.data: is in the way" in err
-    assert names(tmp_path) == ["fixed.onnx.data", "m.onnx", "m.onnx.data"]
-
-
-def test_the_old_pair_stays_if_the_new_one_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, out = exported(tmp_path), tmp_path / "fixed.onnx"
-    onnxfix.apply(path, out, verify=False)
-    wanted = computed(path)
-    exported(tmp_path, scale=3.0)
-    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
-    from onnxfix.files.folders import Folder
-
-    real = Folder.move
-
-    def move(self: Folder, name: str, to: Folder, new: str) -> None:
-        if new == "fixed.onnx" and self.path != to.path:
-            raise OSError(28, "No space left on device")
-        real(self, name, to, new)
-
-    monkeypatch.setattr(Folder, "move", move)
-    with pytest.raises(OnnxfixError, match="No space left"):
-        onnxfix.apply(path, out, verify=False)
-    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
-    assert computed(out) == wanted
-
-
-def test_the_size_is_said(tmp_path: Path) -> None:
-    path = exported(tmp_path)
-    code, text, _ = run("apply", path, "-o", tmp_path / "fixed.onnx", "--rungs", "ort-cpu")
-    assert code == 0
-    assert f"data      {tmp_path / 'fixed.onnx.data'}  512 bytes" in text
-
-
 @pytest.mark.parametrize("text", [FIXABLE, CLEAN], ids=["fixed", "nothing to fix"])
 def test_shared_data_is_recorded_and_a_change_is_noticed(tmp_path: Path, text: str) -> None:
     path, out = exported(tmp_path, text=text), tmp_path / "fixed.onnx"
@@ -220,25 +179,3 @@ def test_defaults_are_compared_whatever_file_they_are_in(tmp_path: Path, same: b
     code, told, _ = run("verify", path, out, "--rungs", "contract")
     assert code == (0 if same else 3)
     assert ("the default of input 'w' was changed" in told) == (not same)
-
-
-@pytest.mark.parametrize("linked", [True, False])
-def test_external_data_is_reached_from_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
-) -> None:
-    """By links, or by copies where there are none."""
-    if not linked:
-        monkeypatch.setattr(Path, "symlink_to", refuse_link)
-    source, folder = tmp_path / "source", tmp_path / "folder"
-    (source / "deep").mkdir(parents=True)
-    folder.mkdir()
-    proto = models.model("g (float[4] x) => (float[4] y) { y = Add(x, w) }", w=np.ones(4, np.float32))
-    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], "deep/w.bin")
-    (source / "deep" / "w.bin").write_bytes(b"weights")
-    tensors.link_data(proto, source, folder)
-    assert (folder / "deep" / "w.bin").read_bytes() == b"weights"
-    assert (folder / "deep" / "w.bin").is_symlink() == linked
-
-
-def refuse_link(self: Path, target: Path) -> None:
-    raise OSError("no privilege")

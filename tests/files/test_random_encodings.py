@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
 
@@ -160,7 +160,6 @@ def held(data: bytes, overlong: bool, folder: Path, large: int = 1) -> int:
 
 
 @given(st.randoms(use_true_random=True))
-@settings(max_examples=200)
 def test_random_models(rnd: random.Random) -> None:
     maker = Maker(rnd)
     data = maker.model()

@@ -1,4 +1,4 @@
-"""Rules whose fixes are wrong, in place of the installed ones."""
+"""Rules in place of the installed ones: one that is right, and some whose fixes are wrong."""
 
 from __future__ import annotations
 
@@ -22,6 +22,26 @@ def swap(node: Node, op_type: str, safety: Safety = Safety.EXACT) -> Match:
     draft.remove(node)
     draft.add(op_type, [node.input(0)], output=node.first_output)
     return Match("swap", node=node, fix=Fix(f"make it {op_type}", draft.edits, safety))
+
+
+@rule("AAA001", ops=["Identity"], safety=Safety.EXACT)
+def identity(node: Node, model: Model) -> Iterator[Match]:
+    """A correct rule."""
+    draft = Draft(node)
+    draft.bypass(node, node.require(0))
+    yield Match("Identity", node=node, fix=Fix("drop it", draft.edits))
+
+
+@rule("BBB001", ops=["Abs"], safety=Safety.EXACT)
+def wrong_abs(node: Node, model: Model) -> Iterator[Match]:
+    """Wrong for negative values, and says it is exact."""
+    yield swap(node, "Identity")
+
+
+@rule("BBB003", ops=["Sqrt"], safety=Safety.UNSAFE)
+def unsafe_sqrt(node: Node, model: Model) -> Iterator[Match]:
+    """Wrong everywhere, and says so."""
+    yield swap(node, "Exp", Safety.UNSAFE)
 
 
 @rule("BBB005", ops=["Sqrt"], safety=Safety.UNSAFE)

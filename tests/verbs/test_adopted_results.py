@@ -64,25 +64,6 @@ def test_what_is_lost_for_good_is_named(edit: Callable[[ModelProto], str], tmp_p
     assert any(words in line for line in lost), lost
 
 
-def test_what_a_model_says_of_itself_survives(tmp_path: Path) -> None:
-    original = model()
-    original.metadata_props.add(key="author", value="me")
-    original.doc_string = "of mine"
-    original.graph.doc_string = "the graph"
-    result = model()
-    result.producer_name = "the tool"
-    result.metadata_props.add(key="tool", value="was here")
-    del result.graph.node[4], result.graph.node[2]  # Sub and its constant
-    result.graph.node[2].output[0] = "y"
-    merged, lost = adopt(original, result, None, tmp_path)
-    assert lost == []
-    assert (merged.doc_string, merged.producer_name) == ("of mine", "")
-    assert list(merged.metadata_props) == list(original.metadata_props)
-    assert merged.graph.doc_string == "the graph"
-    assert list(merged.graph.node) == list(result.graph.node)
-    onnx.checker.check_model(merged)
-
-
 def regroups(source: str, output: str) -> ToolResult:
     """Stands in for onnxsim: as many nodes, and a weight under another name."""
     proto = onnx.load(source)

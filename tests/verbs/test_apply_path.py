@@ -174,36 +174,3 @@ def test_a_stage_enters_the_rooms_that_are_drawn(trace: Trace, number: int) -> N
 def test_the_path_seldom_returns_to_a_room(trace: Trace) -> None:
     rooms = [room for stage in trace.rooms for room in stage]
     assert returns(rooms) == returns([room for stage in DRAWING for room in stage.rooms]) <= MOST
-
-
-def test_the_count_of_returns_can_fail() -> None:
-    assert returns(["files", "files", "engine", "files", "engine", "report"]) == 2
-
-
-@dataclass(frozen=True)
-class Record:
-    @property
-    def size(self) -> int:
-        return 1
-
-    def read(self) -> int:
-        return self.size
-
-
-def test_the_trace_counts_methods_and_neither_properties_nor_hashes() -> None:
-    names: list[tuple[str, bool]] = []
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename == __file__:
-            names.append((frame.f_code.co_name, counts(frame)))
-
-    record = Record()
-    sys.setprofile(watch)
-    record.read()
-    sys.setprofile(None)
-    assert names == [("read", True), ("size", False)]
-    assert [room_of(one.__code__) for one in (job.prepare, onnxfix.__getattr__, watch)] == [
-        "verbs",
-        "__init__",
-        "",
-    ]

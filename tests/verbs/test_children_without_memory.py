@@ -52,7 +52,6 @@ def test_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: st
         report = outcome.report
         assert report is not None, outcome.error
         assert report.exit_code == 0, system.called
-        assert report.verdict is not None
         assert (tmp_path / str(at) / "o.onnx").read_bytes() == whole, system.called
         for rung in report.verdict.rungs:
             if rung.status != "passed":

@@ -20,17 +20,6 @@ CHAIN = "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  d 
 text = of_opset(18)
 
 
-def test_nodes_with_subgraphs_are_compared_without_what_is_in_them() -> None:
-    """A node counts by its own bytes: with those of its subgraphs the sum would be quadratic in depth."""
-    sizes = [_bytes_compared(nested(depth)) for depth in (20, 40)]
-    assert sizes[1] < 2.2 * sizes[0]
-
-
-def _bytes_compared(model: ModelProto) -> int:
-    items = contract._Bodies(model).nodes
-    return sum(len(item) if isinstance(item, bytes) else sum(map(len, item[1])) for item in items)
-
-
 def test_a_change_deep_inside_is_that_of_its_node_alone() -> None:
     before, after = nested(30), nested(30)
     graph = after.graph
@@ -55,12 +44,6 @@ def test_branches_that_changed_places_are_a_change_of_their_node() -> None:
     assert contract.untouched_changes(before, after, frozenset({"o0"})) == []
 
 
-def test_another_result_of_a_branch_is_a_change_of_its_node() -> None:
-    before, after = nested(2), nested(2)
-    after.graph.node[0].attribute[0].g.output[0].name = "x"
-    assert contract.untouched_changes(before, after, frozenset()) != []
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -73,6 +56,7 @@ def test_another_result_of_a_branch_is_a_change_of_its_node() -> None:
         lambda node: node.MergeFromString(b"\xfa\x7f\x01?"),
         lambda node: node.attribute[0].MergeFromString(b"\xfa\x7f\x01?"),
         lambda node: node.input.append("x"),
+        lambda node: setattr(node.attribute[0].g.output[0], "name", "x"),
         lambda node: node.metadata_props.add(key="k", value="v"),
     ],
 )

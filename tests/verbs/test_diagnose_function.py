@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -33,34 +31,11 @@ def test_two_models_are_compared() -> None:
     assert any(name.startswith("onnxruntime") for name in found.environment)
 
 
-def test_a_path_and_a_message(tmp_path: Path) -> None:
-    onnx.save(net(), tmp_path / "a.onnx")
-    found = onnxfix.diagnose(tmp_path / "a.onnx", net())
-    assert (found.status, found.exit_code) == ("agree", 0)
-    assert all(one.same for one in found.outputs)
-
-
-def test_inputs_are_a_file(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", x=np.full((5, 4), 0.25, np.float32))
-    found = onnxfix.diagnose(net(), net("1.0, 2.0, 3.5, 4.0"), inputs=tmp_path / "x.npz")
-    (output,) = found.outputs
-    assert (found.samples, output.shape, output.elements) == (1, (5, 4), 20)
-    exact = np.exp(np.tanh(0.25) * 3.5) - np.exp(np.tanh(0.25) * 3.0)
-    assert output.max_abs == pytest.approx(exact, rel=1e-4)
-    assert output.differing == 5
-
-
 def test_inputs_are_arrays() -> None:
     samples = [{"x": np.full((size, 4), size, np.float32)} for size in (1, 2, 3)]
     found = onnxfix.diagnose(net(), net(), inputs=samples)
     assert (found.samples, found.status) == (3, "agree")
     assert found.outputs[0].elements == 24
-
-
-def test_sizes_are_given() -> None:
-    found = onnxfix.diagnose(net(), against="fp16", input_shapes=["x:[7,4]"], seed=3)
-    assert {one.shape for one in found.outputs} == {(7, 4)}
-    assert found.exit_code == 0
 
 
 def test_the_rounding_of_a_sequence_is_that_of_its_elements() -> None:
@@ -77,7 +52,7 @@ def test_one_side_is_needed_and_no_more() -> None:
     with pytest.raises(UsageError, match="is for one model"):
         onnxfix.diagnose(net(), net(), against="fp16")
     with pytest.raises(UsageError, match="unknown against='gpu'; choose from model, ort-cpu"):
-        onnxfix.diagnose(net(), against="gpu")  # type: ignore[arg-type]
+        onnxfix.diagnose(net(), against="gpu")
 
 
 def test_a_part_in_half_precision_is_explained() -> None:

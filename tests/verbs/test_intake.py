@@ -9,12 +9,11 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.inputs.sizes.ranges import Range
 from onnxfix.report.render.details import range_text
 from onnxfix.report.render.text import render_report
 from onnxfix.verbs.intake import Example, Intake, intake
 from support.cli import run
-from support.size_demands import DEMANDS, RATES, model, runs
+from support.size_demands import DEMANDS, RATES, model
 
 
 def saved(folder: Path, body: str) -> Path:
@@ -122,26 +121,6 @@ def onnxfix_with(report: onnxfix.Report, taken: Intake) -> onnxfix.Report:
     from dataclasses import replace
 
     return replace(report, intake=taken)
-
-
-@pytest.mark.parametrize(
-    ("one", "words"),
-    [
-        (Range("N", None), "no valid size is known"),
-        (Range("N", 1), "any size"),
-        (Range("N", 4, 4), "4 only"),
-        (Range("N", 4, 9, 5), "from 4 to 9, in steps of 5"),
-        (Range("N", 2, tied=("M", "K")), "depends on M, K"),
-        (Range("N", 2, 2, tied=("M",), always_same=True), "the same as M"),
-    ],
-)
-def test_a_range_as_text(one: Range, words: str) -> None:
-    assert range_text(one) == words
-
-
-def test_what_is_called_the_only_size_is(tmp_path: Path) -> None:
-    proto = model(DEMANDS["given parts"])
-    assert [size for size in range(1, 30) if runs(proto, {"N": size})] == [11]
 
 
 def test_a_journal_keeps_it() -> None:

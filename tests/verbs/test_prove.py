@@ -1,12 +1,10 @@
 """Proof and withdrawal: wrong fixes are found, named and undone; right ones stand; nothing unproven is written."""
-# Long because: one toy rule after the other, and what becomes of each by every way through the prover.
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -14,51 +12,26 @@ import pytest
 import onnxfix
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.proof import ladder
 from onnxfix.proof.request import Request
 from onnxfix.proof.rungs import probe
-from onnxfix.proof.verdict import ALONE, RungResult, Verdict
+from onnxfix.proof.verdict import ALONE, RungResult
 from onnxfix.report.report import Report
-from onnxfix.rewrite.edits import Draft, SetValueInfo
+from onnxfix.rewrite.edits import Draft
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
 from onnxfix.runtime.nvidia import Missing
-from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt.records import TrtBuild
-from onnxfix.verbs import proof
 from onnxfix.verbs.contract import interface_changes, untouched_changes
 from support import models
-from support.toy_rules import swap, unsafe_invalid, use
+from support.toy_rules import identity, swap, unsafe_invalid, unsafe_sqrt, use, wrong_abs
 
 MODEL = """g (float[N, 4] x) => (float[N, 4] y) {
     a = Identity(x) b = Abs(a) c = Identity(b) d = Neg(c) e = Neg(d) f = Exp(e) h = Identity(f) y = Sqrt(h) }"""
-
-
-@rule("AAA001", ops=["Identity"], safety=Safety.EXACT)
-def identity(node: Node, model: Model) -> Iterator[Match]:
-    """A correct rule."""
-    source = node.input(0)
-    assert source is not None
-    draft = Draft(node)
-    draft.bypass(node, source)
-    yield Match("Identity", node=node, fix=Fix("drop it", draft.edits))
-
-
-@rule("BBB001", ops=["Abs"], safety=Safety.EXACT)
-def wrong_abs(node: Node, model: Model) -> Iterator[Match]:
-    """Wrong for negative values, and says it is exact."""
-    yield swap(node, "Identity")
 
 
 @rule("BBB002", ops=["Sqrt"], safety=Safety.EXACT)
 def wrong_sqrt(node: Node, model: Model) -> Iterator[Match]:
     """Wrong everywhere."""
     yield swap(node, "Exp")
-
-
-@rule("BBB003", ops=["Sqrt"], safety=Safety.UNSAFE)
-def unsafe_sqrt(node: Node, model: Model) -> Iterator[Match]:
-    """Wrong everywhere, and says so."""
-    yield swap(node, "Exp", Safety.UNSAFE)
 
 
 @rule("BBB004", ops=["Sqrt"], safety=Safety.EXACT)
@@ -78,7 +51,7 @@ proto_of = models.of_opset(18, domains={"custom": 1})
 
 def apply(path: Path, **more: object) -> tuple[Report, Path]:
     out = path.with_name("out.onnx")
-    return onnxfix.apply(path, out, **more), out  # type: ignore[arg-type]
+    return onnxfix.apply(path, out, **more), out
 
 
 @pytest.fixture
@@ -104,7 +77,6 @@ def test_culprits_are_withdrawn_and_the_rest_stands(
     report, out = apply(model)
     assert sorted(item.code for item in report.withdrawn) == codes
     assert all("ort-cpu" in item.reason or "contract" in item.reason for item in report.withdrawn)
-    assert report.verdict is not None
     assert report.verdict.passed
     assert report.exit_code_for(None) == 1
     fixed = onnx.load(out)
@@ -115,14 +87,6 @@ def test_culprits_are_withdrawn_and_the_rest_stands(
     assert sorted(p.name for p in model.parent.iterdir()) == ["m.onnx", "out.onnx"]
     if identity not in rules:
         assert out.read_bytes() == model.read_bytes()
-
-
-def test_right_fixes_are_not_withdrawn(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, [identity])
-    report, _ = apply(model)
-    assert not report.withdrawn
-    assert len(report.applied) == 3
-    assert report.exit_code == 0
 
 
 INTEGERS = """g (int64[N, 4] x) => (int64[N, 4] y) <int64 z = {0}> {
@@ -138,7 +102,6 @@ def test_a_fix_for_which_a_runtime_has_no_kernel_stands_where_another_shows_it(
     # From opset 18 on ONNX says what Relu is made of, which a runtime may take instead.
     path = models.write(tmp_path / "m.onnx", proto_of(INTEGERS, 17))
     report, out = apply(path, rungs=rungs)
-    assert report.verdict is not None
     assert report.verdict.passed
     assert [item.code for item in report.withdrawn] == (["AAA000"] if rungs else [])
     kept = "Max" if rungs else "Relu"
@@ -153,7 +116,6 @@ def test_unsafe_change_is_made_and_said(model: Path, monkeypatch: pytest.MonkeyP
     assert {item.code for item in report.applied} == {"AAA001", "BBB003"}
     assert "Sqrt" not in [node.op_type for node in onnx.load(out).graph.node]
     assert any("BBB003" in note and "ort-cpu" in note for note in report.notes)
-    assert report.verdict is not None
     ran = [rung for rung in report.verdict.rungs if rung.name not in ALONE and rung.status != "skipped"]
     assert {rung.name for rung in ran} >= {"reference", "ort-cpu"}
     for rung in ran:  # what passed is not what was written, and each rung says so
@@ -166,7 +128,6 @@ def test_unsafe_change_alone_is_not_called_unchanged(model: Path, monkeypatch: p
     use(monkeypatch, [unsafe_sqrt])
     report, out = apply(model, unsafe_fixes=True)
     assert out.read_bytes() != model.read_bytes()
-    assert report.verdict is not None
     assert {rung.name for rung in report.verdict.rungs} <= set(ALONE)  # no rung compared the two
     assert "byte for byte" not in report.verdict.rungs[0].reason
     assert any("not proven equal" in note for note in report.notes)
@@ -210,7 +171,6 @@ def test_what_no_rung_can_run_is_not_written(tmp_path: Path, monkeypatch: pytest
     models.write(path, proto_of(text))
     use(monkeypatch, [identity])
     report, out = apply(path)
-    assert report.verdict is not None
     assert not report.verdict.failed
     assert not report.verdict.passed
     assert report.exit_code == 3
@@ -230,7 +190,6 @@ def test_required_rung_that_cannot_run_fails_without_blaming_a_fix(
     assert not report.withdrawn
     assert report.exit_code == 3
     assert not out.exists()
-    assert report.verdict is not None
     assert [(one.name, one.cause) for one in report.verdict.rungs] == [("trt-gpu", "no-gpu")], (
         "all else is wasted"
     )
@@ -245,8 +204,8 @@ def test_shape_scalar_against_one_is_a_failure(tmp_path: Path) -> None:
     )
     for proto in (a, b):
         proto.graph.output[0].type.tensor_type.ClearField("shape")
-    assert onnxfix.verify(a, a).verdict.passed  # type: ignore[union-attr]
-    assert onnxfix.verify(a, b).verdict.failed  # type: ignore[union-attr]
+    assert onnxfix.verify(a, a).verdict.passed
+    assert onnxfix.verify(a, b).verdict.failed
 
 
 def changed(change: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -324,30 +283,9 @@ def test_contract_sees_untouched_parts_change(change: str, name: str) -> None:
     assert untouched_changes(before, after, frozenset({name})) == []
 
 
-def test_rule_that_lies_about_value_info_is_caught_by_no_rung_but_changes_nothing_else(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A declaration is not computation; the contract still demands that only named values change."""
-
-    @rule("CCC001", ops=["Abs"], safety=Safety.EXACT)
-    def declare(node: Node, model: Model) -> Iterator[Match]:
-        """Declares the type of its output."""
-        if node.outputs[0].declared is None:  # type: ignore[union-attr]
-            info = onnx.helper.make_tensor_value_info(node.first_output, 1, ["N", 4])
-            yield Match(
-                "undeclared", node=node, fix=Fix("declare", [SetValueInfo(node.scope, info.name, info)])
-            )
-
-    use(monkeypatch, [declare])
-    report, out = apply(model)
-    assert not report.withdrawn
-    assert [info.name for info in onnx.load(out).graph.value_info] == ["b"]
-
-
 def test_the_contract_is_no_matter_of_choice(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, [identity])
     report, _ = apply(model, rungs=["ort-cpu"])
-    assert report.verdict is not None
     assert [rung.name for rung in report.verdict.rungs] == ["contract", "ort-cpu"]
 
 
@@ -357,7 +295,6 @@ def test_a_rung_that_was_asked_for_and_did_not_run_proves_nothing(
 ) -> None:
     use(monkeypatch, [identity])
     report, out = apply(model, rungs=rungs, trt=onnxfix.TrtOptions(package="tensorrt"))
-    assert report.verdict is not None
     assert (report.verdict.passed, report.verdict.compared, out.exists()) == (False, False, False)
     assert report.exit_code == 3
 
@@ -409,37 +346,6 @@ def test_an_engine_of_a_model_with_unsafe_fixes(model: Path, monkeypatch: pytest
     use(monkeypatch, [identity, unsafe_sqrt])
     monkeypatch.setattr("onnxfix.proof.rungs.build.climb", Judged("Concat"))
     report, out = apply(model, unsafe_fixes=True, require=["trt-build"])
-    assert report.verdict is not None
     assert report.verdict.passed
     assert {item.code for item in report.applied} == {"AAA001", "BBB003"}
     assert "Sqrt" not in [node.op_type for node in onnx.load(out).graph.node]
-
-
-def test_a_culprit_is_looked_for_with_the_inputs_that_showed_it(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the original runs once on each input, whatever the number of candidates."""
-    use(monkeypatch, [identity, wrong_abs, wrong_sqrt])
-    asked: list[tuple[tuple[str, ...] | None, int]] = []
-    calls: list[tuple[str, str]] = []
-    real, call = ladder.verify, Worker.call
-
-    def verify(*args: Any, **more: Any) -> Verdict:
-        asked.append((more["rungs"], len(more["only"])))
-        return real(*args, **more)
-
-    def counted(self: Worker, target: str, **more: Any) -> Outcome:
-        calls.append((target.rpartition(":")[2], str(more.get("backend", ""))))
-        return call(self, target, **more)
-
-    monkeypatch.setattr(proof, "verify_files", verify)
-    monkeypatch.setattr(Worker, "call", counted)
-    report, _ = apply(model, rungs=("contract", "ort-cpu"))
-    assert sorted(item.code for item in report.withdrawn) == ["BBB001", "BBB002"]
-    whole = [rungs for rungs, only in asked if not only]
-    parts = [(rungs, only) for rungs, only in asked if only]
-    assert whole == [("contract", "ort-cpu")] * 3, "each result is judged as a whole"
-    assert parts
-    assert set(parts) == {(("ort-cpu",), 1)}
-    runs = [name for name, _ in calls].count("run")
-    assert runs <= len(parts) + 2 + 5, "one input for each part, and for the two that fail on the first"

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -57,19 +58,69 @@ def words(report: Report) -> str:
     return "\n".join(one.plain for one in render_report(report))
 
 
-def test_a_number_of_elements_that_is_data(tmp_path: Path) -> None:
-    report, found = halted(tmp_path, COUNTED)
-    assert (found.place.text, found.op_type) == ("d", "Reshape")
-    (one,) = found.needed
-    assert one.words == "number of elements i.1 must be equal to 100"
-    assert one.inputs == ("x",)
+UNKNOWN = "g (float[N] x) => (float[N] y) { a = Identity(x)  y = my.Unknown(a) }"
+WRONG = """g (float[N] x) => (float[A] y) <int64[2] s = {2, 3}, int64[2] t = {3, 2}, float h = {0.5}> {
+    a = Reshape(x, s)  b = Reshape(x, t)  c = Mul(a, h)  y = Add(c, b) }"""
+FIXED = """g (float[2,12] x) => (float[A,B] y) <int64[2] s = {7, 5}, float[1] c = {2.5}> {
+    a = Add(x, c)  b = Reshape(a, s)  y = Relu(b) }"""
+NO_SIZE = FIXED.replace("2,12", "N,8").replace("7, 5", "3, 7")
+AGAIN = "the fault is in the original: export it again"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a model stops, the sizes that the command asks for, what is said of it and what is not."""
+
+    body: str
+    place: str
+    shapes: str
+    said: tuple[str, ...]
+    unsaid: str = AGAIN
+
+
+STOPS = {
+    "a number of elements that is data": Stop(
+        COUNTED,
+        "d",
+        "x:?",
+        (
+            "NOT VERIFIED: the original stops at d (Reshape); nothing was written",
+            "it stops at d (Reshape) with N=1: ",
+            "which depends on the values of x",
+            "The input tensor cannot be reshaped to the requested shape",
+            f"--input-shapes {system.quoted('x:?')}",
+        ),
+    ),
+    "a node of a function": Stop(
+        LONG, "fn my::Ends / u", "x:1x?", ("replace the question mark by a size",), "must be"
+    ),
+    "nodes without names": Stop(ALIKE, "b", "z:?x7", ("which depends on the values of z",)),
+    "not loaded": Stop(
+        UNKNOWN,
+        "",
+        "",
+        ("NOT VERIFIED: ONNX Runtime does not load the original", "with any inputs: ", "my:Unknown"),
+    ),
+    "wrong": Stop(WRONG, "", "", ("Incompatible dimensions", AGAIN), "--inputs-help"),
+    "no inputs change that": Stop(FIXED, "b", "", (f"no inputs change that: {AGAIN}",), "question mark"),
+    "no size fits": Stop(
+        NO_SIZE,
+        "b",
+        "",
+        ("number of elements 8*N must be equal to 21", f"no inputs change that: {AGAIN}"),
+        "question mark",
+    ),
+}
+
+
+@pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
+def test_where_a_model_stops_and_what_is_said(tmp_path: Path, stop: Stop) -> None:
+    report, found = halted(tmp_path, stop.body)
     told = words(report)
-    assert "NOT VERIFIED: the original stops at d (Reshape); nothing was written" in told
-    assert "it stops at d (Reshape) with N=1: " in told
-    assert "which depends on the values of x" in told
-    assert "The input tensor cannot be reshaped to the requested shape" in told
+    assert (found.place.text if found.loaded else "", found.shapes) == (stop.place, stop.shapes)
+    assert [one for one in stop.said if one not in told] == [], told
+    assert stop.unsaid not in told
     assert "onnxruntime_src" not in told
-    assert f"--input-shapes {system.quoted('x:?')}" in told
 
 
 def test_the_command_with_the_size_filled_in_goes_on(tmp_path: Path) -> None:
@@ -95,30 +146,6 @@ def test_indices_that_are_computed_from_floats(tmp_path: Path) -> None:
     assert code == 0, told
 
 
-def test_a_node_of_a_local_function(tmp_path: Path) -> None:
-    report, found = halted(tmp_path, LONG)
-    assert found.place.text == "fn my::Ends / u"
-    assert found.shapes == "x:1x?"
-    assert not found.needed, "what a function's nodes demand is not known"
-    assert "replace the question mark by a size" in words(report)
-
-
-def test_nodes_without_names_are_told_apart(tmp_path: Path) -> None:
-    _, found = halted(tmp_path, ALIKE)
-    assert found.place.text == "b"
-    assert found.needed[0].inputs == ("z",)
-    assert found.shapes.startswith("z:?x")
-
-
-def test_a_model_that_onnx_runtime_does_not_load(tmp_path: Path) -> None:
-    report, found = halted(tmp_path, "g (float[N] x) => (float[N] y) { a = Identity(x)  y = my.Unknown(a) }")
-    assert not found.loaded
-    assert "NOT VERIFIED: ONNX Runtime does not load the original" in words(report)
-    assert "with any inputs: " in words(report)
-    assert "my:Unknown" in words(report)
-    assert "export it again" not in words(report), "the operator may be the user's own"
-
-
 @pytest.mark.slow
 def test_a_search_in_vain_ends_soon(tmp_path: Path) -> None:
     """The heads of a BERT have 8 elements, and are to have 13: with no batch and no length. Took 30 s."""
@@ -138,44 +165,6 @@ def test_a_search_in_vain_ends_soon(tmp_path: Path) -> None:
     assert f"this was tried: onnxfix apply '<model>' --input-shapes {system.quoted(TRIED)}" in told
 
 
-def test_a_model_that_is_wrong_is_to_be_exported_again(tmp_path: Path) -> None:
-    report, found = halted(
-        tmp_path,
-        """g (float[N] x) => (float[A] y) <int64[2] s = {2, 3}, int64[2] t = {3, 2}, float h = {0.5}> {
-        a = Reshape(x, s)  b = Reshape(x, t)  c = Mul(a, h)  y = Add(c, b) }""",
-    )
-    assert not found.loaded
-    assert "Incompatible dimensions" in found.said
-    assert "m.onnx" not in found.said
-    told = words(report)
-    assert "the fault is in the original: export it again" in told
-    assert "--inputs-help" not in told, "no inputs help"
-
-
-def test_what_no_input_changes_is_to_be_exported_again(tmp_path: Path) -> None:
-    report, _ = halted(
-        tmp_path,
-        """g (float[2,12] x) => (float[A,B] y) <int64[2] s = {7, 5}, float[1] c = {2.5}> {
-        a = Add(x, c)  b = Reshape(a, s)  y = Relu(b) }""",
-    )
-    again = "no inputs change that: the fault is in the original: export it again"
-    assert again in words(report)
-    assert again not in words(halted(tmp_path, COUNTED)[0]), "other inputs may run"
-
-
-def test_a_reshape_that_no_size_fits_is_to_be_exported_again(tmp_path: Path) -> None:
-    report, found = halted(
-        tmp_path,
-        """g (float[N,8] x) => (float[A,B] y) <int64[2] s = {3, 7}, float[1] c = {2.5}> {
-        a = Add(x, c)  b = Reshape(a, s)  y = Relu(b) }""",
-    )
-    told = words(report)
-    assert "number of elements 8*N must be equal to 21" in told
-    assert "no inputs change that: the fault is in the original: export it again" in told
-    assert not found.shapes
-    assert "question mark" not in told, "no size of N gives 21 elements"
-
-
 def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
     path = saved(tmp_path, COUNTED)
     code, told, _ = run("verify", path, path, "--rungs", "ort-cpu")
@@ -185,11 +174,6 @@ def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
     held = json.loads(document)["reports"][0]["stopped"]
     assert held["place"]["text"] == "d"
     assert held["needed"][0]["inputs"] == ["x"]
-
-
-def test_what_runs_does_not_stop(tmp_path: Path) -> None:
-    path = saved(tmp_path, "g (float[N] x) => (float[N] y) { a = Identity(x)  y = Neg(a) }")
-    assert onnxfix.apply(path, tmp_path / "o.onnx", rungs=RUNGS).stopped is None
 
 
 @pytest.mark.parametrize(

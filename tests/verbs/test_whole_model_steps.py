@@ -7,8 +7,6 @@ import contextlib
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.report import Report, StepDone
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.verbs.whole import remote, steps
-from onnxfix.verbs.whole import run as step_run
 from support import hard_models, models, peer_models
-from support.cli import run
+from support.cli import process, run
 from support.ort import runner as by_runtime
 from support.paths import FIXTURES
 from support.peer_models import PEERS, Peer
@@ -88,6 +83,20 @@ def one_child(monkeypatch: pytest.MonkeyPatch, worker: Worker) -> None:
     monkeypatch.setattr(steps, "Worker", lambda: contextlib.nullcontext(worker))
 
 
+def assert_right_or_dropped(case: Peer, report: Report) -> None:
+    """What comes out is the same model: as it was, or with other nodes."""
+    original, step = case.model(), the_step(report)
+    assert report.model is not None
+    if step.status == "dropped" or step.safety == "exact":
+        assert raw(report.model) == raw(original)
+        return
+    kinds = {fault.partition(":")[0] for fault in faults(original, report.model, case.feeds)}
+    assert kinds <= {"values", "size"} if step.name != "--simplify" else kinds <= {"values"}
+    again, expected = oracle(sound(original), case.feeds)
+    for feed, want in zip(case.feeds, expected, strict=True):
+        assert all(map(close, want, again(report.model)(feed)))
+
+
 # ---- --simplify
 
 
@@ -96,17 +105,7 @@ def one_child(monkeypatch: pytest.MonkeyPatch, worker: Worker) -> None:
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.id)
 def test_simplified_traps_are_right_or_dropped(case: Peer) -> None:
     """Whatever onnxsim makes of a model that it is known to break: what comes out is the same model."""
-    original = case.model()
-    report = apply(original, simplify=True)
-    step = the_step(report)
-    assert report.model is not None
-    if step.status == "dropped" or step.safety == "exact":
-        assert raw(report.model) == raw(original)
-        return
-    assert [f for f in faults(original, report.model, case.feeds) if not f.startswith("values")] == []
-    again, expected = oracle(sound(original), case.feeds)
-    for feed, want in zip(case.feeds, expected, strict=True):
-        assert all(map(close, want, again(report.model)(feed)))
+    assert_right_or_dropped(case, apply(case.model(), simplify=True))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_the_same_bytes_from_another_process(tmp_path: Path) -> None:
     made = []
     for number in (1, 2):
         out = tmp_path / f"{number}.onnx"
-        arguments = [
+        arguments = (
             "apply",
             FIXTURES / "vit.legacy.op17.onnx",
             "--simplify",
@@ -166,10 +165,8 @@ def test_the_same_bytes_from_another_process(tmp_path: Path) -> None:
             out,
             "--rungs",
             "contract",
-        ]
-        environment = dict(os.environ, PYTHONHASHSEED=str(number))
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        done = subprocess.run([sys.executable, "-m", "onnxfix", *map(str, arguments)], env=environment)
+        )
+        done = process(*arguments, env={**os.environ, "PYTHONHASHSEED": str(number)})
         assert done.returncode in (0, 1)
         made.append(out.read_bytes())
     assert made[0] == made[1]
@@ -177,25 +174,18 @@ def test_the_same_bytes_from_another_process(tmp_path: Path) -> None:
 
 def test_batch_norm_is_fused_within_tolerance(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    conv = helper.make_node("Conv", ["x", "w"], ["c"], name="conv", doc_string="of the stem")
-    norm = helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["y"])
+    text = """g (float[N,3,8,8] x) => (float[N,4,6,6] y) {
+        c = Conv(x, w)  y = BatchNormalization(c, s, b, m, v) }"""
     shapes = {"w": (4, 3, 3, 3), "s": (4,), "b": (4,), "m": (4,), "v": (4,)}
-    weights = [numpy_helper.from_array(rng.random(s, np.float32) + 0.5, n) for n, s in shapes.items()]
-    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in _IMAGES.items()]
-    graph = helper.make_graph([conv, norm], "g", info[:1], info[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weights = {name: rng.random(shape, np.float32) + 0.5 for name, shape in shapes.items()}
+    model = models.model(text, 17, 8, **weights)
     report = apply(model, simplify=True)
-    assert report.model is not None
     assert [node.op_type for node in report.model.graph.node] == ["Conv"]
     step = the_step(report)
     assert step.safety == "numeric"
     assert "within tolerance" in step.reason
-    assert report.verdict is not None
     assert report.verdict.passed
     assert not any(rung.exact for rung in report.verdict.rungs), "identical bits were asked of a fusion"
-
-
-_IMAGES = {"x": ["N", 3, 8, 8], "y": ["N", 4, 6, 6]}
 
 
 @pytest.mark.parametrize("option", ["simplify", "graphsurgeon"])
@@ -280,7 +270,6 @@ def test_the_rules_go_on_with_the_model_as_it_was(tmp_path: Path) -> None:
     assert [item.code for item in report.applied] == ["CST003"]
     fixed = onnx.load(tmp_path / "out.onnx")
     assert "Exp" in [node.op_type for node in fixed.graph.node]
-    assert report.verdict is not None
     assert all(rung.exact for rung in report.verdict.rungs if rung.name in CPU), "no step was taken"
     assert report.exit_code_for(None) == 1
     assert report.to_json()["steps"][0]["status"] == "dropped"
@@ -303,47 +292,15 @@ def test_a_script_that_does_nothing_changes_nothing(case: Peer, tmp_path: Path) 
 
 @pytest.mark.corpus
 @pytest.mark.usefixtures("one_child")
-@pytest.mark.parametrize("name", REAL_MODELS)
-def test_a_script_that_does_nothing_leaves_real_models_alone(name: str, tmp_path: Path) -> None:
-    script = write(tmp_path / "s.py", NOTHING)
-    apply(FIXTURES / name, tmp_path / "out.onnx", graphsurgeon=[script])
-    assert (tmp_path / "out.onnx").read_bytes() == (FIXTURES / name).read_bytes()
-
-
-@pytest.mark.corpus
-@pytest.mark.usefixtures("one_child")
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.id)
 def test_folding_by_graphsurgeon_is_right_or_dropped(case: Peer, tmp_path: Path) -> None:
     script = write(tmp_path / "s.py", "def fix(graph):\n    graph.fold_constants().cleanup().toposort()\n")
     original = case.model()
-    report = None
-    with contextlib.suppress(UsageError):
-        report = apply(original, graphsurgeon=[script])
-    if report is None:
-        assert case.entry == 20, "graphsurgeon can export what it folded, but for strings"
+    if case.entry == 20:  # graphsurgeon can export what it folded, but for strings
+        with contextlib.suppress(UsageError):
+            apply(original, graphsurgeon=[script])
         return
-    assert report.model is not None
-    if the_step(report).status == "dropped":
-        assert raw(report.model) == raw(original)
-    elif the_step(report).safety == "numeric":
-        wrong = [
-            f for f in faults(original, report.model, case.feeds) if not f.startswith(("values", "size"))
-        ]
-        assert wrong == []
-        again, expected = oracle(sound(original), case.feeds)
-        for feed, want in zip(case.feeds, expected, strict=True):
-            assert all(map(close, want, again(report.model)(feed)))
-
-
-def test_a_script_changes_what_it_changes(tmp_path: Path) -> None:
-    path = model_at(tmp_path)
-    report = apply(path, tmp_path / "out.onnx", graphsurgeon=[write(tmp_path / "s.py", DROP)])
-    assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Exp", "Neg"]
-    step = the_step(report)
-    assert (step.status, step.safety, step.nodes_before, step.nodes_after) == ("taken", "numeric", 4, 2)
-    assert step.tool.startswith("onnx-graphsurgeon ")
-    assert report.changed
-    assert report.exit_code == 0
+    assert_right_or_dropped(case, apply(original, graphsurgeon=[script]))
 
 
 def test_a_script_may_leave_alone_an_if_that_reads_a_weight(tmp_path: Path) -> None:
@@ -355,7 +312,6 @@ def test_a_script_may_leave_alone_an_if_that_reads_a_weight(tmp_path: Path) -> N
     script = "def fix(graph):\n    next(node for node in graph.nodes if node.op == 'Neg').name = 'z'\n"
     report = apply(model_at(tmp_path, text), graphsurgeon=[write(tmp_path / "s.py", script)])
     assert the_step(report).status == "taken", the_step(report).reason
-    assert report.model is not None
     assert [tensor.name for tensor in report.model.graph.initializer] == ["w"]
     assert report.model.graph.node[-1].name == "z"
 
@@ -365,7 +321,6 @@ def test_onnxsim_keeps_what_is_said_of_nodes(tmp_path: Path) -> None:
     proto.graph.node[2].metadata_props.add(key="pkg.torch", value="layer.1")
     report = apply(models.write(tmp_path / "m.onnx", proto), simplify=True)
     assert the_step(report).status == "taken", the_step(report).reason
-    assert report.model is not None
     assert len(report.model.graph.node) == 2
     assert report.model.graph.node[1] == proto.graph.node[2]
 
@@ -386,43 +341,27 @@ def test_scripts_run_in_their_order_and_a_wrong_one_does_not_stop_the_others(tmp
 COUNT = "def fix(graph):\n    graph.nodes[0].name = f'the first of {len(graph.nodes)}'\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x = 1\n", "s.py: defines no function fix(graph)"),
-        ("def fix(graph)\n    pass\n", "s.py:1: SyntaxError: expected ':'"),
-        ("import nosuchmodule\n", "s.py:1: ModuleNotFoundError: No module named 'nosuchmodule'"),
-        (
-            "def fix(graph):\n    h(graph)\n\ndef h(g):\n    1 / 0\n",
-            "s.py:5: ZeroDivisionError: division by zero",
-        ),
-        ("def fix(graph):\n    import sys\n    sys.exit(3)\n", "s.py:3: the script ended itself"),
-        ("def fix(graph):\n    return 7\n", "s.py: fix returns int; return a gs.Graph"),
-        ("def fix(graph):\n    graph.outputs[0].dtype = None\n", "cannot be exported"),
-        (
-            "def fix(graph):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGSEGV)\n",
-            "killed by SIGSEGV",
-        ),
-        ("def fix(graph):\n    raise KeyboardInterrupt\n", "s.py:2: KeyboardInterrupt"),
-        (
-            "class Odd(Exception):\n    def __str__(self):\n        return 1 / 0\n\n"
-            "def fix(graph):\n    raise Odd\n",
-            "s.py:6: Odd",
-        ),
-    ],
-    ids=[
-        "no-function",
-        "syntax",
-        "import",
-        "raises",
-        "exits",
-        "returns",
-        "export",
-        "crash",
-        "interrupts",
-        "textless",
-    ],
-)
+FAULTS = {
+    "no function": ("x = 1\n", "s.py: defines no function fix(graph)"),
+    "syntax": ("def fix(graph)\n    pass\n", "s.py:1: SyntaxError: expected ':'"),
+    "import": ("import nosuchmodule\n", "s.py:1: ModuleNotFoundError: No module named 'nosuchmodule'"),
+    "raises": (
+        "def fix(graph):\n    h(graph)\n\ndef h(g):\n    1 / 0\n",
+        "s.py:5: ZeroDivisionError: division",
+    ),
+    "exits": ("def fix(graph):\n    import sys\n    sys.exit(3)\n", "s.py:3: the script ended itself"),
+    "returns": ("def fix(graph):\n    return 7\n", "s.py: fix returns int; return a gs.Graph"),
+    "export": ("def fix(graph):\n    graph.outputs[0].dtype = None\n", "cannot be exported"),
+    "crash": ("import os\ndef fix(graph):\n    os.kill(os.getpid(), 11)\n", "killed by SIGSEGV"),
+    "interrupts": ("def fix(graph):\n    raise KeyboardInterrupt\n", "s.py:2: KeyboardInterrupt"),
+    "no text": (
+        "class Odd(Exception):\n    def __str__(self):\n        return 1 / 0\ndef fix(graph):\n    raise Odd\n",
+        "s.py:5: Odd",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), FAULTS.values(), ids=FAULTS)
 def test_a_script_at_fault_is_one_line_and_nothing_is_written(
     tmp_path: Path, text: str, message: str
 ) -> None:
@@ -453,18 +392,6 @@ def test_a_script_that_writes_over_the_model_is_at_fault(tmp_path: Path, name: s
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_a_script_is_a_module_as_any_other(tmp_path: Path) -> None:
-    """Dataclasses look their annotations up in the module of that name."""
-    text = (
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
-        "@dataclass\nclass Plan:\n    name: str = 'planned'\n\n"
-        "def fix(graph):\n    graph.nodes[0].name = Plan().name\n"
-    )
-    report = apply(model_at(tmp_path), graphsurgeon=[write(tmp_path / "s.py", text)])
-    assert report.model is not None
-    assert report.model.graph.node[0].name == "planned"
-
-
 def test_a_script_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "TIMEOUT", 2.0)
     script = write(tmp_path / "s.py", "def fix(graph):\n    while True:\n        pass\n")
@@ -485,7 +412,6 @@ def test_a_script_may_have_helpers_beside_it_and_reads_the_users_files(
     script = write(tmp_path / "scripts" / "s.py", text)
     monkeypatch.chdir(tmp_path)
     report = apply(model_at(tmp_path), graphsurgeon=[script])
-    assert report.model is not None
     assert report.model.graph.node[0].name == "from the helper, from a file"
 
 
@@ -516,9 +442,7 @@ def test_unsafe_changes_need_the_flag_and_are_reported(tmp_path: Path, text: str
     assert reason in step.reason
     assert (tmp_path / "out.onnx").read_bytes() != path.read_bytes()
     assert any(reason in note and "UNSAFE" in note for note in report.notes)
-    assert report.verdict is not None
     contract = report.verdict.rung("contract")
-    assert contract is not None
     assert "UNSAFE" in contract.reason
     assert "byte for byte" not in contract.reason
 
@@ -543,10 +467,8 @@ def test_rules_after_an_unsafe_step_are_proven_against_its_result(tmp_path: Path
     report = apply(path, tmp_path / "out.onnx", graphsurgeon=[script], unsafe_fixes=True, select=["CST003"])
     assert [item.code for item in report.applied] == ["CST003"]
     assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node] == ["Sin"]
-    assert report.verdict is not None
     for name in ("reference", "ort-cpu"):
         rung = report.verdict.rung(name)
-        assert rung is not None
         assert (rung.status, rung.exact) == ("passed", True)
         assert rung.reason.startswith(f"against the model after --graphsurgeon {script} (UNSAFE): ")
 
@@ -562,28 +484,6 @@ def test_an_invalid_model_is_dropped_even_with_unsafe(tmp_path: Path) -> None:
     report = apply(model_at(tmp_path), graphsurgeon=[write(tmp_path / "s.py", text)], unsafe_fixes=True)
     assert the_step(report).status == "dropped"
     assert "onnx.checker" in the_step(report).reason
-
-
-# ---- both
-
-
-def test_a_step_that_fails_at_the_end_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only the whole ladder shows, such as a GPU, is laid at the step's door, and the rules start over."""
-    text = (
-        "g (float[N] x) => (float[N] y) { a = Cast<to=11>(x) b = Cast<to=1>(a) c = Identity(b) y = Exp(c) }"
-    )
-    path = model_at(tmp_path, text)
-    scripts = [write(tmp_path / "wrong.py", WRONG), write(tmp_path / "drop.py", DROP)]
-    blind = Verdict((RungResult("contract", "passed"), RungResult("ort-cpu", "passed", "for the test")))
-    monkeypatch.setattr(step_run, "run_checks", lambda *a, **k: blind)
-    report = apply(path, tmp_path / "out.onnx", graphsurgeon=scripts, select=["CST003"])
-    assert [step.status for step in report.steps] == ["dropped", "taken"]
-    assert "output y" in report.steps[0].reason
-    assert [item.code for item in report.applied] == ["CST003"]
-    assert not report.withdrawn
-    assert report.verdict is not None
-    assert report.verdict.passed
-    assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node] == ["Exp"]
 
 
 def dies(source: str, output: str) -> None:
@@ -615,17 +515,6 @@ def test_a_missing_package_is_one_line(
     assert f"pip install 'onnxfix[{extra}]'" in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "m.fixed.onnx").exists()
-
-
-def test_usage(tmp_path: Path) -> None:
-    path, script = model_at(tmp_path), write(tmp_path / "s.py", NOTHING)
-    assert run("check", path, "--simplify")[0] == 2
-    assert run("verify", path, "--graphsurgeon", script)[0] == 2
-    assert "no such script" in run("apply", path, "--graphsurgeon", tmp_path / "missing.py")[2]
-    code, _, err = run("apply", path, "-o", script, "--graphsurgeon", script, "--rungs", "contract")
-    assert code == 2
-    assert "a script of this run" in err
-    assert script.read_text() == NOTHING
 
 
 def test_the_report_says_what_was_taken_and_what_was_dropped(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ PORTABLE = [
     "tests/graph/test_deep_nesting.py",
     "tests/graph/test_walk.py",
     "tests/verbs/test_contract.py",
-    "tests/report/test_lines_like_rich.py",
+    "tests/report/test_wrapping.py",
     # shapes and sizes
     "tests/shapes/test_dimension_names.py",
     "tests/shapes/test_shapes.py",

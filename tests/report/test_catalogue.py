@@ -87,22 +87,6 @@ def test_an_example_that_cannot_be_run_is_named(before: str) -> None:
         facts_of(failing)
 
 
-def test_only_the_reasons_are_quoted() -> None:
-    @rule("TOY006")
-    def remedied(node: Node, model: Model) -> Iterator[Match]:
-        """Remedied.
-
-        ## Why it matters
-        `Add(several words of, code here)` and `half → float → half is no message`.
-
-        ## Fix
-        `This message is about the fix`.
-        """
-        yield from ()
-
-    assert facts_of(remedied).quote == ""
-
-
 def test_a_row_stays_one_row() -> None:
     text = rules_markdown([toy_pattern], [facts_of(toy_pattern)])
     assert faults(text) == []

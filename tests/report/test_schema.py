@@ -12,7 +12,6 @@ import jsonschema
 import pytest
 
 from onnxfix.report.render.documents import Kind, render_document
-from onnxfix.report.report import Report
 from support.cli import run
 from support.cli_models import FIXABLE, write
 from support.paths import ROOT
@@ -20,7 +19,6 @@ from support.real_tensorrt import REAL
 from support.reports import REPORTS
 
 sys.path.insert(0, str(ROOT / "docs"))
-from making.definitions import Definitions
 
 FOLDER = ROOT / "docs" / "schema"
 FIXTURES = ROOT / "fixtures"
@@ -127,10 +125,3 @@ def test_diagnoses_fit_the_schema(arguments: tuple[str, ...]) -> None:
     document = json.loads(run("diagnose", FIXTURES / arguments[0], *arguments[1:], "--format", "json")[1])
     assert document["outputs"]
     validator("diagnosis-1.schema.json").validate(document)
-
-
-def test_a_record_that_cannot_be_described_is_refused() -> None:
-    with pytest.raises(TypeError, match="reports hold no"):
-        Definitions({}).of(set[int])
-    with pytest.raises(NameError):  # what the module imports for type checkers only has to be named
-        Definitions({}).of(Report)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from onnxfix.report.render.words import size
 from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, StepDone, Withdrawn
 from onnxfix.runtime.causes import Problem
 from onnxfix.tensorrt.records import Issue, TrtBuild
-from support.cli import run
 from support.paths import ROOT
 from support.places import at
 
@@ -112,16 +110,6 @@ def test_a_node_has_one_name() -> None:
     lines = shown(replace(CHECKED, findings=twins))
     assert "      at a (twin)" in lines, "two nodes of one name are told apart"
     assert "      at b (twin)" in lines
-
-
-def test_what_tensorrt_says_stands_below_the_finding() -> None:
-    item = finding("AAA001", "error", confirmed="Relu: no INT32", pointer="BBB001 fixes it")
-    assert shown(replace(CHECKED, findings=(item,)))[1:5] == [
-        "  error     AAA001 name-of-aaa001",
-        "    node: found (confirmed by TensorRT)",
-        "      TensorRT: Relu: no INT32",
-        "      help: BBB001 fixes it",
-    ]
 
 
 def test_names_that_forge_lines_or_colors_are_harmless() -> None:
@@ -346,21 +334,12 @@ def test_real_models_fit_on_a_screen(name: str) -> None:
     assert len(list(render_report(report, verbose=True))) > len(report.findings)
 
 
-@pytest.mark.slow
-def test_the_command_without_a_comparison_says_so(tmp_path: Path) -> None:
-    path = ROOT / "fixtures" / "trt" / "reduce_axes_from_range.onnx"
-    for options in (["--no-verify"], ["--rungs", "contract"]):
-        code, out, _ = run("apply", path, "-o", tmp_path / "o.onnx", "-q", *options)
-        assert code == 0
-        assert "  NOT VERIFIED (values were not compared); 1 fixed, 0 left, 2 → 1 compute nodes  (" in out
-        assert out.endswith(f" → {tmp_path / 'o.onnx'}\n")
-
-
 def test_every_control_is_escaped_and_nothing_else() -> None:
     """Text that Python calls printable is not looked at: none of the controls may be."""
     every = "".join(map(chr, range(sys.maxunicode + 1)))
     controls = set(re.findall(_CONTROLS, every))
     assert len(controls) > 2000
-    assert [one for one in controls if escaped(one) == one or not escaped(one).startswith("\\")] == []
-    assert [one for one in {*every} - controls if escaped(one) != one] == []
+    assert [one for one in controls if not escaped(one).startswith("\\")] == []
+    others = re.sub(_CONTROLS, "", every)
+    assert escaped(others) == others
     assert escaped("×\u202e→") == "×\\u202e→"

@@ -1,4 +1,4 @@
-"""Lines are wrapped between words on a terminal, and stay as they are in a pipe."""
+"""Lines on a terminal and in a pipe: wrapped between words, with the styles that rich gives them, or plain."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import sys
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 from onnxfix.report.render.lines import GLUE, Line, columns, line, print_lines, wrapped
 
@@ -34,19 +36,65 @@ def test_names_are_never_broken_and_what_belongs_together_stays() -> None:
     assert all("×" in row.split()[-1] and row.split()[-2].startswith("AAA") for row in found)
 
 
+LINES = [
+    line("plain"),
+    line(("bold", "bold"), " and ", ("red", "bold red"), ("", "")),
+    line("all of it", style="dim"),
+    line("[bold]no markup[/bold] [link=x]"),
+    line(":smile: no emoji"),
+    line("x" * 500 + " word" * 100),
+    line("  kept spaces   "),
+    line(""),
+    line("name → … 日本語 \\x1b[31m"),
+    line("123 'text' http://example.org /a/path.onnx {'a': None}"),
+]
+LONG = [line("word " * 30, ("end", "red"), hang=2)]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, **environment: str) -> str:
+def printed(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, lines: list[Line] = LONG, **environment: str
+) -> str:
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
+    for name, value in {"TERM": "xterm-256color", **environment}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", stream)
-    print_lines([line("word " * 30, ("end", "red"), hang=2)])
+    print_lines(lines)
     return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_lines_are_those_of_rich(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]) -> None:
+    out = printed(monkeypatch, kind(), LINES, COLUMNS="80")
+    target = Console(file=kind(), highlight=False, soft_wrap=True, emoji=False)
+    for each in LINES:
+        target.print(Text.assemble(*each.parts))
+    assert out == target.file.getvalue()
+    assert ("\x1b[1m" in out) == (kind is Terminal)
+    assert "[bold]no markup[/bold]" in out
+
+
+@pytest.mark.parametrize(
+    ("environment", "terminal", "wanted"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"FORCE_COLOR": ""}, False, False),
+        ({"TERM": "dumb"}, True, False),
+    ],
+)
+def test_who_gets_styles(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], terminal: bool, wanted: bool
+) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    out = printed(monkeypatch, stream, [line(("x", "bold"))], **environment)
+    assert out == ("\x1b[1mx\x1b[0m\n" if wanted else "x\n")
 
 
 def test_pipes_terminals_and_colors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +103,5 @@ def test_pipes_terminals_and_colors(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = printed(monkeypatch, io.StringIO(), COLUMNS="60")
     assert max(map(len, narrow.splitlines())) <= 60
     assert narrow.split() == ["word"] * 30 + ["end"]
-    terminal = {"COLUMNS": "60", "TERM": "xterm-256color"}
-    assert "\x1b[31mend" in printed(monkeypatch, Terminal(), **terminal)
-    assert printed(monkeypatch, Terminal(), **terminal, NO_COLOR="1") == narrow
+    assert "\x1b[31mend" in printed(monkeypatch, Terminal(), COLUMNS="60")
+    assert printed(monkeypatch, Terminal(), COLUMNS="60", NO_COLOR="1") == narrow

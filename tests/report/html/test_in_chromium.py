@@ -24,15 +24,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason=ABSEN
 NASTY = "</script></title><img src=x onerror=\"console.log('here')\">\"'"
 CONTRAST = 4.5
 """The least contrast of text that WCAG 2.2 asks for on level AA."""
-FRAME = 1 / 60
-"""Seconds that the browser has for a frame."""
 FEW = {"rungs": ("contract", "reference", "ort-cpu")}
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with browser() as one:
-        one.send("Performance.enable", timeDomain="threadTicks")
         yield one
 
 
@@ -197,28 +194,6 @@ def test_a_narrow_window_needs_no_scrolling_sideways(page: Page, written: Path) 
     cut = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)"
     assert page.run(f"{cut}(document.querySelector('.matrix').parentElement)") == 0, "no check is cut off"
     page.send("Emulation.clearDeviceMetricsOverride")
-
-
-SCROLL = """new Promise((done) => {
-    document.documentElement.style.scrollBehavior = "auto";
-    let count = 0;
-    const step = () => { scrollBy(0, 400); ++count < 60 ? requestAnimationFrame(step) : done(scrollY); };
-    requestAnimationFrame(step);
-})"""
-
-
-def test_a_thousand_findings_scroll_within_the_time_of_a_frame(page: Page, tmp_path: Path) -> None:
-    shown(page, tmp_path / "many.html", render_html([findings(1000)]))
-    page.run("document.querySelector('.group').open = true; new Promise(requestAnimationFrame)")
-
-    def spent() -> float:
-        values = page.send("Performance.getMetrics")["metrics"]
-        return float(next(one["value"] for one in values if one["name"] == "TaskDuration"))
-
-    before = spent()
-    assert page.run(SCROLL) == 60 * 400
-    assert (spent() - before) / 60 < FRAME
-    assert page.complaints() == []
 
 
 def test_a_diagnosis(page: Page, tmp_path: Path) -> None:

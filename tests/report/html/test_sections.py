@@ -12,7 +12,6 @@ from onnxfix.place import Place
 from onnxfix.proof.compare.compare import Metrics
 from onnxfix.proof.compare.decades import ErrorHistogram
 from onnxfix.proof.verdict import Executed, FeedResult, RungResult, Verdict
-from onnxfix.report.findings import Suppressed, Vanished
 from onnxfix.report.render.html import render_html
 from onnxfix.report.report import AppliedFix, Finding, Fixed, NodeCounts, Report, StepDone, Withdrawn
 from onnxfix.runtime.causes import Problem
@@ -41,7 +40,7 @@ def finding(code: str, severity: str, node: str = "n", **more: str) -> Finding:
 def build(layers: int, **more: object) -> TrtBuild:
     kinds = (("SHUFFLE", layers), ("CONVOLUTION", 2))
     return TrtBuild("accepted", layers=kinds, package="tensorrt", version="11.0", parse_seconds=0.25, build_seconds=2.5,
-                    engine_bytes=3 << 20, compute_capability="8.9", **more)  # type: ignore[arg-type]  # fmt: skip
+                    engine_bytes=3 << 20, compute_capability="8.9", **more)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -137,17 +136,6 @@ def test_the_head_says_what_was_proven_and_what_was_not(page: str) -> None:
     assert "11 → 6 TensorRT layers" in text
 
 
-def test_the_head_says_that_the_target_is_another_tensorrt() -> None:
-    refused = RungResult("trt-build", "passed", builds=(build(3),))
-    report = Report(
-        "a.onnx", "apply", "trt8.6", findings=(finding("A", "error"),), verdict=Verdict((refused,))
-    )
-    page = render_html([report])
-    assert "TensorRT 11.0, not the target TensorRT 8.6, for compute" in page
-    assert "hero good" not in page
-    assert "hero warn" in page
-
-
 def test_checks_and_operators(page: str) -> None:
     text = words(page, "m0-checks")
     assert "required: trt-gpu" in text
@@ -201,19 +189,6 @@ def test_what_was_not_done_leaves_nothing() -> None:
     assert sections(page) == ["checks", "environment"]
     assert "Failed: the models differ" in page
     assert "against" in page
-
-
-def test_what_is_accepted_is_listed_with_its_reason() -> None:
-    known = Suppressed(finding("AAA001", "error"), "baseline", "known", "base.json")
-    allowed = Suppressed(
-        finding("BBB002", "warning"), "configuration", "an old model", "onnxfix.toml", "2030-01-01"
-    )
-    gone = Vanished("CCC003", "c", "print", "base.json")
-    report = Report("a.onnx", "check", "trt11", suppressed=(known, allowed), vanished=(gone,))
-    text = words(render_html([report]), "m0-accepted")
-    assert "1 accepted, 1 known" in text
-    assert "accepted BBB002 name-of-BBB002 ×1: an old model (until 2030-01-01) onnxfix.toml" in text
-    assert "1 known finding no longer there: CCC003 at c (update it with --write-baseline base.json)" in text
 
 
 def test_several_models_have_an_index() -> None:

@@ -1,71 +1,149 @@
-"""``onnxfix diagnose`` on the command line: text, JSON, files and exit codes."""
+"""``onnxfix diagnose`` on the command line: text, JSON, files, exit codes, interruptions and limits."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
-from support.cli import run
-from support.models import model
+from onnxfix.diagnosis import lockstep
+from onnxfix.diagnosis.bench import Bench
+from support.cli import process, run
+from support.models import model, write
 from support.paths import FIXTURES
+from support.patience import PATIENCE
 from support.real_tensorrt import FACT, REAL, RELEASE
 
-NET = """
-g (float[N, 4] x) => (float[N, 4] y)
-<float[4] scale = {SCALE}>
-{ a = Tanh(x)  b = Mul(a, scale)  y = Exp(b) }
-"""
-OUTLIER = FIXTURES / "diagnose" / "encoder_outlier.onnx"
+NET = """g (float[2,4] x) => (float[2,4] y) {
+    a = Tanh(x)
+    b = Mul(a, w)
+    y = Exp(b)
+}"""
 
 
 @pytest.fixture
-def nets(tmp_path: Path) -> tuple[Path, Path]:
-    paths = tmp_path / "right.onnx", tmp_path / "other.onnx"
-    for path, scale in zip(paths, ("3.0", "3.5"), strict=True):
-        onnx.save(model(NET.replace("SCALE", f"1.0, 2.0, {scale}, 4.0")), path)
-    return paths
+def right(tmp_path: Path) -> Path:
+    return write(tmp_path / "right.onnx", model(NET, w=np.float32(2)))
 
 
-def test_the_answer_comes_first(nets: tuple[Path, Path]) -> None:
-    code, text, _ = run("diagnose", *nets)
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    return write(tmp_path / "wrong.onnx", model(NET, w=np.float32(2.5)))
+
+
+def document(*arguments: object) -> tuple[int, dict[str, Any]]:
+    code, out, _ = run("diagnose", *arguments, "--format", "json")
+    return code, json.loads(out)
+
+
+def test_the_node_that_differs_is_named(right: Path, wrong: Path) -> None:
+    code, found = document(right, wrong)
+    assert (code, found["status"], found["exit_code"]) == (1, "differ", 1)
+    (culprit,) = found["culprits"]
+    assert (culprit["node"], culprit["op_type"], culprit["output"]) == ("b", "Mul", "b")
+    assert culprit["own_error"] == pytest.approx(0.25, rel=1e-3)
+    assert culprit["reason"]
+    assert found["samples"] == 2
+    assert found["complete"]
+    assert not found["interrupted"]
+
+
+def test_the_answer_comes_first(right: Path, wrong: Path) -> None:
+    code, text, _ = run("diagnose", right, wrong)
     lines = text.splitlines()
     assert code == 1
-    assert lines[0] == f"{nets[0]} against {nets[1]}  differs: b (weight)"
+    assert lines[0] == f"{right} against {wrong}  differs: b (weight)"
     assert lines[1].startswith("  node      b (Mul): own error 0.")
-    assert [line[:8] for line in lines if line.startswith("  why") or line.startswith("  do")] == [
-        "  why   ",
-        "  do    ",
-    ]
-    assert run("diagnose", *nets, "-q")[1] == lines[0] + "\n"
-    assert "values" in run("diagnose", *nets, "-v")[1]
+    assert [line[:8] for line in lines if line.startswith(("  why", "  do"))] == ["  why   ", "  do    "]
+    assert run("diagnose", right, wrong, "-q")[1] == lines[0] + "\n"
+    assert "values" in run("diagnose", right, wrong, "-v")[1]
 
 
-def test_two_that_agree_end_with_0(nets: tuple[Path, Path]) -> None:
-    code, text, _ = run("diagnose", nets[0], nets[0], "-q")
-    assert (code, text) == (0, f"{nets[0]} against {nets[0]}  agrees: every output is bit-identical\n")
-
-
-def test_json_and_the_report_are_the_same(nets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_json_and_the_report_are_the_same(right: Path, wrong: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    code, text, _ = run(
-        "diagnose", *nets, "--format", "json", "--report", report, "--input-shapes", "x:[6,4]"
-    )
-    data = json.loads(text)
-    assert json.loads(report.read_text()) == data
-    assert (code, data["exit_code"], data["status"]) == (1, 1, "differ")
-    assert [(one["node"], one["op_type"], one["cause"]) for one in data["culprits"]] == [
-        ("b", "Mul", "weight")
-    ]
-    assert data["outputs"][0]["shape"] == [6, 4]
+    code, found = document(right, wrong, "--report", report, "--input-shapes", "x:[2,4]")
+    assert json.loads(report.read_text()) == found
+    assert (code, found["outputs"][0]["shape"]) == (1, [2, 4])
+
+
+def test_models_that_agree(right: Path) -> None:
+    code, found = document(right, right)
+    assert (code, found["status"], found["culprits"]) == (0, "agree", [])
+    code, found = document(right, "--against", "fp16")
+    assert (code, found["status"]) == (0, "rounding")
+    assert 0 < found["tolerance"] < 0.01
+    assert run("diagnose", right, "--against", "ort-cpu")[0] == 0
+
+
+def test_inputs_of_the_user(right: Path, wrong: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "zero.npz", x=np.zeros((2, 4), np.float32))
+    assert document(right, wrong, "--inputs", tmp_path / "zero.npz")[1]["status"] == "agree"
+    np.savez(tmp_path / "wrong.npz", x=np.zeros((3, 4), np.float32))
+    code, _, err = run("diagnose", right, wrong, "--inputs", tmp_path / "wrong.npz")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("A",), "name a second model"),
+        (("A", "B", "--against", "fp16"), "is for one model"),
+        (("absent.onnx", "--against", "fp16"), "absent.onnx"),
+        (("A", "absent.onnx"), "absent.onnx"),
+        (("text.onnx", "--against", "fp16"), "text.onnx"),
+        (("A", "text.onnx"), "text.onnx"),
+        (("A", "two.onnx"), "same interface"),
+        (("A", "B", "--inputs", "absent.npz"), "absent.npz"),
+        (("A", "B", "--input-shapes", "z:[1]"), "z"),
+        (("A", "B", "--report", "A"), "is also"),
+        (("A", "B", "--report", "B"), "is also"),
+        (("A", "B", "--keep-fp32", "B"), "is also"),
+        (("A", "B", "--report", "r.json", "--keep-fp32", "r.json"), "is also"),
+        (("A", "B", "--report", "no/r.json"), "does not exist"),
+    ],
+)
+@pytest.mark.usefixtures("right", "wrong")
+def test_what_is_refused(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.onnx").write_text("this is no model")
+    write(tmp_path / "two.onnx", model(NET.replace("(float[2,4] y)", "(float[2,4] y, float[2,4] a)"), w=1.0))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    names = {"A": "right.onnx", "B": "wrong.onnx"}
+    code, out, err = run("diagnose", *(names.get(one, one) for one in arguments))
+    assert code == 2, out
+    assert out == ""
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_the_nodes_to_keep_are_written(tmp_path: Path) -> None:
     keep = tmp_path / "keep_fp32.txt"
-    code, text, _ = run("diagnose", OUTLIER, "--against", "fp16", "--keep-fp32", keep, "--format", "json")
+    code, text, _ = run(
+        "diagnose",
+        FIXTURES / "diagnose" / "encoder_outlier.onnx",
+        "--against",
+        "fp16",
+        "--keep-fp32",
+        keep,
+        "--format",
+        "json",
+    )
     data = json.loads(text)
     assert code == 1
     lines = keep.read_text().splitlines()
@@ -75,21 +153,119 @@ def test_the_nodes_to_keep_are_written(tmp_path: Path) -> None:
     assert not [line for line in lines if re.match(line, "/embed/MatMul") or line.split() != [line]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "name a second model, or what to compare with: --against"),
-        (("missing.onnx",), "missing.onnx"),
-        (("--against", "gpu"), "--against"),
-        (("--against", "fp16", "--inputs", "missing.npz"), "missing.npz"),
-    ],
-)
-def test_what_cannot_be_done_is_a_usage_error(
-    nets: tuple[Path, Path], arguments: tuple[str, ...], message: str
+def test_external_data_is_not_replaced_by_the_report(tmp_path: Path) -> None:
+    weight = np.ones((64, 64), np.float32)
+    proto = model("g (float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }", w=weight)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    before = (tmp_path / "m.data").read_bytes()
+    code, _, err = run("diagnose", tmp_path / "m.onnx", "--against", "fp16", "--report", tmp_path / "m.data")
+    assert (code, (tmp_path / "m.data").read_bytes()) == (2, before)
+    assert "is also" in err
+    assert run("diagnose", tmp_path / "m.onnx", tmp_path / "m.onnx")[0] == 0
+
+
+def products(tmp_path: Path, size: int) -> tuple[Path, Path]:
+    """Two models of 400 products, the first of which is wrong in the second."""
+    body = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(400))
+    text = f"g (float[{size},{size}] v0) => (float[{size},{size}] v400) {{ {body} }}"
+    weight = np.eye(size, dtype=np.float32)
+    right = model(text, w=weight)
+    wrong = model(text.replace("v1 = MatMul(v0, w)", "v1 = MatMul(v0, u)"), w=weight, u=weight * 2)
+    return write(tmp_path / "a.onnx", right), write(tmp_path / "b.onnx", wrong)
+
+
+@pytest.mark.slow
+def test_an_interrupt_prints_what_was_found(tmp_path: Path) -> None:
+    """Also while a child runs. No file and no process is left."""
+    one, two = products(tmp_path, 512)
+    report, scratch = tmp_path / "report.json", tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "onnxfix", "diagnose", str(one), str(two), "--format", "json"]
+    child = subprocess.Popen(
+        [*command, "--report", str(report)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    )
+    deadline = time.monotonic() + PATIENCE
+    while child.poll() is None and time.monotonic() < deadline:  # until the walk is some chunks further
+        files = [path.name.partition(".")[0] for path in scratch.glob("onnxfix-*/*")]
+        if any(name.isdigit() and int(name) > 8 for name in files):
+            break
+        time.sleep(0.01)
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text(encoding="utf-8").split()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 128 + signal.SIGINT, err
+    assert err.splitlines() == ["onnxfix: interrupted; this is what was found until then"]
+    found = json.loads(out)
+    assert (found["status"], found["interrupted"], found["complete"]) == ("differ", True, False)
+    assert found["culprits"][0]["output"] == "v1"
+    assert 0 < found["compared"] < 400
+    assert json.loads(report.read_text()) == found
+    assert not list(scratch.glob("onnxfix*"))
+    assert children
+    assert not any(Path(f"/proc/{one}").exists() for one in children)
+
+
+def test_an_interrupt_before_anything_was_compared(
+    right: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, text, errors = run("diagnose", nets[0], *arguments)
-    assert (code, text) == (2, "")
-    assert message in re.sub(r"\s+", " ", errors)
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "run", interrupted)
+    code, found = document(right, wrong)
+    assert (code, found["status"], found["interrupted"]) == (130, "unknown", True)
+    assert "interrupted" in found["reason"]
+
+
+def test_time_that_is_over_leaves_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lockstep, "_MOST", 8)
+    one, two = products(tmp_path, 8)
+    asked = itertools.count()  # a clock that is over after some questions, on any machine
+    monkeypatch.setattr(lockstep.Clock, "over", property(lambda self: next(asked) > 5))
+    code, found = document(one, two, "--timeout", "60")
+    assert (code, found["status"], found["complete"]) == (1, "differ", False)
+    assert found["culprits"][0]["output"] == "v1"
+    assert 0 < found["compared"] < 400
+
+
+def test_a_model_that_is_changed_meanwhile(right: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Bench.run
+
+    def changing(self: Bench, *arguments: Any, **more: Any) -> Any:
+        right.write_bytes(right.read_bytes() + b"\x00")
+        return plain(self, *arguments, **more)
+
+    monkeypatch.setattr(Bench, "run", changing)
+    code, out, err = run("diagnose", right, wrong)
+    assert (code, out) == (2, "")
+    assert "right.onnx" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    text = "g (float[1,n] x) => (float[n,n] y) { t = Transpose(x)  a = Mul(t, x)  y = Neg(a) }"
+    path = write(tmp_path / "m.onnx", model(text))
+    done = process(
+        *("diagnose", path, path, "--input-shapes", "x:[1,12000]", "--memory-limit", 400, "--format", "json")
+    )
+    assert done.returncode == 3, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["status"], found["cause"]) == ("unknown", "memory")
+    assert "400 MiB" in found["reason"]
+
+
+def test_a_thread_that_is_not_the_main_one_may_diagnose(right: Path, wrong: Path) -> None:
+    import onnxfix
+
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(onnxfix.diagnose(right, wrong)))
+    thread.start()
+    thread.join(PATIENCE)
+    assert [one.status for one in found] == ["differ"]
 
 
 @REAL

@@ -150,12 +150,6 @@ def test_one_file_holds_one_report(tmp_path: Path) -> None:
     assert not report.exists()
 
 
-def test_a_pipe_gets_the_kind_that_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.onnx", CLEAN)
-    assert run("check", path, "--report", "/dev/null", "--report", "markdown:/dev/null")[0] == 2  # one file
-    assert run("check", path, "--report", "markdown:/dev/null")[0] == 0
-
-
 @pytest.mark.slow
 def test_a_diagnosis_is_markdown_too(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)

@@ -19,10 +19,9 @@ from onnxfix.report.render.layers import layers_page
 from onnxfix.report.render.markdown import render_page
 from onnxfix.report.render.stream import as_json
 from onnxfix.tensorrt.layer_records import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
-from onnxfix.tensorrt.records import Issue, TrtBuild, TrtOptions
-from onnxfix.tensorrt.tactics import Entry, Tactics, load_file
+from onnxfix.tensorrt.records import Issue, TrtBuild
+from onnxfix.tensorrt.tactics import Entry, Tactics
 from onnxfix.tensorrt.timing import timing
-from onnxfix.verbs import layering
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
@@ -93,15 +92,6 @@ def test_a_table_wider_than_the_terminal_has_no_columns(monkeypatch: pytest.Monk
     ]
 
 
-def test_long_names_and_lists_are_shortened() -> None:
-    many = tuple(Place((), f"a_rather_long_name_{number}", "Add", f"v{number}") for number in range(9))
-    long = Place((), "x" * 80, "Conv", "c")
-    row = NodeLayers(long, "engine", fused_with=many)
-    found = text(LayerReport("m.onnx", LayerTable(TABLE.build, (row,), (), "log"), "TensorRT"))[-1]
-    assert f"…{'x' * 43}  Conv" in found
-    assert "a_rather_long_name_0 +8" in found
-
-
 def test_names_cannot_disturb_the_terminal() -> None:
     row = NodeLayers(Place((), "a\x1b[31m\nb", "Conv", "c"), "merged")
     found = text(LayerReport("m.onnx", LayerTable(TABLE.build, (row,), (), "log"), "TensorRT"))
@@ -122,8 +112,8 @@ def test_a_refused_model_is_one_line_with_the_reason() -> None:
 
 def engines(*outcomes: str) -> Builds:
     made = [
-        BuiltEngine(1, TABLE, "d1", (), outcomes[0], 1e-5, "", timing([[2.0] * 5] * 4)),  # type: ignore[arg-type]
-        BuiltEngine(2, TABLE, "d2", (NODE,), outcomes[1], float("inf"), "output y"),  # type: ignore[arg-type]
+        BuiltEngine(1, TABLE, "d1", (), outcomes[0], 1e-5, "", timing([[2.0] * 5] * 4)),
+        BuiltEngine(2, TABLE, "d2", (NODE,), outcomes[1], float("inf"), "output y"),
         BuiltEngine(3, LayerTable(TrtBuild("refused")), outcome="failed", reason="no memory"),
     ]
     return Builds(tuple(made), 1 if outcomes[0] == "right" else 2, "", "ort-cpu", 6)
@@ -246,46 +236,6 @@ def test_options_that_make_no_sense(
     assert found.exit_code == 2
     assert words in found.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_tactics_are_written_and_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a TensorRT that keeps tactics, which cannot be had here."""
-    tactics = Tactics("tensorrt", "10.9.0", "8.9", (Entry(f"0x{1:032x}", "0x2", 0.5),), b"cache", 1)
-    asked: list[tuple[str, Tactics | None]] = []
-
-    class Builder:
-        product, options = "TensorRT 10.9.0", TrtOptions()
-
-        def close(self) -> None: ...
-
-        def notes(self) -> tuple[str, ...]:
-            return ()
-
-    def builder(options: TrtOptions) -> Any:
-        Builder.options = options
-        return Builder()
-
-    def read(
-        used: Any, path: Path, *_: Any, given: Tactics | None, **more: Any
-    ) -> tuple[LayerTable, Tactics]:
-        asked.append((used.options.save_tactics, given))
-        return TABLE, tactics
-
-    monkeypatch.setattr(layering, "require_tensorrt", builder)
-    monkeypatch.setattr("onnxfix.proof.asking.require_tensorrt", builder)
-    monkeypatch.setattr(layering, "read_layers", read)
-    file = tmp_path / "tactics.json"
-    found = run(VIT, "--save-tactics", file)
-    assert found.exit_code == 0, found.output
-    assert f"1 tactics → {file}" in found.stdout
-    assert load_file(file).cache == b"cache"
-    assert run(VIT, "--load-tactics", file).exit_code == 0
-    assert asked == [(str(file), None), ("", load_file(file))]
-
-
-def test_a_model_that_is_none(tmp_path: Path) -> None:
-    found = run(tmp_path / "none.onnx")
-    assert found.exit_code == 2
 
 
 @REAL

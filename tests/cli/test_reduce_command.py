@@ -54,11 +54,6 @@ def test_nothing_fails(model: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_a_check_that_cannot_be_run(model: Path, tmp_path: Path) -> None:
-    code, out, _ = run("reduce", model, "--check", "/nowhere/x {}", "-o", tmp_path / "a")
-    assert (code, "could not be run" in out) == (3, True)
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -76,10 +71,6 @@ def test_mistakes(model: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]
     code, out, err = run("reduce", "whole.onnx", *given)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
-
-
-def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    assert run("reduce", tmp_path / "none.onnx", "--check", "true {}")[0] == 2
 
 
 @pytest.mark.slow

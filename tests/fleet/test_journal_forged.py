@@ -99,12 +99,6 @@ def test_a_line_names_the_files_of_its_task_and_no_others(
     assert set(read) == {task.source, task.target}
 
 
-def test_a_result_that_became_a_pipe_is_made_again(task: Task) -> None:
-    os.unlink(task.target)
-    os.mkfifo(task.target)
-    assert not reused(task)
-
-
 def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where the texts of a document are, once for each field of lists' items."""
     if isinstance(value, dict):

@@ -69,9 +69,6 @@ def misbehaves(node, model):
     if what == "kill once" and not (HERE / "killed").exists():
         (HERE / "killed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    if what == "litter":
-        pathlib.Path((HERE / "litter").read_text()).touch()
-        os.abort()
     if what.startswith("eat"):
         LIMBO.append(bytearray(int(what.split()[1]) << 20))
         LIMBO.clear()

@@ -41,7 +41,7 @@ def suppression(rule: str = "CST002", node: str = "/a/*", until: date | None = N
 
 
 def holding(*suppressions: Suppression, **more: object) -> Holding:
-    return Holding(Config(suppressions=suppressions), today=TODAY, **more)  # type: ignore[arg-type]
+    return Holding(Config(suppressions=suppressions), today=TODAY, **more)
 
 
 def test_a_suppressed_finding_is_apart_with_its_reason() -> None:

@@ -507,10 +507,34 @@ def pointer(own: Sequence[Finding], text: str = INT32, known: Sequence[Rule] = R
     return found.pointer
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ([finding("INT006", fix="write Max")], "INT006 fixes it"),
+        ([finding("INT006", fix="f", safety="numeric")], "INT006 fixes it, with --numeric-fixes"),
+        ([finding("INT006", fix="f", safety="unsafe")], "INT006 fixes it, with --unsafe-fixes"),
+        (
+            [finding("INT006", fix="f", safety="unsafe"), finding("GRA001", fix="f")],
+            "GRA001 fixes it",
+        ),
+        ([finding("INT006"), finding("INT006", place="z", fix="f")], "see INT006"),
+        ([finding("INT006", place="z", fix="f")], "INT006 may fix it"),
+        ([finding("GRA005", fix="rename")], "see INT006"),
+        ([], "see INT006"),
+    ],
+)
+def test_pointer(own: list[Finding], expected: str) -> None:
+    assert pointer(own) == expected
+
+
 def test_pointer_of_a_text_that_nobody_knows() -> None:
     assert pointer([], "something new") == ""
     assert pointer([finding("XYZ001", fix="f")], "something new") == "XYZ001 may fix it"
     assert pointer([finding("XYZ001")], "something new") == "see XYZ001"
+
+
+def test_pointers_lead_to_installed_rules_only() -> None:
+    assert pointer([], known=()) == ""
 
 
 # ------------------------------------------------------------------------------------- headline and report

@@ -305,6 +305,24 @@ def test_a_model_that_changes_meanwhile_is_done_again(
     assert go(folder, options, out=out)[0] == ["m1.onnx"]
 
 
+def test_a_result_that_changes_while_it_is_hashed_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file takes a while to be read: what is read must not be taken for what was written."""
+    real = contents.digest
+
+    def meddled(path: str) -> str:
+        if Path(path) == folder / "m1.onnx":
+            write(folder / "m1.onnx", "written to meanwhile")
+        return real(path)
+
+    monkeypatch.setattr(contents, "digest", meddled)
+    options = run_options(verify=False, in_place=True)
+    go(folder, options, out=None)
+    monkeypatch.setattr(contents, "digest", real)
+    assert go(folder, options, out=None)[0] == ["m1.onnx"]
+
+
 def test_a_report_with_problems_is_tried_again(folder: Path) -> None:
     _, outcomes = go(folder)
     report = outcomes[0].report

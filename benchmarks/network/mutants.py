@@ -112,7 +112,7 @@ class _Subject:
     def outputs(self, path: Path, feeds: Sequence[Mapping[str, Any]]) -> list[list[Any]] | str:
         """What ONNX Runtime computes, or why it does not."""
         ran = self.runner.call(
-            "acceptance.running:run", timeout=_STEP, backend="ort-cpu", path=str(path), feeds=list(feeds)
+            "acceptance.measure:run", timeout=_STEP, backend="ort-cpu", path=str(path), feeds=list(feeds)
         )
         return ran.value if ran.ok else ran.message
 

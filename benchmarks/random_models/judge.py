@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from command import reported
 from onnx import ModelProto
@@ -38,9 +38,6 @@ from random_models.execution import (
 )
 from random_models.generator import Drawn, draw
 from random_models.pieces import copied, examples, nodes_of, refused
-
-if TYPE_CHECKING:
-    pass
 
 PACKAGE = "tensorrt-rtx"
 _TYPE = re.compile(r"\b(u?int|float|bfloat|fp|bf)\d+\b", re.IGNORECASE)
@@ -337,7 +334,7 @@ def _hold(settings: Settings, judged: Judged, drawn: Drawn, original: Original |
         judged.tensorrt = compared(
             drawn.proto,
             result if judged.changed else None,
-            build=settings.tensorrt == "build" and judged.number % 8 == 0,
+            build=settings.build_of(judged.number),
         )
         if judged.tensorrt.get("lost"):
             fault(("tensorrt", judged.tensorrt["lost"]))

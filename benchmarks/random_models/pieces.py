@@ -311,10 +311,6 @@ class Host:
             else:
                 self.outputs[info.name] = copied(info)
 
-    def import_domain(self, domain: str, version: int) -> bool:
-        """Import a domain; False where another version of it is imported."""
-        return self.imports.setdefault(domain, version) == version
-
 
 def tensor_info(name: str, elem: int, dims: Dims | None) -> ValueInfoProto:
     """A declaration of a tensor."""

@@ -98,7 +98,6 @@ PEERS = (
         lambda job: ["-m", "onnxoptimizer", str(job.source), str(job.target)],
     ),
 )
-NAMED = {tool.name: tool for tool in (*OURS, *PEERS)}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from typing import Any, cast
 import numpy as np
 import onnx
 from acceptance.cases import half_type
-from network import mutating, parameters
+from diagnose import places, planting
+from diagnose.copies import Graph, copy_of
+from network import mutating
 from network.mutating import AMOUNTS, Kind, Mutant, relative
 from onnx import ModelProto, TensorProto
 
@@ -27,7 +29,15 @@ from onnxfix.proof.compare.tolerance import outside, tolerance_for, wide
 from onnxfix.proof.compare.twin import raised, widened
 from onnxfix.runtime.sandbox import Worker
 
-MAKERS = {**mutating.MAKERS, **parameters.MAKERS}
+#: Kinds of ``diagnose.places`` that need no run of the model, by their names here.
+PLANTED: dict[str, places.Kind] = {
+    "scale": "weight scaled",
+    "bias": "lost bias",
+    "epsilon": "epsilon",
+    "operator": "operator",
+    "operands": "operands",
+}
+KINDS = (*mutating.MAKERS, "perm", *PLANTED)
 #: A copy of the model, which nobody may refute.
 CONTROL = "none"
 #: In float64, outputs that differ by no more than this share of the largest are the same.
@@ -77,9 +87,24 @@ def digest_of(data: bytes) -> str:
 def made(model: ModelProto, kind: str, seed: int) -> Iterator[Mutant]:
     """The mutants of a kind, in the order of their numbers."""
     if kind == CONTROL:
-        yield Mutant(cast(Kind, CONTROL), "a copy", mutating.copy_of(model))
+        yield Mutant(CONTROL, "a copy", copy_of(model))
         return
-    yield from islice(MAKERS[cast(Kind, kind)](model, random.Random(seed)), _MOST)
+    rng = random.Random(seed)
+    if kind in PLANTED:
+        mutants = _planted(model, PLANTED[kind], rng)
+    elif kind == "perm":
+        mutants = (one for one in mutating.axes(model, rng) if one.what.startswith("Transpose"))
+    else:
+        mutants = mutating.MAKERS[cast(Kind, kind)](model, rng)
+    yield from islice(mutants, _MOST)
+
+
+def _planted(model: ModelProto, kind: places.Kind, rng: random.Random) -> Iterator[Mutant]:
+    """The faults of a kind, each in a copy of the model."""
+    for site in places.sites(Graph(model), kind, {}, rng):
+        planted = planting.plant(model, site)
+        if planted is not None:
+            yield Mutant(kind, planted.what, planted.other)
 
 
 def again(model: ModelProto, recipe: Recipe, seed: int) -> bytes:
@@ -167,7 +192,7 @@ class Subject:
 
     def _double(self, model: ModelProto) -> tuple[ModelProto, list[dict[str, Any]]]:
         """A copy with float64 for float32, and its feeds. Half precision stays: a cast to it may be the change."""
-        wide = widened(mutating.copy_of(model), TensorProto.DOUBLE, (int(TensorProto.FLOAT),))
+        wide = widened(copy_of(model), TensorProto.DOUBLE, (int(TensorProto.FLOAT),))
         return wide, [raised(dict(self.feeds[n]), TensorProto.DOUBLE, ("float32",)) for n in self._filled()]
 
     def _filled(self) -> list[int]:

@@ -39,7 +39,7 @@ from pages import (
 )
 
 from gpu import engines
-from gpu.changed import CONTROL, MAKERS, Change, Recipe, Subject, again
+from gpu.changed import CONTROL, KINDS, Change, Recipe, Subject, again
 from onnxfix.errors import OnnxfixError
 from onnxfix.runtime.sandbox import one_line
 
@@ -285,7 +285,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     first = steps.add_parser("prepare")
     names = [path.stem for path in sorted(FIXTURES.glob("*.onnx"))]
     first.add_argument("--models", nargs="+", default=names, choices=names, help="of fixtures/")
-    first.add_argument("--kinds", nargs="+", default=list(MAKERS), choices=list(MAKERS))
+    first.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     first.add_argument("--seed", type=int, default=0, help="of what is changed")
     second = steps.add_parser("execute")
     second.add_argument("recipes", type=Path)

@@ -1,4 +1,4 @@
-"""Small changes of a model: one element of a weight, one axis, one type that a Cast makes."""
+"""Small changes of a model: one element of a weight, one axis, one type that a Cast makes, one number."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from diagnose.copies import copy_of
+from diagnose.places import FEWEST, TINY
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.proof.compare.tolerance import errors, wide
 
-Kind = Literal[
-    "weight", "axis", "cast", "scale", "constant", "epsilon", "pads", "perm", "operator", "operands"
-]
+Kind = Literal["weight", "axis", "cast", "constant", "pads"]
 
 #: How an element of a weight changes: by the last bit, by a thousandth, to its negative, to zero.
 AMOUNTS: dict[str, Callable[[Any], Any]] = {
@@ -23,8 +23,8 @@ AMOUNTS: dict[str, Callable[[Any], Any]] = {
     "negated": lambda value: -value,
     "zeroed": lambda value: value.dtype.type(0),
 }
-FEWEST = 8
-"""Elements of an initializer that counts as a weight: fewer are parameters of layers."""
+FACTORS = (1.01, 1.1, 2.0)
+"""What a number is multiplied with, in turn."""
 _AXIS_INPUTS = {
     **dict.fromkeys(
         ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "Squeeze", "Unsqueeze"), 1
@@ -48,7 +48,7 @@ _OTHERS = {
 class Mutant:
     """A changed copy of a model. ``what`` says what was changed, in one line."""
 
-    kind: Kind
+    kind: str
     what: str
     model: ModelProto
 
@@ -152,21 +152,62 @@ def casts(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
         yield Mutant("cast", f"Cast {node.name}: to {names[0]} → {names[1]}", copy)
 
 
+def constants(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
+    """One number that is no epsilon, multiplied."""
+    places = [place for place, tensor in enumerate(_stored(model)) if _is_number(tensor)]
+    rng.shuffle(places)
+    for turn, place in enumerate(places):
+        copy, factor = copy_of(model), FACTORS[turn % len(FACTORS)]
+        tensor = _stored(copy)[place]
+        array = numpy_helper.to_array(tensor)
+        with np.errstate(over="ignore"):
+            product = np.asarray(array * array.dtype.type(factor))
+        if np.any(array) and np.isfinite(product).all():
+            tensor.CopyFrom(numpy_helper.from_array(product, tensor.name))
+            yield Mutant("constant", f"{tensor.name or 'a Constant'} × {factor}", copy)
+
+
+def _stored(model: ModelProto) -> list[TensorProto]:
+    """Initializers and the tensors of Constant nodes, in order."""
+    inner = [one.t for node in model.graph.node if node.op_type == "Constant" for one in node.attribute]
+    return [*model.graph.initializer, *inner]
+
+
+def _is_number(tensor: TensorProto) -> bool:
+    """Whether it is one floating-point number, too large to be an epsilon."""
+    if tensor.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16) or int(np.prod(tensor.dims)) != 1:
+        return False
+    return abs(float(numpy_helper.to_array(tensor).reshape(-1)[0])) > TINY
+
+
+def pads(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
+    """One more element of padding at the front of a Conv or a pool, one less at its back where there is any."""
+    places = [
+        place
+        for place, node in enumerate(model.graph.node)
+        if any(one.name == "pads" and one.ints for one in node.attribute)
+    ]
+    rng.shuffle(places)
+    for place in places:
+        copy = copy_of(model)
+        node = copy.graph.node[place]
+        values = next(one for one in node.attribute if one.name == "pads").ints
+        before, back = list(values), len(values) // 2
+        values[0] += 1
+        values[back] -= values[back] > 0
+        yield Mutant("pads", f"{node.op_type} {node.name}: pads {before} → {list(values)}", copy)
+
+
 def _to(node: NodeProto) -> int:
     return next((one.i for one in node.attribute if one.name == "to"), 0)
-
-
-def copy_of(model: ModelProto) -> ModelProto:
-    """A model of its own with the same contents."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 MAKERS: dict[Kind, Callable[[ModelProto, random.Random], Iterator[Mutant]]] = {
     "weight": weights,
     "axis": axes,
     "cast": casts,
+    "constant": constants,
+    "pads": pads,
 }
 
 

@@ -6,7 +6,8 @@ For each model, in turn: ``onnxfix apply`` with its defaults (and OPTION...), an
 once with nothing around it. Both are whole processes, timed from outside; medians of ``--runs``. As many more of
 ``apply`` are watched: their peak is the greatest sum of the memory of all processes, where a page that several share
 counts once. ``onnxfix apply`` of another checkout, such as the release before, is watched as often, in turn. FILE is
-written after each model, and models that it holds are not measured again.
+written after each model, and models that it holds are not measured again. With ``-- --require trt-gpu`` on a machine
+with a GPU, ``bare.py`` executes both engines too, on all feeds of that check.
 
 The exit code is 1 where a model is not proven, takes more than ``MOST`` times its parts, or more memory than with the
 other checkout.
@@ -35,6 +36,7 @@ from pages import write_between
 
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import signature
+from onnxfix.tensorrt.package import TF32_OFF
 from proof import tables
 
 HERE = Path(__file__).resolve().parent
@@ -104,7 +106,7 @@ def _launch(command: list[str], checkout: Path, folder: Path, *, watch: bool = F
     """What one run of a command cost, with the packages of a checkout; see launch.py."""
     request = {"command": command, "timeout": LIMIT, "memory_mb": MEMORY, "watch": watch}
     request["words"] = str(folder / "words")
-    env = {**os.environ, "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'rules'}"}
+    env = {**os.environ, **TF32_OFF, "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'rules'}"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have bytecode, and the index of rules beside it
     words = [sys.executable, "-I", "-S", str(LAUNCH), json.dumps(request)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True, cwd=folder)
@@ -134,14 +136,21 @@ def _said(folder: Path) -> str:
 
 
 def _write(model: Path, rungs: dict[str, Any], folder: Path) -> None:
-    """The first feed that counted, and TensorRT's package and profile, as files for bare.py."""
+    """The first feed that counted, or all feeds of engines, and what is built, as files for bare.py."""
     known = signature(model)
-    feed = next(one["feed"] for one in rungs["ort-cpu"]["feeds"] if one["status"] != "not counted")
-    np.savez(folder / "feed.npz", **Feed(**feed).values(known))
+    executed = bool(rungs.get("trt-gpu", {}).get("feeds"))
+    counted = [
+        one["feed"]
+        for one in rungs["trt-gpu" if executed else "ort-cpu"]["feeds"]
+        if one["feed"] and one["status"] != "not counted"
+    ]
+    distinct = list({json.dumps(feed, sort_keys=True): feed for feed in counted}.values())
+    for number, feed in enumerate(distinct if executed else distinct[:1]):
+        np.savez(folder / f"feed{number}.npz", **Feed(**feed).values(known))
     build = rungs["trt-build"]["builds"][0]
-    profiles = build["profiles"]
-    (folder / "profile.json").write_text(json.dumps(profiles[0]["shapes"] if profiles else {}))
-    (folder / "package.json").write_text(json.dumps(build["package"].replace("-", "_")))
+    shapes = build["profiles"][0]["shapes"] if build["profiles"] else {}
+    plan = {"executed": executed, "package": build["package"].replace("-", "_"), "shapes": shapes}
+    (folder / "plan.json").write_text(json.dumps(plan))
 
 
 def _counted(rung: dict[str, Any]) -> int:
@@ -153,7 +162,7 @@ def _setting(runs: int) -> Iterator[str]:
     every = [(one.name.replace("_", "-"), one.version) for one in importlib.metadata.distributions()]
     found = {name: version for name, version in every if name in names}
     versions = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
-    yield f"- Python {platform.python_version()}, {versions}; no engine was executed"
+    yield f"- Python {platform.python_version()}, {versions}"
     yield f"- {len(os.sched_getaffinity(0))} cores; medians of {runs}"
 
 

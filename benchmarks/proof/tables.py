@@ -10,7 +10,7 @@ MOST = 2.0
 """How many times the sum of its parts a proof may take."""
 LEEWAY = 1.03
 """Peaks of the same command differ by up to this factor."""
-_BUILDS = ("trt-build", "trt-network")
+_BUILDS = ("trt-build", "trt-network", "trt-gpu")
 
 
 def ratio(row: dict[str, Any]) -> float:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import queue
 import subprocess
 import threading
 import time
-import zlib
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -100,38 +97,6 @@ def half_type(model: onnx.ModelProto) -> str:
     if onnx.TensorProto.BFLOAT16 in types:
         return "bfloat16"
     return "float16" if onnx.TensorProto.FLOAT16 in types else ""
-
-
-#: Bytes of all outputs of a model together: what is larger is not kept.
-MOST = 1 << 18
-
-Packed = list[list[dict[str, Any]]]
-
-
-def pack(outputs: Sequence[Sequence[Any]], most: int = MOST) -> Packed:
-    """The outputs of each data set. Empty where they have more than ``most`` bytes, or are something else than arrays
-    of numbers."""
-    flat = [value for one in outputs for value in one]
-    if not all(isinstance(value, np.ndarray) and value.dtype.kind not in "OUS" for value in flat):
-        return []
-    if sum(value.nbytes for value in flat) > most:
-        return []
-    return [[_packed(value) for value in one] for one in outputs]
-
-
-def _packed(value: np.ndarray[Any, Any]) -> dict[str, Any]:
-    data = base64.b64encode(zlib.compress(np.ascontiguousarray(value).tobytes())).decode("ascii")
-    return {"dtype": value.dtype.name, "shape": list(value.shape), "data": data}
-
-
-def unpack(stored: Sequence[Sequence[dict[str, Any]]]) -> list[list[Any]]:
-    """What was packed."""
-    return [[_array(value) for value in one] for one in stored]
-
-
-def _array(value: dict[str, Any]) -> np.ndarray[Any, Any]:
-    raw = zlib.decompress(base64.b64decode(value["data"]))
-    return np.frombuffer(raw, np.dtype(value["dtype"])).reshape(value["shape"])
 
 
 PEER_CHILD = Path(__file__).resolve().parent / "peer_child.py"

@@ -1,31 +1,19 @@
-"""An example of a rule with its inputs and true outputs, and the file that carries examples to a GPU."""
+"""An example of a rule with its inputs and true outputs."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from acceptance.cases import Packed, pack, unpack
 from onnx import ModelProto, TensorProto
-
-from onnxfix.errors import OnnxfixError
 
 BEFORE, AFTER = "before", "after"
 #: Sources of true outputs beside the backends: the original in float32, and the fixed model where nobody runs the
 #: original.
 TWIN, FIXED = "float32 twin", "fixed model"
-MANIFEST = "manifest.json"
-#: Bytes of the inputs or of the outputs of an example: what is larger is not carried, and what is above ``LARGE`` is
-#: carried with one feed.
-MOST = 1 << 22
-LARGE = 1 << 18
 
 Feed = dict[str, Any]
 Outputs = list[list[Any]]
@@ -62,7 +50,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """Its name in the file."""
+        """Its name in the results."""
         return f"{self.code}.{self.number}"
 
     @property
@@ -106,51 +94,10 @@ def _typed(value: Any, elem: int) -> Any:
         return value.astype(onnx.helper.tensor_dtype_to_np_dtype(elem), copy=False)
 
 
-def packed(feeds: Sequence[Feed]) -> Packed:
-    """The values of each feed; empty where they are no tensors of numbers, or too large to be carried."""
-    return pack([list(one.values()) for one in feeds], MOST)
-
-
-def stored(case: Case) -> dict[str, Any]:
-    """Inputs and true outputs as JSON can hold them."""
-    return {
-        "names": [list(one) for one in case.feeds],
-        "feeds": packed(case.feeds),
-        "truths": [{"source": one.source, "outputs": pack(one.outputs, MOST)} for one in case.truths],
-    }
-
-
-class Carried:
-    """A file that ``pack`` wrote. Not for two threads at once.
-
-    Raises:
-        OnnxfixError: it is none.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            #: What tells this file from another one.
-            self.digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-            self._file = zipfile.ZipFile(path)
-            self.manifest: dict[str, Any] = json.loads(self._file.read(MANIFEST))
-            self.entries = [entry_of(one) for one in self.manifest["entries"]]
-        except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
-            raise OnnxfixError(f"{path}: is no file of examples that `prepare` wrote: {error}") from None
-
-    def __enter__(self) -> Carried:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def case(self, entry: Entry) -> Case:
-        """What was packed of an example."""
-        stored = json.loads(self._file.read(f"{entry.key}.json"))
-        models = {side: self._file.read(f"{entry.key}.{side}.onnx") for side in entry.sides}
-        rows = zip(stored["names"], unpack(stored["feeds"]), strict=True)
-        feeds = [dict(zip(names, row, strict=True)) for names, row in rows]
-        truths = tuple(Truth(one["source"], unpack(one["outputs"])) for one in stored["truths"])
-        return Case(models, feeds, truths)
+def are_numbers(rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether all values are arrays of numbers."""
+    values = [value for row in rows for value in row]
+    return all(isinstance(value, np.ndarray) and value.dtype.kind not in "OUS" for value in values)
 
 
 def entry_of(stored: Mapping[str, Any]) -> Entry:

@@ -1,40 +1,31 @@
-"""Examples of the built-in rules, before and after their fix, with inputs and true outputs, in one small file."""
+"""Examples of rules, before and after their fix, with inputs and true outputs."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from acceptance.cases import half_type, pack, random_operators
+from acceptance.cases import half_type, random_operators
 from acceptance.measure import BACKENDS, outputs_of
 from onnx import ModelProto, TensorProto, inliner
 
-import onnxfix
 from gpu.hazard_cases import (
     AFTER,
     BEFORE,
     FIXED,
-    LARGE,
-    MANIFEST,
-    MOST,
     TWIN,
     Case,
     Entry,
     Feed,
     Outputs,
     Truth,
+    are_numbers,
     fitted,
-    packed,
-    stored,
     typed,
 )
 from onnxfix.errors import OnnxfixError
@@ -42,7 +33,6 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.proof.compare.compare import compare
 from onnxfix.proof.compare.twin import widened
-from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.runtime.sandbox import Worker, one_line
 from onnxfix.testing import findings, fixed, model_of
@@ -106,14 +96,11 @@ class Maker:
                 kept = self._kept(result, feeds)
                 feeds, labels = [feeds[one] for one in kept], tuple(labels[one] for one in kept)
                 truths = [Truth(one.source, [one.outputs[n] for n in kept]) for one in truths]
-            if (size := _size(feeds)) > LARGE:  # one feed has to do
-                feeds, labels = feeds[:1], labels[:1]
-                truths = [Truth(one.source, one.outputs[:1]) for one in truths]
-            if size and not packed(feeds):
-                return Entry(*names, **told, unfed="inputs are no tensors of numbers, or large"), Case(models)
-            truths = [one for one in truths if pack(one.outputs, MOST)]
+            if not are_numbers([list(feed.values()) for feed in feeds]):
+                return Entry(*names, **told, unfed="inputs are no tensors of numbers"), Case(models)
+            truths = [one for one in truths if one.outputs and are_numbers(one.outputs)]
             if not truths:
-                untrue = untrue or "outputs are no tensors of numbers, or large"
+                untrue = untrue or "outputs are no tensors of numbers"
             # An unsafe fix may change what comes out, and of others onnx.reference may be wrong where it is alone.
             alone = not truths or truths[0].source != BACKENDS[0] or safety == _UNSAFE
             if result is not None and feeds and alone:
@@ -204,7 +191,7 @@ class Maker:
             return []
         for backend in BACKENDS[:1] if known else BACKENDS:
             found = self._outputs(backend, result, feeds)
-            if found is not None and pack(found, MOST):
+            if found and are_numbers(found):
                 said = ([typed(row, result) for row in one.outputs] for one in known)
                 return [] if any(meets(one, found, "") for one in said) else [Truth(FIXED, found)]
         return []
@@ -227,11 +214,6 @@ class Maker:
         path = self._folder / "model.onnx"
         path.write_bytes(proto.SerializeToString())
         return path
-
-
-def _size(feeds: Sequence[Feed]) -> int:
-    """Bytes of all values; what is no array counts as 1."""
-    return sum(getattr(value, "nbytes", 1) or 1 for one in feeds for value in one.values())
 
 
 def _words(error: Exception) -> str:
@@ -272,29 +254,3 @@ def meets(wanted: Outputs, found: Outputs, half: str) -> bool:
             )
     except (TypeError, ValueError, AttributeError):  # other structures
         return False
-
-
-# ------------------------------------------------------------------------------------------------------ carrying
-
-
-def carry(path: Path, most: int, match: str = "", told: Any = print) -> dict[str, Any]:
-    """Write the examples of all built-in rules whose code begins with ``match``; returns the manifest."""
-    rules = sorted((one for one in rules_of(BUILT_IN) if one.code.startswith(match)), key=lambda r: r.code)
-    entries: list[Entry] = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file, ExitStack() as stack:
-        maker = Maker(stack)
-        for rule in rules:
-            for number, example in examples_of(rule, most):
-                entry, case = maker.make(rule, number, example)
-                entries.append(entry)
-                for side, data in case.models.items():
-                    file.writestr(f"{entry.key}.{side}.onnx", data)
-                file.writestr(f"{entry.key}.json", json.dumps(stored(case)))
-            told(f"{rule.code}, {len(entries)} examples")
-        manifest = {
-            "versions": {"onnxfix": onnxfix.__version__, "onnx": onnx.__version__},
-            "rules": [rule.code for rule in rules],
-            "entries": [asdict(one) for one in entries],
-        }
-        file.writestr(MANIFEST, json.dumps(manifest))
-    return manifest

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-from acceptance.cases import NodeCase, half_type, pack
+from acceptance.cases import NodeCase, half_type
 from acceptance.judging import Miss, misses
 
 from gpu.engines import Bench, Executed
-from gpu.hazard_cases import AFTER, BEFORE, FIXED, Case, Entry, Truth, fitted, typed
+from gpu.hazard_cases import AFTER, FIXED, Case, Entry, Truth, fitted, typed
 from onnxfix.proof.compare.compare import Metrics, compare, largest
 from onnxfix.runtime.sandbox import one_line
 from onnxfix.tensorrt.records import Profile
@@ -28,13 +28,12 @@ Status = Literal[
 
 @dataclass(frozen=True)
 class Fed:
-    """One feed of an engine that ran; ``outputs`` are those that are not right, as ``pack`` leaves them."""
+    """One feed of an engine that ran. ``largest`` and ``relative`` as in ``Judged``."""
 
     status: Status
     reason: str = ""
     largest: float = 0.0
     relative: float = 0.0
-    outputs: Sequence[Sequence[dict[str, Any]]] = ()
 
 
 @dataclass(frozen=True)
@@ -54,15 +53,13 @@ class Judged:
     """What an engine's outputs are worth for one truth: right within the tolerance of their type, wrong, or unfed.
 
     ``reason`` is the first element that is not the expected one. ``largest`` and ``relative`` are the largest error,
-    and as a share of the output's largest magnitude, over pairs of finite values. ``outputs`` are those that are
-    wrong, as ``pack`` leaves them.
+    and as a share of the output's largest magnitude, over pairs of finite values.
     """
 
     status: Literal["right", "wrong", "unfed"]
     reason: str = ""
     largest: float = 0.0
     relative: float = 0.0
-    outputs: Sequence[Sequence[dict[str, Any]]] = ()
 
 
 def judge(case: NodeCase, executed: Executed) -> Judged:
@@ -83,7 +80,6 @@ def judge(case: NodeCase, executed: Executed) -> Judged:
         first.text.replace("output 0", f"output {number}") if first is not None else "",
         most.max_abs if most is not None else 0.0,
         share.relative if share is not None else 0.0,
-        () if right else pack(found),
     )
 
 
@@ -163,8 +159,7 @@ def fed(
     outputs = executed.outputs[number]
     names = [one.name for one in proto.graph.output]
     if not truths:
-        kept = pack([[outputs[name] for name in names if name in outputs]])
-        return Fed("unknown", entry.untrue, outputs=kept)
+        return Fed("unknown", entry.untrue)
     own = replace(executed, outputs=(outputs,))
     # No tolerance of a case of its own: that of the type decides.
     cases = [
@@ -181,32 +176,10 @@ def fed(
     reason = next(
         (f"{names[n]}: {said(one)}" for n, one in enumerate(metrics) if one.agreement == "different"), ""
     )
-    return Fed(status, reason or first.reason, first.largest, first.relative, first.outputs)
+    return Fed(status, reason or first.reason, first.largest, first.relative)
 
 
 def said(one: Metrics) -> str:
     """Where an output is wrong, and by how much."""
     values = f", {' expected, '.join(one.values)} found" if one.values else ""
     return f"{one.reason}{values}"
-
-
-def key_of(entry: Entry, side: str) -> str:
-    """The name of a model in the results."""
-    return f"{entry.key}/{side}"
-
-
-def tasks_of(entries: Sequence[Entry], done: Any) -> list[tuple[Entry, str]]:
-    """The models that are not in ``done``: the first example of each rule, then the second of each, for time may
-    end."""
-    turns: dict[str, int] = {}
-    order: list[tuple[int, Entry]] = []
-    for entry in entries:
-        turns[entry.code] = turns.get(entry.code, -1) + 1
-        order.append((turns[entry.code], entry))
-    order.sort(key=lambda one: one[0])
-    return [
-        (one, side)
-        for _, one in order
-        for side in (BEFORE, AFTER)
-        if side in one.sides and key_of(one, side) not in done
-    ]

@@ -6,12 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from pages import cell, markdown
 
 from gpu.hazard_cases import AFTER, BEFORE, TWIN, Entry, entry_of
-from gpu.hazard_runs import Fed, Outcome, key_of
+from gpu.hazard_runs import Fed, Outcome
 from onnxfix.runtime.sandbox import one_line
 
 #: Of an example, and of a rule the first that one of its examples has. contradicted: the original is right, or at least
@@ -119,15 +120,19 @@ def verdict_of(examples: Sequence[Shown]) -> Verdict:
 def distilled(stored: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of a run, complete or not: every rule with its verdict and its examples."""
     rules: dict[str, list[Shown]] = {code: [] for code in stored["rules"]}
-    for entry in map(entry_of, stored["entries"]):
-        before = _outcome(stored["results"].get(key_of(entry, BEFORE)))
-        after = _outcome(stored["results"].get(key_of(entry, AFTER))) if AFTER in entry.sides else None
+    for result in stored["results"].values():
+        entry = entry_of(result["entry"])
+        before = _outcome(result.get(BEFORE))
+        after = _outcome(result.get(AFTER)) if AFTER in entry.sides else None
         rules[entry.code].append(shown(entry, before, after))
     setting = stored["setting"]
     return {
         "setting": {key: setting[key] for key in ("TensorRT", "GPU", "onnx") if key in setting},
         "rules": {
-            code: {"verdict": verdict_of(found), "examples": [_short(one) for one in found]}
+            code: {
+                "verdict": verdict_of(found),
+                "examples": [_short(one) for one in sorted(found, key=attrgetter("number"))],
+            }
             for code, found in rules.items()
         },
     }

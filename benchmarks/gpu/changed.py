@@ -48,7 +48,7 @@ _STEP = 120.0  # seconds
 
 @dataclass(frozen=True)
 class Recipe:
-    """A mutant by how to make it again: the ``number``-th that its maker gives. ``digest`` is of what was made."""
+    """A mutant: the ``number``-th of a kind that a model bears. ``digest`` is of its bytes."""
 
     model: str
     kind: str
@@ -79,11 +79,6 @@ class Change:
     equivalent: str = ""
 
 
-def digest_of(data: bytes) -> str:
-    """A name for a model: its contents decide."""
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
 def made(model: ModelProto, kind: str, seed: int) -> Iterator[Mutant]:
     """The mutants of a kind, in the order of their numbers."""
     if kind == CONTROL:
@@ -105,19 +100,6 @@ def _planted(model: ModelProto, kind: places.Kind, rng: random.Random) -> Iterat
         planted = planting.plant(model, site)
         if planted is not None:
             yield Mutant(kind, planted.what, planted.other)
-
-
-def again(model: ModelProto, recipe: Recipe, seed: int) -> bytes:
-    """The mutant that the recipe describes.
-
-    Raises:
-        OnnxfixError: what is made now is another model.
-    """
-    mutant = next(islice(made(model, recipe.kind, seed), recipe.number, None), None)
-    data = mutant.model.SerializeToString() if mutant is not None else b""
-    if digest_of(data) != recipe.digest:
-        raise OnnxfixError(f"{recipe.key}: is another model here; run `prepare` again with this code")
-    return data
 
 
 class Subject:
@@ -200,13 +182,14 @@ class Subject:
         filled = [n for n, feed in enumerate(self.feeds) if all(np.size(one) for one in feed.values())]
         return filled or list(range(len(self.feeds)))
 
-    def pick(self, kind: str, seed: int, turn: int) -> tuple[Recipe, Change] | None:
+    def pick(self, kind: str, seed: int, turn: int) -> tuple[Recipe, Change, bytes] | None:
         """The first mutant of a kind that runs, from the ``turn``-th amount on where there are amounts."""
         first = turn % len(AMOUNTS) if kind == "weight" else 0
         for number, mutant in enumerate(made(self.model, kind, seed)):
             if number >= first and (change := self.change(mutant.model)) is not None:
-                digest = digest_of(mutant.model.SerializeToString())
-                return Recipe(self.path.stem, kind, number, mutant.what, digest), change
+                data = mutant.model.SerializeToString()
+                digest = hashlib.sha256(data).hexdigest()[:16]
+                return Recipe(self.path.stem, kind, number, mutant.what, digest), change, data
         return None
 
 

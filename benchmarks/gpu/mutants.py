@@ -1,17 +1,15 @@
-"""Whether the rung trt-gpu sees a model that was changed a little, and what the rungs without a GPU say.
+"""Whether the check trt-gpu sees a model that was changed a little, and what the checks without a GPU say.
 
-    python benchmarks/gpu/mutants.py prepare --json RECIPES           no GPU is needed; climbs ort-cpu and trt-network
-    python benchmarks/gpu/mutants.py execute RECIPES --json FILE      where the GPU is; climbs trt-gpu
-    python benchmarks/gpu/mutants.py table RECIPES FILE [--write-readme]
+    python benchmarks/gpu/mutants.py measure FILE                  where the GPU is
+    python benchmarks/gpu/mutants.py table FILE [--write-readme]   anywhere
 
-``prepare`` changes one thing in each model of ``fixtures/``, once for every kind of change that the model can bear;
-a copy with no change is the control. Whether a mutant computes something else at all is found by running it in float64
-on the inputs that the ladder plans: what does not is excluded. Each is handed to ``onnxfix verify ORIGINAL MUTANT`` in
-a process of its own. RECIPES says how to make the mutants again, so that nothing but it has to be carried. Both JSON
-files are written every few seconds, and what they hold is not measured again. The exit code of ``table`` is 1 where a
-mutant that changes an output by more than the tolerance of ``onnxfix verify`` is passed by trt-gpu, or a control is
-refuted. ort-cpu compares the two models; trt-network compares TensorRT's network of the mutant with the mutant itself,
-so that it refutes only what TensorRT reads otherwise.
+``measure`` changes one thing in each model of ``fixtures/``, once for every kind of change that the model can bear; a
+copy with no change is the control. Whether a mutant computes something else at all is found by running it in float64 on
+the inputs that the proof plans: what does not is excluded. Each is handed to ``onnxfix verify ORIGINAL MUTANT`` in a
+process of its own. FILE is written every few seconds, and what it holds is not measured again. The exit code of
+``table`` is 1 where a mutant that changes an output by more than the tolerance of ``onnxfix verify`` is passed by
+trt-gpu, or a control is refuted. ort-cpu compares the two models; trt-network compares TensorRT's network of the mutant
+with the mutant itself, so that it refutes only what TensorRT reads otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,17 +28,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 import ledger
-import onnx
 from command import TIMED_OUT, exit_code, parser_of, reported, rungs_of
-from pages import (
-    cell,
-    markdown,
-    write_between,
-)
+from pages import cell, markdown, write_between
 
 from gpu import engines
-from gpu.changed import CONTROL, KINDS, Change, Recipe, Subject, again
-from onnxfix.errors import OnnxfixError
+from gpu.changed import CONTROL, KINDS, Change, Recipe, Subject
 from onnxfix.runtime.sandbox import one_line
 
 FIXTURES = ROOT / "fixtures"
@@ -83,11 +75,11 @@ class Row:
 
 
 def climb(original: Path, mutant: Path, rungs: Sequence[str], timeout: float) -> dict[str, Any]:
-    """What ``onnxfix verify`` says of a mutant: exit code, seconds, and every rung's status and reason."""
-    code, report, seconds = reported("verify", original, mutant, "--rungs", ",".join(rungs), limit=timeout)
+    """What ``onnxfix verify`` says of a mutant: status, reason and outcome of each check."""
+    code, report, _ = reported("verify", original, mutant, "--rungs", ",".join(rungs), limit=timeout)
     if code == TIMED_OUT:
         stopped = {"status": "timeout", "reason": f"took more than {timeout:g} s"}
-        return {"exit": None, "seconds": timeout, "rungs": dict.fromkeys(rungs, stopped)}
+        return dict.fromkeys(rungs, stopped)
     said = {
         name: {
             "status": rung["status"],
@@ -97,95 +89,59 @@ def climb(original: Path, mutant: Path, rungs: Sequence[str], timeout: float) ->
         for name, rung in rungs_of(report).items()
     }
     words = report.get("stderr") or "no report"
-    return {
-        "exit": code,
-        "seconds": seconds,
-        "rungs": said or {"none": {"status": "error", "reason": one_line(words)}},
-    }
+    return said or {rung: {"status": "error", "reason": one_line(words)} for rung in rungs}
 
 
-def prepare(given: argparse.Namespace) -> int:
-    """Make the mutants, see what they change, and climb the rungs that need no GPU."""
-    began = time.monotonic()
-    with ledger.Ledger(given.json, {"seed": given.seed, "kinds": list(given.kinds)}) as book:
-        for turn, name in enumerate(given.models):
-            with ExitStack() as stack:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-                subject: Subject | None = None
-                for kind in (CONTROL, *given.kinds):
-                    if f"{name}/{kind}" in book:
-                        continue
-                    subject = subject or Subject(FIXTURES / f"{name}.onnx", stack)
-                    book.record(f"{name}/{kind}", _prepared(subject, kind, given, turn, folder))
-            print(f"{name}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    count = sum(one is not None for one in book.results.values())
-    print(f"{count} mutants, controls included, {time.monotonic() - began:.0f} s")
-    return 0
-
-
-def _prepared(
-    subject: Subject, kind: str, given: argparse.Namespace, turn: int, folder: Path
-) -> dict[str, Any] | None:
-    """One mutant; None where the model bears none of that kind."""
-    found = subject.pick(kind, given.seed, turn)
-    if found is None:
-        return None
-    recipe, change = found
-    path = folder / "mutant.onnx"
-    path.write_bytes(again(subject.model, recipe, given.seed))
-    said = climb(subject.path, path, CPU, given.timeout)
-    return {"recipe": asdict(recipe), "change": asdict(change), "said": said}
-
-
-def execute(given: argparse.Namespace) -> int:
-    """Climb trt-gpu with every mutant, several at a time."""
+def measure(given: argparse.Namespace) -> int:
+    """Make the mutants, see what they change, and run all checks, several models at a time."""
     began = time.monotonic()
     _, facts = engines.ready(given.package)
     for key, value in facts.items():
         print(f"- {key}: {value}", flush=True)
-    made = ledger.load(given.recipes)
-    recipes = [Recipe(**one["recipe"]) for one in made["results"].values() if one is not None]
-    with ledger.Ledger(given.json, {"setting": facts, "seed": made["seed"]}) as book:
+    with ledger.Ledger(given.file, {"setting": facts, "seed": given.seed}) as book:
 
-        def work(folder: str, recipe: Recipe) -> None:
-            original = FIXTURES / f"{recipe.model}.onnx"
-            path = Path(folder, "mutant.onnx")
-            path.write_bytes(again(onnx.load(original), recipe, made["seed"]))
-            said = climb(original, path, GPU, given.timeout)
-            book.record(recipe.key, {"digest": recipe.digest, **said})
-            told = said["rungs"].get(GPU[0], next(iter(said["rungs"].values())))
-            print(f"{recipe.key}: {told['status']}, {said['seconds']:.1f} s", flush=True)
+        def measure_model(_: None, task: tuple[int, str]) -> None:
+            turn, name = task
+            with ExitStack() as stack:
+                subject = Subject(FIXTURES / f"{name}.onnx", stack)
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+                for kind in (CONTROL, *given.kinds):
+                    if f"{name}/{kind}" not in book:
+                        book.record(f"{name}/{kind}", _measured(subject, kind, given, turn, folder))
+            print(f"{name}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
-        left = engines.spread(
-            [one for one in recipes if one.key not in book],
-            given.jobs,
-            _folder,
-            work,
-            budget=given.budget - (time.monotonic() - began),
-        )
-    print(f"{len(book.results)} measured, {left} left, {time.monotonic() - began:.0f} s")
+        tasks = list(enumerate(given.models))
+        left = engines.spread(tasks, given.jobs, nullcontext, measure_model, budget=given.budget)
+    count = sum(one is not None for one in book.results.values())
+    print(f"{count} mutants, controls included, {left} models left, {time.monotonic() - began:.0f} s")
     return int(left > 0)
 
 
-def _folder() -> AbstractContextManager[str]:
-    return tempfile.TemporaryDirectory(prefix="onnxfix-")
+def _measured(
+    subject: Subject, kind: str, given: argparse.Namespace, turn: int, folder: Path
+) -> dict[str, Any] | None:
+    """One mutant; None where the model bears none of that kind."""
+    mutant = subject.pick(kind, given.seed, turn)
+    if mutant is None:
+        return None
+    recipe, change, data = mutant
+    path = folder / "mutant.onnx"
+    path.write_bytes(data)
+    said = {
+        rung: what
+        for rungs in (CPU, GPU)  # apart, since a check that fails may end the others
+        for rung, what in climb(subject.path, path, rungs, given.timeout).items()
+    }
+    return {"recipe": asdict(recipe), "change": asdict(change), "said": said}
 
 
 # ------------------------------------------------------------------------------------------------------ tables
 
 
-def rows_of(made: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Row]:
-    """The mutants with what all rungs said; those that were not executed as well."""
-    rows = []
-    for one in made["results"].values():
-        if one is None:
-            continue
-        recipe = Recipe(**one["recipe"])
-        ran = measured["results"].get(recipe.key)
-        if ran is not None and ran["digest"] != recipe.digest:
-            raise OnnxfixError(f"{recipe.key}: another mutant was executed than was prepared")
-        said = {**one["said"]["rungs"], **(ran["rungs"] if ran is not None else {})}
-        rows.append(Row(recipe, Change(**one["change"]), said))
+def rows_of(results: Mapping[str, Any]) -> list[Row]:
+    """The mutants with what all checks said; those that were not executed as well."""
+    stored = [one for one in results.values() if one is not None]
+    rows = [Row(Recipe(**one["recipe"]), Change(**one["change"]), one["said"]) for one in stored]
     alike = {
         row.recipe.model for row in rows if row.control and row.said.get(GPU[0], {}).get("outcome") == "alike"
     }
@@ -268,8 +224,8 @@ def _line(row: Row) -> list[object]:
 
 def table(given: argparse.Namespace) -> int:
     """Print, write."""
-    measured = ledger.load(given.measured)
-    rows = rows_of(ledger.load(given.recipes), measured)
+    measured = ledger.load(given.file)
+    rows = rows_of(measured["results"])
     text = "\n".join(page(rows, measured["setting"]))
     print(text)
     if given.write_readme:
@@ -282,30 +238,26 @@ def table(given: argparse.Namespace) -> int:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
-    first = steps.add_parser("prepare")
+    first = steps.add_parser("measure")
     names = [path.stem for path in sorted(FIXTURES.glob("*.onnx"))]
     first.add_argument("--models", nargs="+", default=names, choices=names, help="of fixtures/")
     first.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     first.add_argument("--seed", type=int, default=0, help="of what is changed")
-    second = steps.add_parser("execute")
-    second.add_argument("recipes", type=Path)
-    second.add_argument("--jobs", type=int, default=4)
-    second.add_argument("--budget", type=float, default=500.0, help="begin no mutant after so many seconds")
-    second.add_argument("--package", default="tensorrt-rtx")
+    first.add_argument("--jobs", type=int, default=4)
+    first.add_argument("--budget", type=float, default=500.0, help="begin no model after so many seconds")
+    first.add_argument("--package", default="tensorrt-rtx")
+    first.add_argument("--timeout", type=float, default=120.0, help="seconds for the checks of a mutant")
+    second = steps.add_parser("table")
+    second.add_argument("--write-readme", action="store_true")
     for step in (first, second):
-        step.add_argument("--json", type=Path, required=True)
-        step.add_argument("--timeout", type=float, default=120.0, help="seconds for a mutant")
-    third = steps.add_parser("table")
-    third.add_argument("recipes", type=Path)
-    third.add_argument("measured", type=Path)
-    third.add_argument("--write-readme", action="store_true")
+        step.add_argument("file", type=Path)
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
     given = _arguments(words)
-    return exit_code(lambda: {"prepare": prepare, "execute": execute, "table": table}[given.step](given))
+    return exit_code(lambda: measure(given) if given.step == "measure" else table(given))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import queue
 import subprocess
-import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -177,72 +176,45 @@ def run_onnxfix(worker: Worker, tool: Tool, source: Path, target: Path, timeout:
     return Made(status, done.message, time.perf_counter() - began)
 
 
-class Peers:
-    """The peers' interpreter, with all three imported. Not for use by two threads at once."""
+@dataclass(frozen=True)
+class PeerRuns:
+    """What the peers made of a folder of models. The model of a tool is ``folder/TOOL/NAME.onnx``."""
 
-    def __init__(self, python: Path, timeout: float, memory_mb: int) -> None:
-        self._timeout = timeout
-        command = [str(python), str(PEER_CHILD), "--timeout", str(timeout), "--memory-mb", str(memory_mb)]
-        pipe = subprocess.PIPE
+    folder: Path
+    versions: dict[str, str]
+    made: dict[tuple[str, str], Made]
+
+
+def run_peers(
+    python: Path, cases: Sequence[NodeCase], folder: Path, timeout: float, memory_mb: int
+) -> PeerRuns:
+    """Have each peer rewrite all models, all peers at a time; ``folder`` is empty.
+
+    Raises:
+        OnnxfixError: a peer cannot be run.
+    """
+    sources = folder / AS_IS.name
+    sources.mkdir()
+    for case in cases:
+        (sources / f"{case.name}.onnx").write_bytes(case.data)
+
+    def run(tool: Tool) -> list[dict[str, Any]]:
+        target = folder / tool.name
+        target.mkdir()
+        command = [python, PEER_CHILD, tool.name, sources, target, timeout, memory_mb]
         try:
-            self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1
-            )
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
         except OSError as error:
             raise onnxfix.OnnxfixError(f"{python}: cannot be run: {error.strerror or error}") from None
-        self._replies: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._words: list[str] = []
-        threading.Thread(target=self._pump_replies, daemon=True).start()
-        self._listener = threading.Thread(target=self._pump_words, daemon=True)
-        self._listener.start()
-        hello = self._reply(120.0)
-        if hello is None:
-            raise self._ended(f"{python}: cannot run the peers")
-        self.versions: dict[str, str] = {"Python": hello["python"], **hello["versions"]}
+        if done.returncode:
+            raise onnxfix.OnnxfixError(f"{python}: cannot run {tool.name}: {one_line(done.stderr[-300:])}")
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def __enter__(self) -> Peers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
-        self._process.kill()
-        self._process.wait()
-
-    def run(self, tool: Tool, source: Path, target: Path) -> Made:
-        """Rewrite one model."""
-        assert self._process.stdin is not None
-        request = {"tool": tool.name, "source": str(source), "target": str(target)}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        reply = self._reply(self._timeout + 30.0)
-        if reply is None:
-            raise self._ended(f"the peers' interpreter ended at {source}")
-        return Made(reply["status"], reply["message"], reply["seconds"])
-
-    def _ended(self, what: str) -> onnxfix.OnnxfixError:
-        """What to raise when it does not answer: with its last words."""
-        self._process.kill()
-        self._process.wait()
-        self._listener.join(2.0)
-        return onnxfix.OnnxfixError(f"{what}: {' '.join(self._words[-3:]) or 'no word'}")
-
-    def _pump_replies(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._replies.put(line)
-        self._replies.put("")
-
-    def _pump_words(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._words = [*self._words[-20:], line.strip()]
-
-    def _reply(self, seconds: float) -> dict[str, Any] | None:
-        try:
-            line = self._replies.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        return json.loads(line) if line else None
+    versions: dict[str, str] = {}
+    made: dict[tuple[str, str], Made] = {}
+    with ThreadPoolExecutor(len(PEERS)) as pool:
+        for tool, (head, *replies) in zip(PEERS, pool.map(run, PEERS), strict=True):
+            versions = head
+            for reply in replies:
+                made[tool.name, reply["name"]] = Made(reply["status"], reply["message"], reply["seconds"])
+    return PeerRuns(folder, versions, made)

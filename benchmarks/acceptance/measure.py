@@ -17,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from acceptance import judging
-from acceptance.cases import AS_IS, Made, NodeCase, Peers, Tool, half_type, random_operators, run_onnxfix
+from acceptance.cases import AS_IS, Made, NodeCase, PeerRuns, Tool, half_type, random_operators, run_onnxfix
 from acceptance.judging import Miss, misses
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import walk
@@ -185,11 +185,11 @@ def _with_identity(outputs: Outputs, same: bool | None) -> Outputs:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a whole run. ``peers_python`` is None without peers; seconds are for each step of a tool or of TensorRT."""
+    """Of a whole run. Seconds are for each step of a tool or of TensorRT."""
 
     choice: Choice
     tools: tuple[Tool, ...]
-    peers_python: Path | None
+    peers: PeerRuns | None
     timeout: float = 60.0
     memory_mb: int = 4096
 
@@ -233,33 +233,14 @@ class Row:
     results: dict[str, Result] = field(default_factory=dict)
 
 
-def row_of(stored: dict[str, Any]) -> Row:
-    """A row as ``dataclasses.asdict`` and JSON left it."""
-    results = {
-        name: Result(
-            **{
-                **one,
-                "made": Made(**{**one["made"], "problems": tuple(one["made"]["problems"])}),
-                "outputs": Outputs(**one["outputs"]),
-                "interface": tuple(one["interface"]),
-            }
-        )
-        for name, one in stored["results"].items()
-    }
-    return Row(stored["name"], results)
-
-
 class _Bench:
-    """One job: a sandbox each for TensorRT, for what runs models, for onnxfix; and the peers."""
+    """One job: a sandbox each for TensorRT, for what runs models, for onnxfix."""
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self.settings = settings
         limit = settings.memory_mb
         self.trt, self.runner, self.fixer = (stack.enter_context(Worker(memory_mb=limit)) for _ in range(3))
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        self.peers: Peers | None = None
-        if settings.peers_python is not None:
-            self.peers = stack.enter_context(Peers(settings.peers_python, settings.timeout, limit))
 
     def measure(self, case: NodeCase) -> Row:
         """All tools on one model."""
@@ -270,16 +251,19 @@ class _Bench:
         row = Row(case.name)
         row.results[AS_IS.name] = base
         for tool in self.settings.tools:
-            target = self.folder / "rewritten.onnx"
-            target.unlink(missing_ok=True)
-            row.results[tool.name] = one.result(target, self._make(tool, source, target), base)
+            target, made = self._make(tool, case.name, source)
+            row.results[tool.name] = one.result(target, made, base)
         return row
 
-    def _make(self, tool: Tool, source: Path, target: Path) -> Made:
+    def _make(self, tool: Tool, name: str, source: Path) -> tuple[Path, Made]:
+        """Where the tool's model is, and how the tool ended."""
+        peers = self.settings.peers
         if tool.peer:
-            assert self.peers is not None
-            return self.peers.run(tool, source, target)
-        return run_onnxfix(self.fixer, tool, source, target, self.settings.timeout)
+            assert peers is not None
+            return peers.folder / tool.name / f"{name}.onnx", peers.made[tool.name, name]
+        target = self.folder / "rewritten.onnx"
+        target.unlink(missing_ok=True)
+        return target, run_onnxfix(self.fixer, tool, source, target, self.settings.timeout)
 
 
 class _One:

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -28,8 +27,11 @@ from machine import choice, lines, without_gpu
 from pages import write_between
 
 from acceptance import faults, tables
-from acceptance.cases import ONNXFIX, PEERS, Peers, node_cases
-from acceptance.measure import Row, Settings, measure_all, row_of
+from acceptance.cases import ONNXFIX, PEERS, node_cases, run_peers
+from acceptance.measure import Row, Settings, measure_all
+
+MEMORY_MB = 4096
+"""Of each child."""
 
 
 def peers_here(asked: Path | None) -> Path | None:
@@ -38,19 +40,6 @@ def peers_here(asked: Path | None) -> Path | None:
     if asked is None and all(importlib.util.find_spec(name) is not None for name in modules):
         return Path(sys.executable)
     return asked
-
-
-def setting(settings: Settings) -> list[str]:
-    """What was measured with: versions and machine."""
-    told = lines(without_gpu(settings.choice))
-    if settings.peers_python is None:
-        return [
-            *told,
-            "- without peers (`--peers-python` names the interpreter of an environment that has them)",
-        ]
-    with Peers(settings.peers_python, settings.timeout, settings.memory_mb) as peers:
-        versions = ", ".join(f"{name} {version}" for name, version in peers.versions.items())
-    return [*told, f"- the peers' environment: {versions}"]
 
 
 def _arguments() -> argparse.Namespace:
@@ -65,13 +54,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--timeout", type=float, default=60.0, help="seconds for a tool, for parsing, for building"
     )
-    parser.add_argument("--memory-mb", type=int, default=4096, help="for each child")
-    parser.add_argument("--json", type=Path, help="write all that was found to this file")
     parser.add_argument(
         "--write-readme", action="store_true", help="put the tables into the README beside this file"
-    )
-    parser.add_argument(
-        "--from-json", type=Path, help="tables of an earlier run's --json; nothing is measured"
     )
     return parser.parse_args()
 
@@ -88,48 +72,34 @@ def _progress(count: int) -> Callable[[Row], None]:
     return say
 
 
-def measured(given: argparse.Namespace) -> tuple[list[str], list[Row]]:
-    """The surroundings and the rows of a new run."""
-    peers = None if given.no_peers else peers_here(given.peers_python)
-    settings = Settings(
-        choice(given.package, given.compute_capability),
-        (*ONNXFIX, *(PEERS if peers is not None else ())),
-        peers,
-        given.timeout,
-        given.memory_mb,
-    )
-    cases = node_cases(given.every, given.match)
-    surroundings = setting(settings)
+def run(given: argparse.Namespace) -> int:
+    """Measure, print, write. Raises OnnxfixError where something needed is not there."""
     began = time.monotonic()
-    rows = measure_all(cases, given.jobs, settings, _progress(len(cases)))
+    cases = node_cases(given.every, given.match)
+    python = None if given.no_peers else peers_here(given.peers_python)
+    chosen = choice(given.package, given.compute_capability)
+    with tempfile.TemporaryDirectory() as folder:
+        peers = run_peers(python, cases, Path(folder), given.timeout, MEMORY_MB) if python else None
+        tools = (*ONNXFIX, *(PEERS if peers is not None else ()))
+        settings = Settings(chosen, tools, peers, given.timeout, MEMORY_MB)
+        rows = measure_all(cases, given.jobs, settings, _progress(len(cases)))
+    surroundings = lines(without_gpu(chosen))
+    if peers is not None:
+        versions = ", ".join(f"{name} {version}" for name, version in peers.versions.items())
+        surroundings.append(f"- the peers' environment: {versions}")
+    else:
+        surroundings.append("- without peers (`--peers-python` names an interpreter that has them)")
     seconds = time.monotonic() - began
     surroundings.append(
         f"- {len(cases):,} models, {given.jobs} jobs, {seconds:,.0f} s in all; onnxfix does not verify"
     )
-    return surroundings, rows
-
-
-def run(given: argparse.Namespace) -> int:
-    """Measure, or read what was measured; print, write. Raises OnnxfixError where something needed is not there."""
-    if given.from_json is not None:
-        stored = json.loads(given.from_json.read_text(encoding="utf-8"))
-        surroundings, rows = stored["setting"], [row_of(one) for one in stored["models"]]
-    else:
-        surroundings, rows = measured(given)
-    tools = [tool for tool in (*ONNXFIX, *PEERS) if rows and tool.name in rows[0].results]
     text = "\n".join([*surroundings, "", *tables.page(rows, tools)])
     print(text)
-    if given.json is not None:
-        given.json.write_text(_json(surroundings, rows), encoding="utf-8")
     if given.write_readme:
         write_between(HERE / "README.md", "node models", text)
     found = faults.faults(rows, tools)
     print("\n".join(["", f"{len(found)} faults of onnxfix", *found]), file=sys.stderr)
     return int(bool(found))
-
-
-def _json(surroundings: Sequence[str], rows: Sequence[Row]) -> str:
-    return json.dumps({"setting": list(surroundings), "models": [asdict(row) for row in rows]}, indent=1)
 
 
 def main() -> int:

@@ -1,15 +1,14 @@
-"""Runs onnxsim, onnxslim and Polygraphy by their own command lines, each model in a fork that can be killed.
+"""Runs onnxsim, onnxslim or Polygraphy by its own command line on a folder of models, each in a fork with limits.
 
-    PEERS_PYTHON peer_child.py --timeout SECONDS --memory-mb MB     requests on stdin, replies on stdout
+    PEERS_PYTHON peer_child.py TOOL SOURCES TARGETS SECONDS MEGABYTES
 
-The interpreter is that of an environment with the three tools; onnxfix need not be in it. A request is a line of JSON
-with ``tool``, ``source`` and ``target``, the reply one with ``status`` (ok, refused, crash, timeout, memory),
-``message`` and ``seconds``. The tools are imported once, so that a fork's seconds are the tool's work and no start-up.
+The interpreter is that of an environment with the tools; onnxfix need not be in it. The first line of output is JSON
+with the versions, the others say of each model its ``name``, ``status`` (ok, refused, crash, timeout, memory),
+``message`` and ``seconds``. The tool is imported once, so that a fork's seconds are the tool's work and no start-up.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import importlib
@@ -23,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 #: Tool -> (distribution, module, function of the command line).
@@ -61,19 +61,16 @@ _LATE = (
 )  # fmt: skip
 
 
-def warm() -> dict[str, Callable[[], Any]]:
-    """The command lines' functions, and everything imported that they would import late."""
-    found: dict[str, Callable[[], Any]] = {}
-    for tool, (_, module, function) in TOOLS.items():
-        found[tool] = getattr(importlib.import_module(module), function)
+def warm(tool: str) -> Callable[[], Any]:
+    """The command line's function, and everything imported that it would import late."""
+    _, module, function = TOOLS[tool]
+    call: Callable[[], Any] = getattr(importlib.import_module(module), function)
     for late in _LATE:
-        with contextlib.suppress(
-            ImportError
-        ):  # another version of a tool may not have it: it only takes longer
+        with contextlib.suppress(ImportError):  # of another tool, or another version
             importlib.import_module(late)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page that it looks at
-    return found
+    return call
 
 
 def _in_fork(call: Callable[[], Any], argv: list[str], words: IO[bytes], memory_mb: int) -> None:
@@ -131,38 +128,28 @@ def status_of(code: int | None, said: str, written: bool) -> tuple[str, str]:
     return ("ok", "") if written else ("refused", last or "wrote no model")
 
 
-def serve(timeout: float, memory_mb: int) -> None:
-    """Answer requests until stdin ends."""
+def main() -> None:
+    """Run as the module's docstring says."""
+    tool, sources, targets, timeout, memory_mb = sys.argv[1:]
     replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the tools print while they are imported is no reply
-    calls = warm()
-    replies.write(json.dumps({"versions": versions(), "python": sys.version.split()[0]}) + "\n")
-    for line in sys.stdin:
-        request = json.loads(line)
-        tool, target = request["tool"], request["target"]
-        argv = [tool, *arguments_of(tool, request["source"], target)]
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(target)
+    os.dup2(2, 1)  # what the tool prints is no reply
+    call = warm(tool)
+    replies.write(json.dumps({"Python": sys.version.split()[0], **versions()}) + "\n")
+    for source in sorted(Path(sources).iterdir()):
+        target = Path(targets, source.name)
+        argv = [tool, *arguments_of(tool, str(source), str(target))]
         with tempfile.TemporaryFile() as words:
             began = time.perf_counter()
             pid = os.fork()
             if pid == 0:
-                _in_fork(calls[tool], argv, words, memory_mb)
-            code = _wait(pid, timeout)
+                _in_fork(call, argv, words, int(memory_mb))
+            code = _wait(pid, float(timeout))
             seconds = time.perf_counter() - began
             words.seek(0)
             said = words.read()[-20000:].decode("utf-8", "replace")
-        status, message = status_of(code, said, os.path.exists(target))
-        replies.write(json.dumps({"status": status, "message": message, "seconds": seconds}) + "\n")
-
-
-def main() -> None:
-    """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--timeout", type=float, default=60.0)
-    parser.add_argument("--memory-mb", type=int, default=4096)
-    given = parser.parse_args()
-    serve(given.timeout, given.memory_mb)
+        status, message = status_of(code, said, target.exists())
+        reply = {"name": source.stem, "status": status, "message": message, "seconds": seconds}
+        replies.write(json.dumps(reply) + "\n")
 
 
 if __name__ == "__main__":

@@ -45,18 +45,6 @@ class Outcome:
     """The first line of the error output, without the file's name."""
     faults: tuple[Fault, ...]
 
-    def line(self) -> str:
-        """The outcome for a file of JSON lines."""
-        return json.dumps({**vars(self), "faults": [vars(fault) for fault in self.faults]})
-
-
-def outcome_of(line: str) -> Outcome:
-    """What ``Outcome.line`` wrote."""
-    found = json.loads(line)
-    for name in ("mutators", "codes"):
-        found[name] = tuple(found[name])
-    return Outcome(**{**found, "faults": tuple(Fault(**fault) for fault in found["faults"])})
-
 
 def run(case: Case, tell: Callable[[harness.Ended], object] = id) -> Outcome:
     """Run a case's command in a folder that is deleted afterwards. ``tell`` is called with the end of each step."""

@@ -32,22 +32,15 @@ def _grouped(outcomes: Iterable[Outcome], names: object) -> dict[str, list[Outco
     return found
 
 
-def families(outcome: Outcome) -> set[str]:
-    """The kinds of damage of a case."""
-    return {mutator.partition(".")[0] for mutator in outcome.mutators} or {"none"}
-
-
-def tables(outcomes: Sequence[Outcome], detailed: bool = False) -> Iterator[str]:
-    """By command, by kind of damage and by seed model: how many ended with which exit code, and how many showed a
-    fault. ``detailed``: by each mutator."""
+def tables(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """By command, by mutator and by seed model: how many ended with which exit code, and how many showed a fault."""
     head = ("tried", *(f"exit {code}" for code in CODES), "other", "faults")
     everything = {"all": list(outcomes)}
     yield from markdown(("", *head), _counts(everything))
     yield ""
     yield from markdown(("command", *head), _counts(_grouped(outcomes, lambda one: [one.command])))
     yield ""
-    kinds = _grouped(outcomes, lambda one: set(one.mutators) if detailed else families(one))
-    yield from markdown(("damaged by", *head), _counts(kinds))
+    yield from markdown(("damaged by", *head), _counts(_grouped(outcomes, lambda one: set(one.mutators))))
     yield ""
     yield from markdown(
         ("model from", *head), _counts(_grouped(outcomes, lambda one: [one.model.partition("/")[0]]))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any
 
 import onnx
 from acceptance.cases import NodeCase, half_type, node_cases, random_operators
 
 from misimports.alter import PRECISIONS
 from misimports.changes import Change, Variant, nodes
-from misimports.child import Found, Said
-from misimports.judge import Difference, Judgment
+from misimports.child import Found
+from misimports.judge import Judgment
 from misimports.variants import fitted, new_nodes, variants
 from onnxfix.runtime.sandbox import Worker
 
@@ -46,19 +45,6 @@ class Row:
         return self.found.judgment.verdict in ("different", "disputed")
 
 
-def row_of(stored: dict[str, Any]) -> Row:
-    """A row as ``dataclasses.asdict`` and JSON left it."""
-    found = stored["found"]
-    judgment = found["judgment"]
-    difference = judgment["difference"]
-    judgment = Judgment(
-        **{**judgment, "difference": None if difference is None else Difference(**difference)}
-    )
-    said = tuple(Said(**one) for one in found["said"])
-    made = Found(**{**found, "judgment": judgment, "said": said, "gaps": tuple(found["gaps"])})
-    return Row(**{**stored, "change": Change(**stored["change"]), "found": made})
-
-
 @dataclass(frozen=True)
 class _Task:
     case: NodeCase
@@ -66,17 +52,12 @@ class _Task:
     seconds: float
 
 
-def measured(
-    pattern: str, jobs: int, seconds: float, progress: Callable[[str, list[Row]], None] = lambda *_: None
-) -> list[Row]:
+def measured(pattern: str, jobs: int, seconds: float) -> Iterator[Row]:
     """Every variant of the node models whose name ``pattern`` (a regular expression) finds."""
     tasks = [task for task in _tasks(seconds) if re.search(pattern, task.case.name)]
-    rows: list[Row] = []
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for task, found in zip(tasks, pool.map(_case, tasks), strict=True):
-            progress(task.case.name, found)
-            rows += found
-    return rows
+        for rows in pool.map(_case, tasks):
+            yield from rows
 
 
 def _tasks(seconds: float) -> list[_Task]:

@@ -17,8 +17,9 @@ import onnx
 from acceptance.cases import half_type
 from diagnose import places, planting
 from diagnose.copies import Graph, copy_of
+from diagnose.observing import off
 from network import mutating
-from network.mutating import AMOUNTS, Kind, Mutant, relative
+from network.mutating import AMOUNTS, Kind, Mutant
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import OnnxfixError
@@ -147,7 +148,8 @@ class Subject:
             if other is not None:
                 precision, expected, found = f"float64, {backend}", exact, other
                 break
-        share = _share(expected, found)
+        pairs = zip(expected, found, strict=True)
+        share = max((off(a, b) for pair in pairs for a, b in zip(*pair, strict=True)), default=0.0)
         why = ""
         if not share > (SAME if precision.startswith("float64") else 0.0):
             most = f" by more than {share:.1g} of its largest magnitude" if share else ""
@@ -191,15 +193,3 @@ class Subject:
                 digest = hashlib.sha256(data).hexdigest()[:16]
                 return Recipe(self.path.stem, kind, number, mutant.what, digest), change, data
         return None
-
-
-def _share(expected: Sequence[Sequence[Any]], values: Sequence[Sequence[Any]]) -> float:
-    """The largest difference of all outputs, as a share of the largest magnitude of each."""
-    found = [0.0]
-    for one, other in zip(expected, values, strict=True):
-        for a, b in zip(one, other, strict=True):
-            if a.shape != b.shape or a.dtype != b.dtype:
-                return float("inf")
-            if a.size:
-                found.append(relative(a, b))
-    return max(found)

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-from acceptance.cases import NodeCase, half_type
-from acceptance.judging import Miss, misses
+from acceptance.cases import half_type
 
 from gpu.engines import Bench, Executed
 from gpu.hazard_cases import AFTER, FIXED, Case, Entry, Truth, fitted, typed
@@ -28,7 +27,8 @@ Status = Literal[
 
 @dataclass(frozen=True)
 class Fed:
-    """One feed of an engine that ran. ``largest`` and ``relative`` as in ``Judged``."""
+    """One feed of an engine that ran. ``largest`` is the largest error over pairs of finite values, ``relative`` the
+    largest as a share of its output's largest magnitude."""
 
     status: Status
     reason: str = ""
@@ -48,54 +48,15 @@ class Outcome:
     seconds: Sequence[float] = ()
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What an engine's outputs are worth for one truth: right within the tolerance of their type, wrong, or unfed.
-
-    ``reason`` is the first element that is not the expected one. ``largest`` and ``relative`` are the largest error,
-    and as a share of the output's largest magnitude, over pairs of finite values.
-    """
-
-    status: Literal["right", "wrong", "unfed"]
-    reason: str = ""
-    largest: float = 0.0
-    relative: float = 0.0
-
-
-def judge(case: NodeCase, executed: Executed) -> Judged:
-    """Hold what the engine gave against a truth: bit for bit, or within the tolerances of ``onnxfix verify``."""
-    model = onnx.load_model_from_string(case.data)
-    names = [one.name for one in model.graph.output]
-    missing = [name for name in names if any(name not in one for one in executed.outputs)]
-    if missing:
-        return Judged("unfed", executed.unread.get(missing[0], f"the engine has no output {missing[0]}"))
-    found = [[one[name] for name in names] for one in executed.outputs]
-    missed = compared(case.expected, found, case.rtol, case.atol)
-    metrics = measured(case, found, half_type(model))
-    most, share = largest(metrics), largest(metrics, relative=True)
-    right = not missed or all(one.agreement != "different" for one in metrics)
-    number, first = missed[0] if missed else (0, None)
-    return Judged(
-        "right" if right else "wrong",
-        first.text.replace("output 0", f"output {number}") if first is not None else "",
-        most.max_abs if most is not None else 0.0,
-        share.relative if share is not None else 0.0,
-    )
-
-
-def measured(case: NodeCase, found: Sequence[Sequence[Any]], half: str) -> list[Metrics]:
+def measured(expected: Sequence[Any], found: Sequence[Any], half: str) -> list[Metrics]:
     """Every output by the tolerances of ``onnxfix verify``; ``half`` is the half-precision type of the model."""
-    pairs = [
-        (a, b)
-        for wanted, have in zip(case.expected, found, strict=True)
-        for a, b in zip(due(wanted, have), have, strict=False)
-    ]
+    pairs = zip(_as_computed(expected, found), found, strict=True)
     with np.errstate(all="ignore"):
         return [one for a, b in pairs for one in compare("", a, b, exact=False, coarse=half)]
 
 
-def due(expected: Sequence[Any], found: Sequence[Any]) -> list[Any]:
-    """What ONNX expects, with float64 rounded to float32 where TensorRT computed that: it has no wider type."""
+def _as_computed(expected: Sequence[Any], found: Sequence[Any]) -> list[Any]:
+    """What is expected, with float64 rounded to float32 where TensorRT computed that: it has no wider type."""
     pairs = zip(expected, found, strict=True)
     return [
         a.astype(np.float32)
@@ -103,20 +64,6 @@ def due(expected: Sequence[Any], found: Sequence[Any]) -> list[Any]:
         else a
         for a, b in pairs
     ]
-
-
-def compared(
-    expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]], rtol: float, atol: float
-) -> tuple[tuple[int, Miss], ...]:
-    """Every output of every data set that is not the expected one, with its number; -1: there are more, or fewer."""
-    missed: list[tuple[int, Miss]] = []
-    for wanted, have in zip(expected, found, strict=True):
-        if len(wanted) != len(have):
-            missed += [(-1, one) for one in misses(wanted, have, rtol, atol)]
-            continue
-        for number, (a, b) in enumerate(zip(due(wanted, have), have, strict=True)):
-            missed += [(number, one) for one in misses([a], [b], rtol, atol)]
-    return tuple(missed)
 
 
 def run(bench: Bench, entry: Entry, case: Case, side: str) -> dict[str, Any]:
@@ -160,23 +107,20 @@ def fed(
     names = [one.name for one in proto.graph.output]
     if not truths:
         return Fed("unknown", entry.untrue)
-    own = replace(executed, outputs=(outputs,))
-    # No tolerance of a case of its own: that of the type decides.
-    cases = [
-        NodeCase(entry.key, data, ({},), (typed(one.outputs[number], proto),), 0.0, 0.0) for one in truths
-    ]
-    results = [judge(one, own) for one in cases]
+    missing = [name for name in names if name not in outputs]
+    if missing:
+        return Fed("unfed", executed.unread.get(missing[0], f"the engine has no output {missing[0]}"))
+    found = [outputs[name] for name in names]
+    half = half_type(proto)
+    results = [measured(typed(one.outputs[number], proto), found, half) for one in truths]
     first = results[0]
-    if first.status == "right":
-        return Fed("right", "", first.largest, first.relative)
-    if first.status != "wrong":
-        return Fed("unfed", first.reason)
-    status: Status = "other" if any(one.status == "right" for one in results) else "wrong"
-    metrics = measured(cases[0], [[outputs[name] for name in names]], half_type(proto))
-    reason = next(
-        (f"{names[n]}: {said(one)}" for n, one in enumerate(metrics) if one.agreement == "different"), ""
-    )
-    return Fed(status, reason or first.reason, first.largest, first.relative)
+    most, share = largest(first), largest(first, relative=True)
+    sizes = (most.max_abs if most is not None else 0.0, share.relative if share is not None else 0.0)
+    right = [all(one.agreement != "different" for one in result) for result in results]
+    if right[0]:
+        return Fed("right", "", *sizes)
+    reason = next(f"{names[n]}: {said(one)}" for n, one in enumerate(first) if one.agreement == "different")
+    return Fed("other" if any(right) else "wrong", reason, *sizes)
 
 
 def said(one: Metrics) -> str:

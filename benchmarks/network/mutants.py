@@ -28,10 +28,11 @@ sys.path.insert(0, str(HERE.parent))
 import numpy as np
 import onnx
 from command import exit_code, parser_of
+from diagnose.observing import off
 from machine import choice, lines, without_gpu
 from pages import cell, markdown, write_between
 
-from network.mutating import MAKERS, Kind, Mutant, relative
+from network.mutating import MAKERS, Kind, Mutant
 from onnxfix.errors import OnnxfixError
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import make_inputs
@@ -185,18 +186,11 @@ def measure(path: Path, package: str, seed: int) -> Iterator[Row]:
                     mutant.what,
                     len(pairs),
                     differing,
-                    max(_relative(a, b) for a, b in pairs),
+                    max(off(a, b) for pair in pairs for a, b in zip(*pair, strict=True)),
                     caught,
                     one_line(reason),
                     by_outputs,
                 )
-
-
-def _relative(expected: Sequence[Any], values: Sequence[Any]) -> float:
-    return max(
-        relative(a, b) if a.shape == b.shape and a.dtype == b.dtype else float("inf")
-        for a, b in zip(expected, values, strict=True)
-    )
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:

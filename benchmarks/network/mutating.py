@@ -12,8 +12,6 @@ from diagnose.copies import copy_of
 from diagnose.places import FEWEST, TINY
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix.proof.compare.tolerance import errors, wide
-
 Kind = Literal["weight", "axis", "cast", "constant", "pads"]
 
 #: How an element of a weight changes: by the last bit, by a thousandth, to its negative, to zero.
@@ -209,12 +207,3 @@ MAKERS: dict[Kind, Callable[[ModelProto, random.Random], Iterator[Mutant]]] = {
     "constant": constants,
     "pads": pads,
 }
-
-
-def relative(expected: Any, found: Any) -> float:
-    """The largest difference as a share of the largest magnitude expected; infinite where only one is finite."""
-    wide_a, wide_b = wide(expected), wide(found)
-    if (np.isfinite(wide_a) != np.isfinite(wide_b)).any():
-        return float("inf")
-    off = errors(wide_a, wide_b)
-    return off["max_abs"] / off["scale"] if off["scale"] else float(off["max_abs"] > 0) and float("inf")

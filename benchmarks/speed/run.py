@@ -1,10 +1,10 @@
 """What onnxfix costs beside its peers: seconds, memory, and whether the results are right.
 
-    python benchmarks/speed/run.py FOLDER... --work WORK [--write-readme]
+    python benchmarks/speed/run.py FOLDER... --work WORK --onnxfix-python PYTHON --peers-python PYTHON [--write-readme]
 
-FOLDER holds models of exports/make.py; WORK is a folder on the same disk for the two environments,
-for what the tools write, and for ``results.json``. Any Python from 3.10 on runs this, with nothing installed; what is
-measured runs in two environments of its own, onnxfix from this checkout in one of them.
+FOLDER holds models of exports/make.py; WORK is a folder on the same disk for what the tools write, and for
+``results.json``. What is measured runs in two environments: onnxfix from this checkout with ``[cpu]`` in one, onnxsim,
+onnxslim, polygraphy, onnx-graphsurgeon, onnxscript, onnxoptimizer and onnxruntime in the other.
 
 Of each model every peer runs once, and ONNX Runtime judges what it writes. Then onnxfix and the ``--peers`` fastest
 peers that wrote a right model (as far as they are within ``--near`` times the fastest) run in turn, ``--runs`` times,
@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,15 +34,11 @@ from pages import cell, markdown, write_between
 from speed.tools import APPLY, CHECK, OURS, PEERS, Bench, Job, Tool
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 LARGE = 1 << 31
 """Bytes from which on a model counts as large; its peak is limited, not the ratio to a peer's."""
 #: Figure -> the most that its median over the exports may be.
 LIMITS = {("check", "wall"): 1 / 6, ("apply", "wall"): 1 / 3, ("apply", "rss"): 1 / 5}
 PEAKS = {"check": 200.0, "apply": 300.0}  # MB, of large models
-_PEER_PACKAGES = (
-    "onnxsim", "onnxslim", "polygraphy", "onnx-graphsurgeon", "onnxscript", "onnxoptimizer", "onnxruntime",
-)  # fmt: skip
 _VERSIONS = (
     "import importlib.metadata as m, platform; print('Python ' + platform.python_version(), *sorted(f'{d.name} "
     "{d.version}' for d in m.distributions() if d.name.lower() in 'onnx onnxruntime onnxfix numpy protobuf onnxsim "
@@ -56,16 +51,6 @@ the cost of each), ``judged`` (the last result of onnxfix)."""
 
 
 # ------------------------------------------------------------------------------------------------ measuring
-
-
-def environment(folder: Path, packages: Sequence[str]) -> Path:
-    """The interpreter of an environment with these packages, made where it is not there; folders are installed anew."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, *packages], check=True, stdout=subprocess.DEVNULL)
-    return python
 
 
 def measure(bench: Bench, source: Path, given: argparse.Namespace) -> Row:
@@ -272,8 +257,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one run")
     parser.add_argument("--memory-mb", type=int, default=16_000, help="for a run, all processes together")
-    parser.add_argument("--onnxfix-python", type=Path, help="without it an environment in WORK")
-    parser.add_argument("--peers-python", type=Path, help="without it an environment in WORK")
+    parser.add_argument("--onnxfix-python", type=Path, required=True)
+    parser.add_argument("--peers-python", type=Path, required=True)
     parser.add_argument("--write-readme", action="store_true", help="put the tables into the README")
     return parser.parse_args()
 
@@ -284,10 +269,7 @@ def main() -> int:
     work = given.work.resolve()
     scratch = work / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    pythons = {
-        "onnxfix": given.onnxfix_python or environment(work / "onnxfix", [f"{ROOT}[cpu]"]),
-        "peers": given.peers_python or environment(work / "peers", _PEER_PACKAGES),
-    }
+    pythons = {"onnxfix": given.onnxfix_python, "peers": given.peers_python}
     bench = Bench(
         {name: path.absolute() for name, path in pythons.items()}, scratch, given.timeout, given.memory_mb
     )

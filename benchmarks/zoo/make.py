@@ -23,54 +23,29 @@ from exports import make as exports
 from exports.make import BATCH, TEXT, Built, Call, Row, built, ids, image, mask, random
 from torch import nn
 
-#: name -> size of its images
-TORCHVISION = {
-    "convnext_tiny": 224,
-    "densenet121": 224,
-    "efficientnet_b0": 224,
-    "googlenet": 224,
-    "mnasnet1_0": 224,
-    "mobilenet_v3_small": 224,
-    "regnet_y_400mf": 224,
-    "resnet18": 224,
-    "shufflenet_v2_x1_0": 224,
-    "squeezenet1_1": 224,
-    "swin_v2_t": 256,
-    "vit_b_32": 224,
-}
-TIMM = {
-    "cait_xxs24_224": 224,
-    "coat_tiny": 224,
-    "convit_tiny": 224,
-    "crossvit_tiny_240": 240,
-    "deit_tiny_patch16_224": 224,
-    "dla34": 224,
-    "edgenext_xx_small": 256,
-    "efficientformer_l1": 224,
-    "eva02_tiny_patch14_224": 224,
-    "fastvit_t8": 256,
-    "ghostnet_100": 224,
-    "gmlp_s16_224": 224,
-    "hrnet_w18_small": 224,
-    "inception_next_atto": 224,
-    "levit_128s": 224,
-    "mixer_s32_224": 224,
-    "mobileone_s0": 224,
-    "mobilevit_xxs": 256,
-    "mvitv2_tiny": 224,
-    "nest_tiny": 224,
-    "nf_resnet50": 256,
-    "poolformer_s12": 224,
-    "pvt_v2_b0": 224,
-    "repvgg_a0": 224,
-    "resmlp_12_224": 224,
-    "sequencer2d_s": 224,
-    "tnt_s_patch16_224": 224,
-    "twins_pcpvt_small": 224,
-    "visformer_tiny": 224,
-    "volo_d1_224": 224,
-    "xcit_nano_12_p16_224": 224,
-}
+
+def _sizes(groups: dict[int, str]) -> dict[str, int]:
+    """Name -> size of its images."""
+    return {name: size for size, names in groups.items() for name in names.split()}
+
+
+TORCHVISION = _sizes(
+    {
+        224: "convnext_tiny densenet121 efficientnet_b0 googlenet mnasnet1_0 mobilenet_v3_small regnet_y_400mf "
+        "resnet18 shufflenet_v2_x1_0 squeezenet1_1 vit_b_32",
+        256: "swin_v2_t",
+    }
+)
+TIMM = _sizes(
+    {
+        224: "cait_xxs24_224 coat_tiny convit_tiny deit_tiny_patch16_224 dla34 efficientformer_l1 "
+        "eva02_tiny_patch14_224 ghostnet_100 gmlp_s16_224 hrnet_w18_small inception_next_atto levit_128s mixer_s32_224 "
+        "mobileone_s0 mvitv2_tiny nest_tiny poolformer_s12 pvt_v2_b0 repvgg_a0 resmlp_12_224 sequencer2d_s "
+        "tnt_s_patch16_224 twins_pcpvt_small visformer_tiny volo_d1_224 xcit_nano_12_p16_224",
+        240: "crossvit_tiny_240",
+        256: "edgenext_xx_small fastvit_t8 mobilevit_xxs nf_resnet50",
+    }
+)
 
 
 class First(nn.Module):

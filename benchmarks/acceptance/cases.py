@@ -87,17 +87,6 @@ def random_operators(model: onnx.ModelProto) -> list[str]:
     return sorted(found)
 
 
-def half_type(model: onnx.ModelProto) -> str:
-    """The coarser of the half-precision types that nodes, inputs or weights name; "" for none."""
-    types = {tensor.data_type for tensor in walk.model_tensors(model)}
-    types.update(info.type.tensor_type.elem_type for info in model.graph.input)
-    for node in walk.model_nodes(model):
-        types.update(one.i for one in node.attribute if one.name in ("to", "dtype", "output_dtype"))
-    if onnx.TensorProto.BFLOAT16 in types:
-        return "bfloat16"
-    return "float16" if onnx.TensorProto.FLOAT16 in types else ""
-
-
 PEER_CHILD = Path(__file__).resolve().parent / "peer_child.py"
 
 

@@ -17,11 +17,12 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from acceptance import judging
-from acceptance.cases import AS_IS, Made, NodeCase, PeerRuns, Tool, half_type, random_operators, run_onnxfix
+from acceptance.cases import AS_IS, Made, NodeCase, PeerRuns, Tool, random_operators, run_onnxfix
 from acceptance.judging import Miss, misses
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import walk
 from onnxfix.proof.compare.compare import compare, identical
+from onnxfix.proof.compare.twin import half_type
 from onnxfix.runtime import backends
 from onnxfix.runtime.sandbox import Outcome, Worker, one_line
 from onnxfix.tensorrt.build import attempt

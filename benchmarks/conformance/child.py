@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from acceptance.cases import half_type
 from onnx import ModelProto
 from onnx.backend.test import BackendTest
 from onnx.backend.test.loader import load_model_tests
@@ -22,6 +21,7 @@ from onnx.backend.test.loader import load_model_tests
 from onnxfix.backend import AsIs, BackendError, NumericallyRepaired, Repaired, TensorrtBackend
 from onnxfix.errors import OnnxfixError
 from onnxfix.proof.compare.compare import compare
+from onnxfix.proof.compare.twin import half_type
 from onnxfix.runtime.sandbox import one_line
 from onnxfix.tensorrt.records import TrtOptions
 

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 import onnx
-from acceptance.cases import half_type
 from diagnose import places, planting
 from diagnose.copies import Graph, copy_of
 from diagnose.observing import off
@@ -27,7 +26,7 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof.compare.compare import identical
 from onnxfix.proof.compare.tolerance import outside, tolerance_for, wide
-from onnxfix.proof.compare.twin import raised, widened
+from onnxfix.proof.compare.twin import half_type, raised, widened
 from onnxfix.runtime.sandbox import Worker
 
 #: Kinds of ``diagnose.places`` that need no run of the model, by their names here.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from acceptance.cases import half_type, random_operators
+from acceptance.cases import random_operators
 from acceptance.measure import BACKENDS, outputs_of
 from onnx import ModelProto, TensorProto, inliner
 
@@ -32,7 +32,7 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.proof.compare.compare import compare
-from onnxfix.proof.compare.twin import widened
+from onnxfix.proof.compare.twin import half_type, widened
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.runtime.sandbox import Worker, one_line
 from onnxfix.testing import findings, fixed, model_of

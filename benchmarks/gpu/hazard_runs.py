@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-from acceptance.cases import half_type
 
 from gpu.engines import Bench, Executed
 from gpu.hazard_cases import AFTER, FIXED, Case, Entry, Truth, fitted, typed
 from onnxfix.proof.compare.compare import Metrics, compare, largest
+from onnxfix.proof.compare.twin import half_type
 from onnxfix.runtime.sandbox import one_line
 from onnxfix.tensorrt.records import Profile
 

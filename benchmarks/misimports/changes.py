@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, defs, helper, numpy_helper
+from onnx import ModelProto, NodeProto, defs, helper, numpy_helper
 
 from misimports import alter
+from onnxfix.files import walk
 
 #: The largest input of integers or booleans that gets other values.
 SMALL = 8
@@ -50,15 +51,6 @@ class Variant:
         return " / ".join(one for one in (self.case, self.base, str(self.change)) if one)
 
 
-def nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """All nodes, those of subgraphs after the node that holds them."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from nodes(attribute.g)
-
-
 AS_IS = Change("as it is")
 #: The kind of a change to a value of which ONNX does not say what it means.
 UNDOCUMENTED = "undocumented value"
@@ -95,7 +87,7 @@ def changes(base: Variant, chosen: Collection[int] | None) -> Iterator[Variant]:
     opsets = {one.domain: one.version for one in base.model.opset_import}
     ranks = {info.name: len(info.type.tensor_type.shape.dim) for info in base.model.graph.input}
     ranks.update({tensor.name: len(tensor.dims) for tensor in base.model.graph.initializer})
-    for number, node in enumerate(nodes(base.model.graph)):
+    for number, node in enumerate(walk.nodes(base.model.graph.node)):
         if chosen is not None and number not in chosen:
             continue
         try:
@@ -163,7 +155,7 @@ def _optional(base: Variant, number: int, node: NodeProto, schema: defs.OpSchema
             continue
         change = Change("left out", node.op_type, f"input {formal.name}", "", number)
         made = _edited(base, number, change, _leave_out(place))
-        read = {one for node in nodes(made.model.graph) for one in node.input}
+        read = {one for node in walk.nodes(made.model.graph.node) for one in node.input}
         if name not in read and any(info.name == name for info in made.model.graph.input):
             kept = [info for info in made.model.graph.input if info.name != name]
             del made.model.graph.input[:]
@@ -200,7 +192,7 @@ def _count(tensor: onnx.TensorProto) -> int:
 
 def _edited(base: Variant, number: int, change: Change, edit: Callable[[NodeProto], None]) -> Variant:
     model = copied(base.model)
-    for place, node in enumerate(nodes(model.graph)):
+    for place, node in enumerate(walk.nodes(model.graph.node)):
         if place == number:
             edit(node)
             break

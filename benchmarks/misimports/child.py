@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from misimports.changes import nodes
 from misimports.judge import Difference, Judgment, Ran, difference, ignored, judge
+from onnxfix.files import walk
 from onnxfix.model import Model
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.registry import registry
@@ -156,7 +156,7 @@ def look(
             else lift.lift(str(path), str(out), package=PACKAGE)
         )
         feed, ort, evaluator = _original(str(path), feeds, skip)
-        unheard = next(filter(None, map(ignored, nodes(model.graph))), "")
+        unheard = next(filter(None, map(ignored, walk.nodes(model.graph.node))), "")
         evaluator = Ran(words=unheard) if unheard else evaluator
         if checked and known.status != "lifted":
             return Found(known.status, checked, Judgment("invalid", words=checked), known.reason)

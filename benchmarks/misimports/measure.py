@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 import onnx
-from acceptance.cases import NodeCase, half_type, node_cases, random_operators
+from acceptance.cases import NodeCase, node_cases, random_operators
 
 from misimports.alter import PRECISIONS
-from misimports.changes import Change, Variant, nodes
+from misimports.changes import Change, Variant
 from misimports.child import Found
 from misimports.judge import Judgment
 from misimports.variants import fitted, new_nodes, variants
+from onnxfix.files import walk
+from onnxfix.proof.compare.twin import half_type
 from onnxfix.runtime.sandbox import Worker
 
 #: What a sandbox is at when it dies -> what to leave out when the variant is looked at again.
@@ -83,7 +85,7 @@ def _tasks(seconds: float) -> list[_Task]:
 def _case(task: _Task) -> list[Row]:
     """All variants of one model; a model that another change made already is not looked at again."""
     model = onnx.load_model_from_string(task.case.data)
-    before = list(nodes(model.graph))
+    before = list(walk.nodes(model.graph.node))
     rows: list[Row] = []
     known: set[tuple[bytes, str]] = set()
     for variant in variants(task.case.name, model, task.case.feeds[0], task.chosen):
@@ -139,7 +141,9 @@ def _row(variant: Variant, data: bytes, seconds: float, earlier: Sequence[Row]) 
 
 def _half(model: onnx.ModelProto) -> str:
     """The coarsest half-precision type of the tensors, or that an attribute asks to compute in; "" for none."""
-    asked = {one.i for node in nodes(model.graph) for one in node.attribute if one.name in PRECISIONS}
+    asked = {
+        one.i for node in walk.nodes(model.graph.node) for one in node.attribute if one.name in PRECISIONS
+    }
     return "bfloat16" if onnx.TensorProto.BFLOAT16 in asked else half_type(model) or "float16" * (10 in asked)
 
 

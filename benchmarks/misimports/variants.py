@@ -19,10 +19,10 @@ from misimports.changes import (
     Variant,
     changes,
     copied,
-    nodes,
     retyped,
     tensor_of,
 )
+from onnxfix.files import walk
 
 Array = np.ndarray[Any, Any]
 #: Attributes before and after the change, the arrays of the inputs -> other arrays, by place.
@@ -35,7 +35,7 @@ def fitted(variant: Variant, before: NodeProto) -> Variant:
     fit = _FITS.get(before.op_type)
     if fit is None or variant.change.node < 0:
         return variant
-    node = list(nodes(variant.model.graph))[variant.change.node]
+    node = list(walk.nodes(variant.model.graph.node))[variant.change.node]
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in variant.model.graph.initializer}
     known = {**stored, **variant.feed}
     arrays = [known.get(name) if name else None for name in node.input]
@@ -205,7 +205,7 @@ def variants(
 def new_nodes(model: ModelProto, seen: set[tuple[str, ...]]) -> list[int]:
     """The nodes whose like is not in ``seen``, by operator, number of inputs and attributes; they are added to it."""
     found = []
-    for number, node in enumerate(nodes(model.graph)):
+    for number, node in enumerate(walk.nodes(model.graph.node)):
         written = sorted(f"{one.name}={alter.shown(alter.value_of(one))}" for one in node.attribute)
         key = (node.domain, node.op_type, "".join("01"[bool(one)] for one in node.input), *written)
         if key not in seen:

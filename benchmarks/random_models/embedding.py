@@ -7,6 +7,7 @@ from typing import Any
 
 from onnx import FunctionProto, ModelProto, TensorProto, ValueInfoProto
 
+from onnxfix.files import walk
 from random_models import nesting
 from random_models.pieces import (
     Body,
@@ -17,8 +18,6 @@ from random_models.pieces import (
     copied,
     declared,
     dims_of,
-    graphs_of,
-    nodes_of,
     rename,
     tensor_info,
 )
@@ -163,7 +162,9 @@ def _opened(host: Host, proto: ModelProto) -> int:
     sizes = {
         (axis, d) for info in infos for axis, d in enumerate(dims_of(info) or ()) if isinstance(d, int) and d
     }
-    if not sizes or any(graphs_of(node) for node in proto.graph.node):  # bodies declare sizes of their own
+    if not sizes or any(
+        walk.subgraphs(node) for node in proto.graph.node
+    ):  # bodies declare sizes of their own
         return 0
     axis, size = host.rng.choice(sorted(sizes))
     name = host.fresh("D")
@@ -191,7 +192,7 @@ def _own_functions(host: Host, proto: ModelProto) -> None:
         if same and not (_as_bytes(same[0]) == _as_bytes(function) and host.chance(0.5)):
             new[function.domain, function.name] = host.fresh(function.name)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        for node in nodes_of(nodes):
+        for node in walk.nodes(nodes):
             node.op_type = new.get((node.domain, node.op_type), node.op_type)
     known = {(one.domain, one.name) for one in host.functions}
     for function in proto.functions:
@@ -208,7 +209,7 @@ def _again(host: Host, body: Body) -> Body:
     """The same nodes once more, with other names for what they compute and for their weights."""
     mark = host.fresh("")
     own = body.produced | {tensor.name for tensor in body.initializers}
-    inner = {name for node in nodes_of(body.nodes) for name in node.output}
+    inner = {name for node in walk.nodes(body.nodes) for name in node.output}
     graph = copied(nesting.graph_of("again", [], body))
     rename(graph, lambda name: name + mark if name in own or name in inner else name)
     outputs = [info for info in graph.output if info.name.endswith(mark)]

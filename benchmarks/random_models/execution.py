@@ -15,6 +15,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 from onnxfix.errors import UsageError
+from onnxfix.files import walk
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Signature, signature
@@ -23,7 +24,7 @@ from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import CPU_RUNGS
 from onnxfix.runtime.backends import NoKernel, Unsupported, ort, reference
-from random_models.pieces import copied, dims_of, nodes_of, refused
+from random_models.pieces import copied, dims_of, refused
 
 SECONDS = 6.0
 """For a step in Python. What hangs in native code is ended by the process that called this one."""
@@ -148,7 +149,9 @@ def feeds_of(
     known: Signature, proto: ModelProto, hints: Mapping[str, Any], seed: int
 ) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
     """Values of the inputs at some sizes: those that its pieces came with first."""
-    endless = any(node.op_type == "Loop" and not (node.input and node.input[0]) for node in _all_nodes(proto))
+    endless = any(
+        node.op_type == "Loop" and not (node.input and node.input[0]) for node in walk.model_nodes(proto)
+    )
     with limited():
         bound = {}
         for name, value in hints.items():
@@ -179,12 +182,6 @@ def feeds_of(
                 if one.elem == TensorProto.BOOL and one.name in feed and np.size(feed[one.name]) == 1:
                     feed[one.name] = np.zeros(np.shape(feed[one.name]), bool)
         yield sizes, feed
-
-
-def _all_nodes(proto: ModelProto) -> Iterator[Any]:
-    yield from nodes_of(proto.graph.node)
-    for function in proto.functions:
-        yield from nodes_of(function.node)
 
 
 def differences(

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from onnxfix.files import walk
 from onnxfix.names import TARGETS
 from onnxfix.rule import Safety
 from random_models.embedding import embed
@@ -20,10 +21,8 @@ from random_models.pieces import (
     Host,
     Piece,
     examples,
-    graphs_of,
     least_ir,
     node_models,
-    nodes_of,
     tensor_info,
 )
 
@@ -166,8 +165,8 @@ def _declared(host: Host, model: ModelProto) -> ModelProto:
 def _outputs(host: Host) -> None:
     """What nobody reads becomes a graph output, at times it stays unused; some that is read becomes one, too."""
     computed = {name for node in host.nodes for name in node.output}
-    read = {name for node in nodes_of(host.nodes) for name in node.input}
-    read |= {info.name for node in host.nodes for inner in nodes_of([node]) for info in _returned(inner)}
+    read = {name for node in walk.nodes(host.nodes) for name in node.input}
+    read |= {info.name for node in host.nodes for inner in walk.nodes([node]) for info in _returned(inner)}
     for value in list(host.values.values()):
         wanted = value.name not in read and not host.chance(0.04)
         if value.name in computed and (wanted or host.chance(0.15)):
@@ -216,10 +215,10 @@ def _named(host: Host) -> None:
     """Names of nodes: as they are, one for each, the same for some, none."""
     how = host.rng.choice(("as they are", "own", "by scope", "none"))
     if how != "as they are":
-        for number, node in enumerate(nodes_of(host.nodes)):
+        for number, node in enumerate(walk.nodes(host.nodes)):
             node.name = f"node_{number}" if how == "own" else ""
     if how == "by scope":  # the same names in each
-        scopes = [host.nodes, *(g.node for node in nodes_of(host.nodes) for g in graphs_of(node))]
+        scopes = [host.nodes, *(g.node for node in walk.nodes(host.nodes) for g in walk.subgraphs(node))]
         for scope in (*scopes, *(function.node for function in host.functions)):
             for number, node in enumerate(scope):
                 node.name = f"n{number}"
@@ -232,8 +231,8 @@ def _shuffled(host: Host) -> None:
     producer = {name: at for at, node in enumerate(host.nodes) for name in node.output if name}
     waits = []
     for node in host.nodes:
-        names = {name for inner in nodes_of([node]) for name in inner.input}
-        names |= {info.name for inner in nodes_of([node]) for info in _returned(inner)}
+        names = {name for inner in walk.nodes([node]) for name in inner.input}
+        names |= {info.name for inner in walk.nodes([node]) for info in _returned(inner)}
         waits.append({producer[name] for name in names if name in producer})
     for at, wait in enumerate(waits):
         wait.discard(at)

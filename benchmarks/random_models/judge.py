@@ -17,6 +17,7 @@ from typing import Any
 from command import reported
 from onnx import ModelProto
 
+from onnxfix.files import walk
 from onnxfix.model import Model
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.engine import FixRun, check_build
@@ -37,7 +38,7 @@ from random_models.execution import (
     refuted_by_ladder,
 )
 from random_models.generator import Drawn, draw
-from random_models.pieces import copied, examples, nodes_of, refused
+from random_models.pieces import copied, examples, refused
 
 PACKAGE = "tensorrt-rtx"
 _TYPE = re.compile(r"\b(u?int|float|bfloat|fp|bf)\d+\b", re.IGNORECASE)
@@ -269,8 +270,7 @@ def _note(settings: Settings, number: int, text: str) -> None:
 
 
 def _describe(judged: Judged, drawn: Drawn) -> None:
-    every = list(nodes_of(drawn.proto.graph.node))
-    every += [node for function in drawn.proto.functions for node in nodes_of(function.node)]
+    every = list(walk.model_nodes(drawn.proto))
     judged.code, judged.opset, judged.nodes = drawn.code, drawn.opset, len(every)
     judged.pieces, judged.places = drawn.pieces, drawn.places
     judged.operators = sorted(

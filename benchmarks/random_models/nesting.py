@@ -17,6 +17,7 @@ from onnx import (
     numpy_helper,
 )
 
+from onnxfix.files import walk
 from random_models.pieces import (
     Body,
     Host,
@@ -24,8 +25,6 @@ from random_models.pieces import (
     copied,
     declared,
     dims_of,
-    graphs_of,
-    nodes_of,
     rename,
     tensor_info,
 )
@@ -150,7 +149,7 @@ def _read_state(host: Host, body: Body, state: str) -> None:
     old, new = host.rng.choice(floats).name, host.fresh("moved")
     for node in body.nodes:
         node.input[:] = [new if name == old else name for name in node.input]
-        for graph in graphs_of(node):
+        for graph in walk.subgraphs(node):
             rename(graph, lambda name: new if name == old else name)
     body.nodes.insert(0, helper.make_node("Add", [old, state], [new]))
 
@@ -165,7 +164,7 @@ def in_scan(host: Host, body: Body) -> Body:
     each = host.fresh("each")
     for node in body.nodes:
         node.input[:] = [each if name == found.name else name for name in node.input]
-        for graph in graphs_of(node):
+        for graph in walk.subgraphs(node):
             rename(graph, lambda name: each if name == found.name else name)
     dims = (length, *(found.dims or ()))
     for info in host.inputs:
@@ -185,7 +184,7 @@ def in_scan(host: Host, body: Body) -> Body:
 def _scanned(host: Host, body: Body) -> Value | None:
     """A graph input that only this body reads."""
     inputs = {info.name for info in host.inputs} - {one.name for one in host.initializers}
-    elsewhere = {name for node in nodes_of(host.nodes) for name in node.input}
+    elsewhere = {name for node in walk.nodes(host.nodes) for name in node.input}
     found = [
         host.values[name]
         for name in captured(host, body)
@@ -251,8 +250,8 @@ def _by_attribute(host: Host, function: FunctionProto) -> dict[str, Any]:
 def captured(host: Host, body: Body) -> list[str]:
     """The names of the main graph that a body reads, in the order in which it does."""
     main, own = host.names, body.produced | {one.name for one in body.initializers}
-    names = [name for node in nodes_of(body.nodes) for name in node.input]
-    names += [info.name for node in body.nodes for graph in graphs_of(node) for info in graph.output]
+    names = [name for node in walk.nodes(body.nodes) for name in node.input]
+    names += [info.name for node in body.nodes for graph in walk.subgraphs(node) for info in graph.output]
     names += [info.name for info in body.outputs]
     return [name for name in dict.fromkeys(names) if name in main and name not in own]
 

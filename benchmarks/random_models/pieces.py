@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import (
-    AttributeProto,
     FunctionProto,
     GraphProto,
     ModelProto,
@@ -24,6 +23,7 @@ from onnx import (
 )
 from onnx_cases import onnx_cases
 
+from onnxfix.files import walk
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Fixed, Safety
 from onnxfix.testing import model_of
@@ -123,22 +123,6 @@ def node_models() -> list[Piece]:
     return found
 
 
-def nodes_of(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes and those of the graphs in them."""
-    for node in nodes:
-        yield node
-        for graph in graphs_of(node):
-            yield from nodes_of(graph.node)
-
-
-def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs that a node has as attributes."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def rename(graph: GraphProto | FunctionProto, change: Change) -> None:
     """Rename all values of a graph and of the graphs inside it, in place. "" stays."""
 
@@ -162,7 +146,7 @@ def rename(graph: GraphProto | FunctionProto, change: Change) -> None:
     for node in graph.node:
         node.input[:] = map(new, node.input)
         node.output[:] = map(new, node.output)
-        for inner in graphs_of(node):
+        for inner in walk.subgraphs(node):
             rename(inner, change)
 
 

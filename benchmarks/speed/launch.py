@@ -9,9 +9,8 @@ before its exec too, so the launcher has to be smaller than anything that it mea
 modules of the library, 10 MB.
 
 With ``watch`` it also looks at all processes, every 5 ms or, where a look takes long, for a fifth of the time:
-``parent`` and ``children`` are the greatest VmHWM of the command's process and of one process below it, ``together``
-the greatest sum of Pss, which counts a shared page once. Processes that live shorter are not seen. Looking takes time:
-a watched run's seconds are no result.
+``together`` is the greatest sum of Pss, which counts a shared page once. Processes that live shorter are not seen.
+Looking takes time: a watched run's seconds are no result.
 """
 
 from __future__ import annotations
@@ -41,30 +40,16 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def kilobytes(process: int, file: str, name: str) -> int:
-    """A field of a file in /proc; 0 where the process has gone."""
-    try:
-        with open(f"/proc/{process}/{file}", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith(name):
-                    return int(line.split()[1])
-    except OSError:
-        return 0
-    return 0
-
-
-class Peaks:
-    """The greatest sizes seen, in kilobytes."""
-
-    def __init__(self) -> None:
-        self.parent = self.children = self.together = 0
-
-    def look(self, root: int) -> None:
-        processes = tree(root)
-        self.parent = max(self.parent, kilobytes(root, "status", "VmHWM:"))
-        for one in processes[1:]:
-            self.children = max(self.children, kilobytes(one, "status", "VmHWM:"))
-        self.together = max(self.together, sum(kilobytes(one, "smaps_rollup", "Pss:") for one in processes))
+def together(root: int) -> int:
+    """Kilobytes of the process and its descendants; those that have gone count as 0."""
+    found = 0
+    for process in tree(root):
+        try:
+            with open(f"/proc/{process}/smaps_rollup", encoding="utf-8") as lines:
+                found += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        except (OSError, StopIteration):
+            continue
+    return found
 
 
 def run(asked: dict[str, object]) -> dict[str, object]:
@@ -73,7 +58,7 @@ def run(asked: dict[str, object]) -> dict[str, object]:
     assert isinstance(command, list)
     timeout, limit = float(str(asked["timeout"])), int(str(asked["memory_mb"])) << 10
     status = "ended"
-    peaks = Peaks()
+    peak = 0
     with open(str(asked["words"]), "wb") as words:
         began = time.perf_counter()
         child = subprocess.Popen(
@@ -90,9 +75,9 @@ def run(asked: dict[str, object]) -> dict[str, object]:
     if asked["watch"]:
         while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             looked = time.perf_counter()
-            peaks.look(child.pid)
+            peak = max(peak, together(child.pid))
             looked = time.perf_counter() - looked
-            if peaks.together > limit:
+            if peak > limit:
                 status = "memory"
                 os.killpg(child.pid, signal.SIGKILL)
             time.sleep(max(_EVERY, 4 * looked))
@@ -105,9 +90,7 @@ def run(asked: dict[str, object]) -> dict[str, object]:
         "wall": wall,
         "cpu": usage.ru_utime + usage.ru_stime,
         "rss": usage.ru_maxrss / 1024,
-        "parent": peaks.parent / 1024,
-        "children": peaks.children / 1024,
-        "together": peaks.together / 1024,
+        "together": peak / 1024,
     }
 
 

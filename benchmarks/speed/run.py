@@ -63,15 +63,15 @@ def measure(bench: Bench, source: Path, given: argparse.Namespace) -> Row:
     try:
         for tool in (*OURS, *PEERS):
             cost = bench.run(tool, job, watch=True)
-            right = judge(bench, job, size) if tool.writes and cost.status == "ok" else {}
-            row["once"][tool.name] = {**cost.row(), **right}
+            right = judge(bench, job, size) if tool.writes and cost["status"] == "ok" else {}
+            row["once"][tool.name] = {**cost, **right}
             say(
-                f"{source.stem} {tool.name}: {cost.wall:.1f} s, {cost.message or right.get('why') or 'right'}"
+                f"{source.stem} {tool.name}: {cost['wall']:.1f} s, {cost['message'] or right.get('why') or 'right'}"
             )
         tools = [*OURS, *fastest(row, given.peers, given.near)]
         for _ in range(given.runs):
             for tool in tools:
-                row["runs"].setdefault(tool.name, []).append(bench.run(tool, job).row())
+                row["runs"].setdefault(tool.name, []).append(bench.run(tool, job))
         bench.run(APPLY, job)
         row["judged"] = judge(bench, job, size)
     finally:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,21 +100,8 @@ PEERS = (
 )
 
 
-@dataclass(frozen=True)
-class Cost:
-    """One run. ``status`` is ok, refused, crash, timeout or memory; the figures are those of launch.py."""
-
-    status: str
-    message: str
-    wall: float
-    cpu: float
-    rss: float
-    parent: float
-    children: float
-    together: float
-
-    def row(self) -> dict[str, Any]:
-        return asdict(self)
+Cost = dict[str, Any]
+"""One run: ``status`` (ok, refused, crash, timeout or memory), ``message``, and what launch.py says."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +140,7 @@ class Bench:
             said = said.replace(f"{folder}/", "")
         words.unlink()
         status, message = status_of(found, said, job.target.exists() or not tool.writes)
-        return Cost(
-            status, message, *(found[key] for key in ("wall", "cpu", "rss", "parent", "children", "together"))
-        )
+        return {**found, "status": status, "message": message}
 
 
 def clear(job: Job) -> None:

@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pages import markdown
+
 from misimports.causes import ALL, EXCUSED, KNOWN, OPEN, Cause, cause_of
 from misimports.changes import UNDOCUMENTED
 from misimports.measure import Row
@@ -107,21 +109,24 @@ def document(rows: Sequence[Row]) -> Iterator[str]:
     found = groups(rows)
     version = next((row.found.version for row in rows if row.found.version), "")
     yield from _INTRODUCTION.format(version=version).splitlines()
-    yield from ("", "| | count |", "|---|---:|")
-    yield from (f"| {name} | {count:,} |" for name, count in counts(rows).items())
+    yield ""
+    yield from markdown(("", "count"), counts(rows).items())
     yield from ("", "## All of them", "")
-    yield from ("| hazard | rule | what is read differently | groups | variants |", "|---|---|---|---:|---:|")
-    for cause in (None, *OPEN, *KNOWN):
-        each = [one for one in found if one.cause is cause]
-        if each:
-            hazard, rule = _links(cause)
-            title = cause.title if cause is not None else "without explanation"
-            yield f"| {hazard} | {rule} | {title} | {len(each)} | {sum(len(one.rows) for one in each)} |"
+    yield from markdown(("hazard", "rule", "what is read differently", "groups", "variants"), _summary(found))
     yield ""
     for cause in (None, *OPEN, *KNOWN):
         yield from _section(cause, [one for one in found if one.cause is cause])
     yield from _excused(found)
     yield from _others(rows)
+
+
+def _summary(found: Sequence[Group]) -> Iterator[list[object]]:
+    for cause in (None, *OPEN, *KNOWN):
+        each = [one for one in found if one.cause is cause]
+        if each:
+            title = cause.title if cause is not None else "without explanation"
+            variants = sum(len(one.rows) for one in each)
+            yield [*_links(cause), title, len(each), str(variants)]  # docs/make.py reads plain numbers
 
 
 def _links(cause: Cause | None) -> tuple[str, str]:
@@ -154,22 +159,16 @@ def _section(cause: Cause | None, found: Sequence[Group]) -> Iterator[str]:
 
 
 def _table(found: Sequence[Group]) -> Iterator[str]:
-    yield "| operator | change | differs | variants | for example | ONNX | TensorRT |"
-    yield "|---|---|---|---:|---|---|---|"
+    rows: list[list[object]] = []
     for one in found:
         row = one.example
         difference = row.found.judgment.difference
         expected, got = (difference.expected, difference.found) if difference is not None else ("", "")
-        cells = [
-            one.operator,
-            one.change,
-            one.what,
-            str(len(one.rows)),
-            _place(row),
-            expected + _by(row),
-            got,
-        ]
-        yield f"| {' | '.join(map(_cell, cells))} |"
+        change = [one.operator, one.change, one.what, len(one.rows)]
+        rows.append([*change, _place(row), expected + _by(row), got])
+    yield from markdown(
+        ("operator", "change", "differs", "variants", "for example", "ONNX", "TensorRT"), rows
+    )
     yield ""
 
 
@@ -185,10 +184,6 @@ def _by(row: Row) -> str:
     if judgment.verdict in ("evaluator", "onnxruntime"):
         return f" ({_NAMES[judgment.verdict]}; the other one agrees with TensorRT)"
     return f" ({_NAMES[judgment.by]} alone)" if judgment.by in _NAMES else ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _example(row: Row, shows: str) -> Iterator[str]:
@@ -241,8 +236,9 @@ def _others(rows: Sequence[Row]) -> Iterator[str]:
     for title, (words, which) in chosen.items():
         found = Counter((row.operator, kind_of(str(row.change))) for row in which)
         if found:
-            yield from (f"## {title}", "", words, "", "| operator | change | variants |", "|---|---|---:|")
-            yield from (f"| {operator} | {change} | {n} |" for (operator, change), n in sorted(found.items()))
+            yield from (f"## {title}", "", words, "")
+            lines = [[operator, change, count] for (operator, change), count in sorted(found.items())]
+            yield from markdown(("operator", "change", "variants"), lines)
             yield ""
     yield from _uncompared(rows)
     invalid = [row for row in rows if row.found.parsed and row.found.judgment.verdict == "invalid"]
@@ -263,8 +259,7 @@ def _uncompared(rows: Sequence[Row]) -> Iterator[str]:
             why = row.found.gaps[0] if row.found.gaps else row.found.reason
             gaps[row.operator, re.sub(r" layer .*?: ", ": ", why)] += 1
     if gaps:
-        yield from ("## Not read back", "", "| operator | why | variants |", "|---|---|---:|")
-        yield from (
-            f"| {operator} | {_cell(why)} | {count} |" for (operator, why), count in sorted(gaps.items())
-        )
+        yield from ("## Not read back", "")
+        lines = [[operator, why, count] for (operator, why), count in sorted(gaps.items())]
+        yield from markdown(("operator", "why", "variants"), lines)
         yield ""

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pages import markdown
+
 MOST = 2.0
 """How many times the sum of its parts a proof may take."""
 LEEWAY = 1.03
@@ -22,13 +24,10 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Markdown: a line for each model, and their median."""
     heads = ("model", "MB", "parts, s", "apply, s", "before, s", "apply to parts", "before to parts")
     heads += ("ort-cpu, s (before)", "TensorRT's rungs, s (before)", "feeds (before)", "peak, MB (before)")
-    yield f"| {' | '.join(heads)} |"
-    yield "|---" * len(heads) + "|"
-    for row in rows:
-        if row.get("reason"):
-            yield f"| `{row['name']}` | {row['reason']} |" + " |" * (len(heads) - 2)
-        else:
-            yield f"| {' | '.join(_cells(row))} |"
+    reasons = (
+        [f"`{row['name']}`", row["reason"], *[""] * (len(heads) - 2)] for row in rows if row.get("reason")
+    )
+    yield from markdown(heads, [*(list(_cells(row)) for row in rows if not row.get("reason")), *reasons])
     judged = [row for row in rows if not row.get("reason")]
     if judged:
         ratios = sorted(map(ratio, judged))

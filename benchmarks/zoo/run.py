@@ -12,6 +12,7 @@ exit code is 1 where a model was refuted or not written, or an exact fix withdra
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command import divided, parser_of, reported, rungs_of
+from pages import markdown
 
 LIMIT = 420.0
 """Seconds for one model; a minute more for the process around it."""
@@ -99,13 +101,11 @@ def cells(one: dict[str, Any]) -> list[str]:
 def table(files: list[Path]) -> None:
     """Print the results as a table."""
     results = [load(path) for path in files]
-    print(f"| model | {' | '.join(HEADS * len(results))} |")
-    print("|---" * (1 + len(HEADS) * len(results)) + "|")
+    rows = []
     for name in sorted(set().union(*results)):
-        row = [name]
-        for known in results:
-            row += cells(known[name]) if name in known else ["–"] * len(HEADS)
-        print(f"| {' | '.join(row)} |")
+        known = (cells(one[name]) if name in one else ["–"] * len(HEADS) for one in results)
+        rows.append([name, *itertools.chain(*known)])
+    print("\n".join(markdown(("model", *HEADS * len(results)), rows)))
 
 
 def main() -> int:

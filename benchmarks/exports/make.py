@@ -124,20 +124,24 @@ def gpt2() -> Built:
     )
 
 
-def llama() -> Built:
-    """SmolLM-135M: rotary embeddings, grouped heads, RMSNorm."""
-    config = hf.LlamaConfig(
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        vocab_size=49152,
+def _llama_config(hidden: int, inner: int, layers: int, heads: int, groups: int, vocabulary: int) -> Any:
+    """``groups`` are the heads of keys and values."""
+    return hf.LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        vocab_size=vocabulary,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         attn_implementation="eager",
     )
-    model = random(hf.LlamaForCausalLM(config))
+
+
+def llama() -> Built:
+    """SmolLM-135M: rotary embeddings, grouped heads, RMSNorm."""
+    model = random(hf.LlamaForCausalLM(_llama_config(576, 1536, 30, 9, 3, 49152)))
     return built(
         model, {"input_ids": ids(49152), "attention_mask": mask()}, {"logits": TEXT}, use_cache=False
     )
@@ -207,15 +211,16 @@ def t5_decoder() -> Built:
     return built(random(T5Decoder()), inputs, {"logits": TEXT})
 
 
-def _whisper_config() -> Any:
+def _whisper_config(width: int = 512, layers: int = 6, heads: int = 8) -> Any:
+    """Encoder and decoder of one size; whisper-base's by default."""
     return hf.WhisperConfig(
-        d_model=512,
-        encoder_layers=6,
-        encoder_attention_heads=8,
-        encoder_ffn_dim=2048,
-        decoder_layers=6,
-        decoder_attention_heads=8,
-        decoder_ffn_dim=2048,
+        d_model=width,
+        encoder_layers=layers,
+        encoder_attention_heads=heads,
+        encoder_ffn_dim=4 * width,
+        decoder_layers=layers,
+        decoder_attention_heads=heads,
+        decoder_ffn_dim=4 * width,
         use_cache=False,
         attn_implementation="eager",
     )
@@ -254,18 +259,7 @@ def whisper_decoder() -> Built:
 
 def whisper() -> Built:
     """Encoder and decoder of whisper-tiny's size in one model: sound and text in, scores of the next word out."""
-    config = hf.WhisperConfig(
-        d_model=384,
-        encoder_layers=4,
-        encoder_attention_heads=6,
-        encoder_ffn_dim=1536,
-        decoder_layers=4,
-        decoder_attention_heads=6,
-        decoder_ffn_dim=1536,
-        use_cache=False,
-        attn_implementation="eager",
-    )
-    model = random(hf.WhisperForConditionalGeneration(config))
+    model = random(hf.WhisperForConditionalGeneration(_whisper_config(384, 4, 6)))
     inputs = {"input_features": (torch.randn(2, 80, 3000), BATCH), "decoder_input_ids": ids(51865, 12)}
     return built(model, inputs, {"logits": TEXT}, use_cache=False)
 
@@ -314,17 +308,7 @@ def detr() -> Built:
 def llama_fp16(hidden: int, inner: int, layers: int, heads: int, vocabulary: int) -> Built:
     """A Llama with tied embeddings, made in half precision: in float32 it would take twice the memory."""
     torch.set_default_dtype(torch.float16)
-    config = hf.LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=8,
-        vocab_size=vocabulary,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        attn_implementation="eager",
-    )
+    config = _llama_config(hidden, inner, layers, heads, 8, vocabulary)
     model = random(hf.LlamaForCausalLM(config), half=True)
     inputs = {"input_ids": ids(vocabulary), "attention_mask": mask()}
     return built(model, inputs, {"logits": TEXT}, use_cache=False)

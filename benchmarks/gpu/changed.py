@@ -79,14 +79,14 @@ class Change:
     equivalent: str = ""
 
 
-def made(model: ModelProto, kind: str, seed: int) -> Iterator[Mutant]:
+def make_mutants(model: ModelProto, kind: str, seed: int) -> Iterator[Mutant]:
     """The mutants of a kind, in the order of their numbers."""
     if kind == CONTROL:
         yield Mutant(CONTROL, "a copy", copy_of(model))
         return
     rng = random.Random(seed)
     if kind in PLANTED:
-        mutants = _planted(model, PLANTED[kind], rng)
+        mutants = _plant_faults(model, PLANTED[kind], rng)
     elif kind == "perm":
         mutants = (one for one in mutating.axes(model, rng) if one.what.startswith("Transpose"))
     else:
@@ -94,7 +94,7 @@ def made(model: ModelProto, kind: str, seed: int) -> Iterator[Mutant]:
     yield from islice(mutants, _MOST)
 
 
-def _planted(model: ModelProto, kind: places.Kind, rng: random.Random) -> Iterator[Mutant]:
+def _plant_faults(model: ModelProto, kind: places.Kind, rng: random.Random) -> Iterator[Mutant]:
     """The faults of a kind, each in a copy of the model."""
     for site in places.sites(Graph(model), kind, {}, rng):
         planted = planting.plant(model, site)
@@ -186,7 +186,7 @@ class Subject:
     def pick(self, kind: str, seed: int, turn: int) -> tuple[Recipe, Change, bytes] | None:
         """The first mutant of a kind that runs, from the ``turn``-th amount on where there are amounts."""
         first = turn % len(AMOUNTS) if kind == "weight" else 0
-        for number, mutant in enumerate(made(self.model, kind, seed)):
+        for number, mutant in enumerate(make_mutants(self.model, kind, seed)):
             if number >= first and (change := self.change(mutant.model)) is not None:
                 data = mutant.model.SerializeToString()
                 digest = hashlib.sha256(data).hexdigest()[:16]

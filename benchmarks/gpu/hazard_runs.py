@@ -48,7 +48,7 @@ class Outcome:
     seconds: Sequence[float] = ()
 
 
-def measured(expected: Sequence[Any], found: Sequence[Any], half: str) -> list[Metrics]:
+def compare_outputs(expected: Sequence[Any], found: Sequence[Any], half: str) -> list[Metrics]:
     """Every output by the tolerances of ``onnxfix verify``; ``half`` is the half-precision type of the model."""
     pairs = zip(_as_computed(expected, found), found, strict=True)
     with np.errstate(all="ignore"):
@@ -112,18 +112,20 @@ def fed(
         return Fed("unfed", executed.unread.get(missing[0], f"the engine has no output {missing[0]}"))
     found = [outputs[name] for name in names]
     half = half_type(proto)
-    results = [measured(typed(one.outputs[number], proto), found, half) for one in truths]
+    results = [compare_outputs(typed(one.outputs[number], proto), found, half) for one in truths]
     first = results[0]
     most, share = largest(first), largest(first, relative=True)
     sizes = (most.max_abs if most is not None else 0.0, share.relative if share is not None else 0.0)
     right = [all(one.agreement != "different" for one in result) for result in results]
     if right[0]:
         return Fed("right", "", *sizes)
-    reason = next(f"{names[n]}: {said(one)}" for n, one in enumerate(first) if one.agreement == "different")
+    reason = next(
+        f"{names[n]}: {describe(one)}" for n, one in enumerate(first) if one.agreement == "different"
+    )
     return Fed("other" if any(right) else "wrong", reason, *sizes)
 
 
-def said(one: Metrics) -> str:
+def describe(one: Metrics) -> str:
     """Where an output is wrong, and by how much."""
     values = f", {' expected, '.join(one.values)} found" if one.values else ""
     return f"{one.reason}{values}"

@@ -74,7 +74,7 @@ class Row:
 # --------------------------------------------------------------------------------------------------- measuring
 
 
-def climb(original: Path, mutant: Path, rungs: Sequence[str], timeout: float) -> dict[str, Any]:
+def verify_mutant(original: Path, mutant: Path, rungs: Sequence[str], timeout: float) -> dict[str, Any]:
     """What ``onnxfix verify`` says of a mutant: status, reason and outcome of each check."""
     code, report, _ = reported("verify", original, mutant, "--rungs", ",".join(rungs), limit=timeout)
     if code == TIMED_OUT:
@@ -107,7 +107,7 @@ def measure(given: argparse.Namespace) -> int:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
                 for kind in (CONTROL, *given.kinds):
                     if f"{name}/{kind}" not in book:
-                        book.record(f"{name}/{kind}", _measured(subject, kind, given, turn, folder))
+                        book.record(f"{name}/{kind}", _measure_kind(subject, kind, given, turn, folder))
             print(f"{name}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
         tasks = list(enumerate(given.models))
@@ -117,7 +117,7 @@ def measure(given: argparse.Namespace) -> int:
     return int(left > 0)
 
 
-def _measured(
+def _measure_kind(
     subject: Subject, kind: str, given: argparse.Namespace, turn: int, folder: Path
 ) -> dict[str, Any] | None:
     """One mutant; None where the model bears none of that kind."""
@@ -130,7 +130,7 @@ def _measured(
     said = {
         rung: what
         for rungs in (CPU, GPU)  # apart, since a check that fails may end the others
-        for rung, what in climb(subject.path, path, rungs, given.timeout).items()
+        for rung, what in verify_mutant(subject.path, path, rungs, given.timeout).items()
     }
     return {"recipe": asdict(recipe), "change": asdict(change), "said": said}
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,7 +111,7 @@ class Judge:
             runs[backend] = self._ran(backend, path)
             found.append((backend, self._by(backend, path, runs)))
             if found[-1][1].verdict in ("right", "wrong", "random"):
-                return _with_identity(found[-1][1], self._identical(path, runs))
+                return replace(found[-1][1], identical=self._identical(path, runs))
         reason = "; ".join(f"{backend}: {one.reason}" for backend, one in found)
         verdict: Verdict = "no judge" if any(one.verdict == "no judge" for _, one in found) else "not run"
         return Outputs(verdict, "", reason, self._identical(path, runs))
@@ -180,10 +180,6 @@ def _differences(original: Sequence[list[Any]], found: Sequence[list[Any]], coar
     return [Miss("values", f"{one.name}: {one.reason}") for one in metrics if one.agreement == "different"]
 
 
-def _with_identity(outputs: Outputs, same: bool | None) -> Outputs:
-    return Outputs(outputs.verdict, outputs.backend, outputs.reason, same)
-
-
 @dataclass(frozen=True)
 class Settings:
     """Of a whole run. Seconds are for each step of a tool or of TensorRT."""
@@ -200,8 +196,8 @@ class Result:
     """What became of one model with one tool.
 
     ``interface`` are changes of the interface. ``nodes`` and ``layers`` are of the result: nodes, those in subgraphs
-    and functions included, and layers of the network that TensorRT imported, as far as it came. ``operator`` and
-    ``words`` are those of its first error, ``status`` and ``stage`` as in ``TrtBuild`` ("" without a model).
+    and functions included, and layers of the network that TensorRT imported, as far as it came. ``status`` is as in
+    ``TrtBuild`` ("" without a model), ``words`` say why it is not accepted.
     """
 
     made: Made
@@ -209,11 +205,8 @@ class Result:
     interface: tuple[str, ...] = ()
     nodes: int = 0
     status: str = ""
-    stage: str = ""
-    operator: str = ""
     words: str = ""
     layers: int = 0
-    build_seconds: float = 0.0
 
     @property
     def accepted(self) -> bool:
@@ -291,12 +284,12 @@ class _One:
         if made.status != "ok":
             return Result(made, Outputs("no model", reason=made.message))
         if base is not None and not made.changed:
-            return _of(base, made, Outputs("same graph", identical=True))
+            return replace(base, made=made, outputs=Outputs("same graph", identical=True))
         data = path.read_bytes()
         digest = hashlib.sha256(data).digest()
         if digest not in self.known:
             self.known[digest] = self._measure(path, data, made)
-        return _of(self.known[digest], made, self.known[digest].outputs)
+        return replace(self.known[digest], made=made)
 
     def _measure(self, path: Path, data: bytes, made: Made) -> Result:
         try:
@@ -305,18 +298,14 @@ class _One:
             return Result(made, Outputs("not run", reason=one_line(error)), ("no ONNX model any more",))
         same = path != self.source and judging.same_graph(self.model, model)
         build = self._build(path)
-        first = build.errors[0] if build.errors else None
         return Result(
             made,
             Outputs("same graph", identical=True) if same else self.judge.judge(path),
             tuple(judging.interface_changes(self.model, model)),
             sum(1 for _ in walk.model_nodes(model)),
             build.status,
-            build.stage,
-            first.place.op_type if first is not None else "",
             build.reason,
             build.layer_count,
-            build.parse_seconds + build.build_seconds,
         )
 
     def _build(self, path: Path) -> TrtBuild:
@@ -333,13 +322,6 @@ class _One:
             )
         except OnnxfixError as error:  # the original's profile is of no use to what became of the model
             return TrtBuild("error", "profile", version=one_line(error))
-
-
-def _of(known: Result, made: Made, outputs: Outputs) -> Result:
-    return Result(
-        made, outputs, known.interface, known.nodes, known.status, known.stage, known.operator, known.words,
-        known.layers, known.build_seconds,
-    )  # fmt: skip
 
 
 def measure_all(

@@ -27,13 +27,12 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import build as tensorrt
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.package import TF32_OFF, Choice
-from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
+from onnxfix.tensorrt.records import Profile, TrtOptions
 
 #: ran: there are outputs. parser, builder: TensorRT's refused the model. timeout, crash: at ``stage``. failed: the
 #: engine does not load, or its run fails. unfed: its inputs or outputs are not what the model's data are.
 How = Literal["ran", "parser", "builder", "timeout", "crash", "failed", "unfed"]
 
-Build = Callable[..., TrtBuild]
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -77,22 +76,11 @@ def ready(package: str) -> tuple[Choice, dict[str, Any]]:
 
 
 class Bench:
-    """A child that builds, a child that executes, and a folder. One model at a time; its seconds are ``timeout``.
+    """A child that builds, a child that executes, and a folder. One model at a time; its seconds are ``timeout``."""
 
-    ``build`` and ``module`` are what does both: tests have stand-ins for them.
-    """
-
-    def __init__(
-        self,
-        choice: Choice,
-        timeout: float,
-        *,
-        build: Build = tensorrt.attempt,
-        module: str = RUN,
-        memory_mb: int | None = None,
-    ) -> None:
-        self._choice, self._timeout, self._build, self._module = choice, timeout, build, module
-        self._builder, self._runner = (Worker(memory_mb=memory_mb, variables=TF32_OFF) for _ in range(2))
+    def __init__(self, choice: Choice, timeout: float) -> None:
+        self._choice, self._timeout = choice, timeout
+        self._builder, self._runner = (Worker(variables=TF32_OFF) for _ in range(2))
         self._folder = TemporaryDirectory(prefix="onnxfix-")
 
     def __enter__(self) -> Bench:
@@ -133,7 +121,7 @@ class Bench:
     def _built(self, path: Path, engine: Path, profile: Profile | None) -> Executed | None:
         """Why there is no engine; None where there is one."""
         try:
-            done = self._build(
+            done = tensorrt.attempt(
                 self._builder,
                 path,
                 package=self._choice.package,
@@ -160,7 +148,7 @@ class Bench:
         if left <= 0:
             return Executed("timeout", "build", f"took more than {self._timeout:g} s")
         told = {"package": self._choice.package}
-        with Sessions(self._runner, self._module, told, loading=left, running=left) as side:
+        with Sessions(self._runner, RUN, told, loading=left, running=left) as side:
             reason = side.load("model", str(engine))
             loaded = time.monotonic()
             if reason:

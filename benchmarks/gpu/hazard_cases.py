@@ -46,7 +46,6 @@ class Entry:
     agrees: bool | None = None
     unfed: str = ""
     skipped: str = ""
-    labels: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

@@ -91,10 +91,10 @@ class Maker:
             models[AFTER] = result.SerializeToString()
         told: dict[str, Any] = {"safety": safety, "target": target}
         try:
-            feeds, labels, truths, untrue = self._truths(proto)
+            feeds, truths, untrue = self._truths(proto)
             if result is not None and safety == _UNSAFE:
                 kept = self._kept(result, feeds)
-                feeds, labels = [feeds[one] for one in kept], tuple(labels[one] for one in kept)
+                feeds = [feeds[one] for one in kept]
                 truths = [Truth(one.source, [one.outputs[n] for n in kept]) for one in truths]
             if not are_numbers([list(feed.values()) for feed in feeds]):
                 return Entry(*names, **told, unfed="inputs are no tensors of numbers"), Case(models)
@@ -105,47 +105,46 @@ class Maker:
             alone = not truths or truths[0].source != BACKENDS[0] or safety == _UNSAFE
             if result is not None and feeds and alone:
                 truths += self._own(result, feeds, truths)
-            told.update(truths=tuple(one.source for one in truths), untrue=untrue, labels=labels)
+            told.update(truths=tuple(one.source for one in truths), untrue=untrue)
             if result is not None and truths and not untrue:
                 told["agrees"] = self._agrees(result, feeds, truths)
             return Entry(*names, **told), Case(models, feeds, tuple(truths))
         except Exception as error:
             return Entry(*names, **told, unfed=_words(error)), Case(models)
 
-    def _truths(self, proto: ModelProto) -> tuple[list[Feed], tuple[str, ...], list[Truth], str]:
-        """Feeds, what they are, the true outputs, and why there are none."""
+    def _truths(self, proto: ModelProto) -> tuple[list[Feed], list[Truth], str]:
+        """Feeds, the true outputs, and why there are none."""
         known = signature(proto)
-        first: list[tuple[str, Feed]] = []
+        first: list[Feed] = []
         reason = ""
         for wanted in candidates(known):
             first = first or wanted[:1]  # where nothing runs, there is still something to feed
             for backend in BACKENDS:
-                runs, words = self._runnable(backend, proto, wanted)
+                feeds, outputs, words = self._runnable(backend, proto, wanted)
                 reason = reason or words
-                if runs:
-                    labels, feeds = tuple(label for label, *_ in runs), [feed for _, feed, _ in runs]
+                if feeds:
                     if drawn := random_operators(proto):
-                        return feeds, labels, [], f"draws: {', '.join(drawn)}"
-                    truth = Truth(backend, [found for *_, found in runs])
-                    return feeds, labels, self._all(feeds, proto, truth), ""
-        feeds = [feed for _, feed in first]
-        return feeds, tuple(label for label, _ in first), [], reason or "no inputs can be made"
+                        return feeds, [], f"draws: {', '.join(drawn)}"
+                    return feeds, self._all(feeds, proto, Truth(backend, outputs)), ""
+        return first, [], reason or "no inputs can be made"
 
     def _runnable(
-        self, backend: str, proto: ModelProto, wanted: Sequence[tuple[str, Feed]]
-    ) -> tuple[list[tuple[str, Feed, list[Any]]], str]:
+        self, backend: str, proto: ModelProto, wanted: Sequence[Feed]
+    ) -> tuple[list[Feed], Outputs, str]:
         """Of the feeds the first few that a backend takes, with the outputs, or why it takes none."""
         path = self._written(proto)
-        few = wanted[:_FEEDS]
-        done = outputs_of(self._worker, backend, path, [feed for _, feed in few])
+        few = list(wanted[:_FEEDS])
+        done = outputs_of(self._worker, backend, path, few)
         if done.ok:
-            return [(*one, found) for one, found in zip(few, done.value, strict=True)], ""
-        runs: list[tuple[str, Feed, list[Any]]] = []
-        for label, feed in wanted:
+            return few, done.value, ""
+        feeds: list[Feed] = []
+        outputs: Outputs = []
+        for feed in wanted:
             one = outputs_of(self._worker, backend, path, [feed])
-            if one.ok and len(runs) < _FEEDS:
-                runs.append((label, feed, one.value[0]))
-        return runs, f"{backend}: {one_line(done.message)}"
+            if one.ok and len(feeds) < _FEEDS:
+                feeds.append(feed)
+                outputs.append(one.value[0])
+        return feeds, outputs, f"{backend}: {one_line(done.message)}"
 
     def _all(self, feeds: list[Feed], proto: ModelProto, first: Truth) -> list[Truth]:
         """All who say something else about the model's outputs. In half precision the one of more digits decides."""
@@ -220,8 +219,8 @@ def _words(error: Exception) -> str:
     return one_line(f"{type(error).__name__}: {error}")[:200]
 
 
-def candidates(known: Signature) -> Iterator[list[tuple[str, Feed]]]:
-    """Groups of feeds as the verification ladder plans them, each with its label; no dimension is 0 if it need not."""
+def candidates(known: Signature) -> Iterator[list[Feed]]:
+    """Groups of feeds as the proof plans them; no dimension is 0 if it need not be."""
     for group in islice((plan.assignments(known, {}), *plan.grown(known, {})), _GROUPS):
         sweep = [one for one in group if 0 not in one.values()] or group
         if not sweep:
@@ -236,7 +235,7 @@ def candidates(known: Signature) -> Iterator[list[tuple[str, Feed]]]:
         found = []
         for feed in planned:
             try:
-                found.append((feed.label, feed.values(known)))
+                found.append(feed.values(known))
             except (OnnxfixError, MemoryError):
                 continue
         if found:

@@ -31,8 +31,8 @@ from onnx import shape_inference
 from onnxfix.files import loading
 from onnxfix.shapes.inference import skeleton
 began = time.perf_counter()
-bare = skeleton(loading.load(sys.argv[1]).proto)
-shape_inference.infer_shapes(bare, data_prop=True)
+loaded = loading.load(sys.argv[1])  # weights stay in its file as long as it lives
+shape_inference.infer_shapes(skeleton(loaded.proto), data_prop=True)
 print(time.perf_counter() - began)
 """
 OPERATORS = ("Add", "Relu", "Mul", "Transpose", "Cast", "Cast", "Reshape", "MatMul", "Softmax", "Sub")

@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -293,9 +292,11 @@ def _compare_arrays(name: str, original: npt.NDArray[Any], fixed: npt.NDArray[An
     known["mismatches"] = int(np.count_nonzero(unequal))
     if known["mismatches"] == 0:
         return Metrics(name, "identical", **known)
-    if how.exact or dtype in ("string", "bool") or (how.tolerance(dtype) == EXACT and not np.any(how.slack)):
-        return _judge_exactly(name, original, fixed, unequal, how, known)
-    return _judge(name, original, fixed, unequal, how, known)
+    pair = _Pair(original, fixed, unequal, how, {"name": name, **known})
+    exactly = how.exact or dtype in ("string", "bool")
+    if exactly or (how.tolerance(dtype) == EXACT and not np.any(how.slack)):
+        return _judge_exactly(pair)
+    return _judge(pair)
 
 
 def _strings_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -324,110 +325,105 @@ def _is_nan(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return np.asarray(np.isnan(wide(array)))
 
 
-def _first(
-    original: npt.NDArray[Any], fixed: npt.NDArray[Any], where: npt.NDArray[np.bool_]
-) -> dict[str, Any]:
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape))
-    return {"at": index, "values": (str(original[index]), str(fixed[index]))}
+@dataclass(frozen=True)
+class _Pair:
+    """Two arrays of one type and shape that are ``unequal`` in some elements, and how to judge that. ``known`` are the
+    fields of their metrics that are known so far."""
+
+    original: npt.NDArray[Any]
+    fixed: npt.NDArray[Any]
+    unequal: npt.NDArray[np.bool_]
+    how: _How
+    known: dict[str, Any]
+
+    def show(self, where: npt.NDArray[np.bool_], excess: npt.NDArray[Any] | None = None) -> dict[str, Any]:
+        """Of the elements ``where``, the index and the two values of the one with the largest ``excess``, or of the
+        first."""
+        if excess is not None:
+            excess = excess.max(axis=-1) if self.original.dtype.kind == "c" else excess
+            ranked = np.where(where, excess, -np.inf)
+            where = ranked == ranked.max()
+        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape))
+        return {"at": index, "values": (str(self.original[index]), str(self.fixed[index]))}
+
+    def agree(self, **more: Any) -> Metrics:
+        """The metrics where what differs is allowed."""
+        return Metrics(agreement="within", **self.known, **more)
+
+    def differ(self, kind: Difference, reason: str, **more: Any) -> Metrics:
+        """The metrics where it is not."""
+        return _differ(kind=kind, reason=reason, **self.known, **more)
 
 
-def _worst(
-    original: npt.NDArray[Any],
-    fixed: npt.NDArray[Any],
-    where: npt.NDArray[np.bool_],
-    excess: npt.NDArray[Any],
-) -> dict[str, Any]:
-    """The same for the element with the largest ``excess``."""
-    if original.dtype.kind == "c":
-        excess = excess.max(axis=-1)
-    flat = np.where(where, excess, -np.inf)
-    return _first(original, fixed, flat == flat.max())
-
-
-def _judge_exactly(
-    name: str,
-    original: npt.NDArray[Any],
-    fixed: npt.NDArray[Any],
-    unequal: npt.NDArray[np.bool_],
-    how: _How,
-    known: dict[str, Any],
-) -> Metrics:
+def _judge_exactly(pair: _Pair) -> Metrics:
     """Judge elements that must be equal: integers, or all where identical bits are required."""
-    show = partial(_first, original, fixed)
-    if original.dtype.kind not in "OUSb":
-        pair = parts(wide(original)), parts(wide(fixed))
-        known.update(errors(*pair), errors=error_histogram(*pair))
-        distance = distances(*pair, EXACT)[0]
-        show = partial(_worst, original, fixed, excess=distance)
-    twin = None if how.twin is None else np.asarray(how.twin.value)
-    if how.twin is not None and how.twin.overflow and twin is not None and twin.shape == original.shape:
-        agrees = unequal & (fixed == twin) if twin.dtype == original.dtype else np.zeros_like(unequal)
-        known["by_twin"] = int(np.count_nonzero(agrees))
-        if known["by_twin"] == known["mismatches"]:
-            return Metrics(name, "within", "", **known, **show(unequal))
+    unequal, distance = pair.unequal, None
+    if pair.original.dtype.kind not in "OUSb":
+        numbers = parts(wide(pair.original)), parts(wide(pair.fixed))
+        pair.known.update(errors(*numbers), errors=error_histogram(*numbers))
+        distance = distances(*numbers, EXACT)[0]
+    for judge, agrees in _excuse_unequal(pair):
+        pair.known[judge] = int(np.count_nonzero(unequal & agrees))
+        if agrees[unequal].all():
+            return pair.agree(**pair.show(unequal, distance))
         unequal = unequal & ~agrees
-    if how.precise is not None and original.dtype.kind not in "OUS":
-        noisy = unequal & chosen(original, fixed, how.precise)
-        known["by_noise"] = int(np.count_nonzero(noisy))
-        if (noisy == unequal).all():
-            return Metrics(name, "within", "", **known, **show(noisy))
-        unequal = unequal & ~noisy
     count = int(np.count_nonzero(unequal))
-    differ = "are not bit-identical" if how.exact else "differ"
-    reason = f"{count:,} of {original.size:,} elements {differ}"
-    known.update(worse=count, beyond=count)
-    return _differ(name, "values", reason, **known, **show(unequal))
+    differ = "are not bit-identical" if pair.how.exact else "differ"
+    reason = f"{count:,} of {pair.original.size:,} elements {differ}"
+    return pair.differ("values", reason, worse=count, beyond=count, **pair.show(unequal, distance))
 
 
-def _judge(
-    name: str,
-    original: npt.NDArray[Any],
-    fixed: npt.NDArray[Any],
-    unequal: npt.NDArray[np.bool_],
-    how: _How,
-    known: dict[str, Any],
-) -> Metrics:
-    a, b = parts(wide(original)), parts(wide(fixed))
-    out, special = outside(a, b, how.tolerance(known["dtype"]), how.slack)
+def _excuse_unequal(pair: _Pair) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+    """Where elements need not be equal, by the field of the metrics that counts them."""
+    original, fixed, how = pair.original, pair.fixed, pair.how
+    if how.twin is not None and how.twin.overflow:
+        twin = np.asarray(how.twin.value)
+        if twin.shape == original.shape and twin.dtype == original.dtype:
+            yield "by_twin", np.asarray(fixed == twin)
+    if how.precise is not None and original.dtype.kind not in "OUS":
+        yield "by_noise", chosen(original, fixed, how.precise)
+
+
+def _judge(pair: _Pair) -> Metrics:
+    """Judge elements that may differ within a tolerance."""
+    original, fixed, how, known = pair.original, pair.fixed, pair.how, pair.known
+    a, b, base = parts(wide(original)), parts(wide(fixed)), how.tolerance(known["dtype"])
+    out, special = outside(a, b, base, how.slack)
     overflowed = np.zeros_like(out)  # where the original left half precision's range
     twin = _twin_of(original, how.twin) if out.any() else None
     if twin is not None and how.twin is not None:
         loose = tolerance_for(known["dtype"], how.twin.half)
-        out &= outside(a, b, _measured(a, twin, known["dtype"], how, loose))[0]
+        out &= outside(a, b, _measured(a, twin, base, loose))[0]
         if how.twin.overflow:
             usable = out & np.isfinite(twin)
             overflowed = usable & outside(a, twin, loose)[0]
-            base = how.tolerance(known["dtype"])
             agrees = usable & ~_off_twin(a, b, twin, overflowed, base, how.twin)
             known["by_twin"] = int(np.count_nonzero(agrees))
             out, a = out & ~agrees, np.where(agrees, twin, a)
     if how.precise is not None and out.any():
-        noisy = out & excused(
-            original, fixed, how.precise, tolerance_for(known["dtype"], allowed=how.allowed)
-        )
+        fine = tolerance_for(known["dtype"], allowed=how.allowed)
+        noisy = out & excused(original, fixed, how.precise, fine)
         known["by_noise"] = int(np.count_nonzero(noisy))
         out = out & ~noisy
     known.update(errors(a, b), errors=error_histogram(a, b))
     worse = out & np.isfinite(a) & (~overflowed | ~np.isfinite(b))
     if original.dtype.kind == "c":
         special, out, worse = (np.asarray(one.any(axis=-1)) for one in (special, out, worse))
-    distance, limit, _ = distances(a, b, how.tolerance(known["dtype"]), how.slack)
+    distance, limit, _ = distances(a, b, base, how.slack)
     if not out.any():
-        return Metrics(name, "within", "", **known, **_worst(original, fixed, unequal, distance))
+        return pair.agree(**pair.show(pair.unequal, distance))
     special &= out
     total, moved = original.size, int(np.count_nonzero(special))
     others = int(np.count_nonzero(out)) - moved
     known.update(worse=int(np.count_nonzero(worse)), special=moved, beyond=others)
-    if not moved:
-        reason = f"{others:,} of {total:,} elements are out of tolerance"
-        known.update(_worst(original, fixed, out, distance - limit))
-        known.update(
-            (name, float(np.max(each[known["at"]]))) for name, each in (("off", distance), ("limit", limit))
-        )
-        return _differ(name, "values", reason, **known)
-    more = f", {others:,} others are out of tolerance" if others else ""
-    reason = f"NaN or Inf at different positions ({moved:,} of {total:,} elements){more}"
-    return _differ(name, "special", reason, **known, **_first(original, fixed, special))
+    if moved:
+        more = f", {others:,} others are out of tolerance" if others else ""
+        reason = f"NaN or Inf at different positions ({moved:,} of {total:,} elements){more}"
+        return pair.differ("special", reason, **pair.show(special))
+    place = pair.show(out, distance - limit)
+    off, allowed = (float(np.max(each[place["at"]])) for each in (distance, limit))
+    reason = f"{others:,} of {total:,} elements are out of tolerance"
+    return pair.differ("values", reason, **place, off=off, limit=allowed)
 
 
 def _twin_of(original: npt.NDArray[Any], twin: Twin | None) -> npt.NDArray[Any] | None:
@@ -470,11 +466,8 @@ def _off_twin(
 _HIGHEST = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
 
 
-def _measured(
-    a: npt.NDArray[Any], twin: npt.NDArray[Any], dtype: str, how: _How, most: Tolerance
-) -> Tolerance:
+def _measured(a: npt.NDArray[Any], twin: npt.NDArray[Any], base: Tolerance, most: Tolerance) -> Tolerance:
     """The tolerance with how far the original is from its twin, which half precision's own (``most``) bounds."""
-    base = how.tolerance(dtype)
     if base == most:
         return base
     off = errors(twin, a)

@@ -29,8 +29,8 @@ from onnxfix.proof.compare.compare import Terms
 from onnxfix.proof.ran import Ran
 from onnxfix.proof.readback import locate
 from onnxfix.proof.readback.bench import is_lost, is_slight
+from onnxfix.proof.request import Trial
 from onnxfix.proof.rungs import build, builder, probe
-from onnxfix.proof.rungs import trials as trt_feeds
 from onnxfix.report import report
 from onnxfix.rewrite.edits import Draft
 from onnxfix.rewrite.registry import Registry, registry
@@ -52,7 +52,7 @@ GONE = "-"
 TEXTS: dict[type, tuple[str, ...]] = {
     compare.Metrics: ("reason",),
     verdict.FeedResult: ("reason", "label"),
-    trt_feeds.Trial: ("label",),
+    Trial: ("label",),
     verdict.RungResult: ("reason", "notes"),
     verdict.Executed: ("reason",),
     reading.Reading: ("reason", "notes"),

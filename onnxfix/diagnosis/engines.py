@@ -24,11 +24,11 @@ from onnxfix.files import tensors
 from onnxfix.proof.compare.compare import different
 from onnxfix.proof.compare.tolerance import TOLERANCES, tolerance_for
 from onnxfix.proof.compare.twin import half_type
+from onnxfix.proof.request import Trial
 from onnxfix.proof.rungs import judge
 from onnxfix.proof.rungs.builder import Builder
 from onnxfix.proof.rungs.noise import Noise
 from onnxfix.proof.rungs.sessions import Sessions
-from onnxfix.proof.rungs.trials import Trial
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.layers import layers_by_node
 from onnxfix.tensorrt.records import Profile

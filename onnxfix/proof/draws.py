@@ -48,7 +48,7 @@ def share_noise(request: Request, folder: str) -> tuple[Request, tuple[str, ...]
         return request, ()
     original, fixed, *names = outcome.value
     known = replace(signature(Path(original)), pinned=request.known.pinned)
-    same = replace(request, original=Path(original), fixed=Path(fixed), known=known, networks=None, scope="")
+    same = replace(request, original=Path(original), fixed=Path(fixed), known=known, networks=None)
     return same, tuple(names)
 
 

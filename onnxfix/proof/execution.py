@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds import plan
@@ -16,13 +15,13 @@ from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Assignment
 from onnxfix.proof import cuda, draws, extents
 from onnxfix.proof.budget import Budget, too_large
-from onnxfix.proof.compare.compare import Metrics, agreement, difference, different
+from onnxfix.proof.compare.compare import agreement, difference, different
 from onnxfix.proof.compare.copies import CUT_OFF
 from onnxfix.proof.pair import Pair
 from onnxfix.proof.progress import Progress, describe_judges
 from onnxfix.proof.ran import Ran
-from onnxfix.proof.request import Request
-from onnxfix.proof.verdict import FeedResult, FeedStatus, LeftOut, RungResult, Side
+from onnxfix.proof.request import Request, Trial
+from onnxfix.proof.verdict import LeftOut, RungResult, Side
 from onnxfix.runtime import backends, deadline
 from onnxfix.runtime.effort import THOROUGH
 
@@ -60,14 +59,6 @@ def run_check(request: Request, name: str) -> RungResult:
     return cuda.add_notes(request, result) if name == "ort-cuda" else result
 
 
-class _Test(NamedTuple):
-    """Values to run both models with; ``feed`` made them (None: the user gave them)."""
-
-    label: str
-    feed: Feed | None
-    values: dict[str, Any]
-
-
 class _Check:
     def __init__(self, request: Request, name: str, folder: str) -> None:
         self.request, self.name, self.gpu = request, name, name == "ort-cuda"
@@ -76,7 +67,6 @@ class _Check:
         self.pair = Pair(request, name, self.seen, folder)
         # The evaluator, which has a time limit of its own, runs where it is needed.
         self.budget = Budget(request.known, THOROUGH if name == "reference" else request.effort)
-        self.given = 0  # which of the user's inputs are tried, from 1
         self.endless = math.inf  # elements of the smallest feed on which the original took too long
         self.patience = math.inf  # when to stop where no feed has counted
 
@@ -116,8 +106,8 @@ class _Check:
             decide("skipped", f"the new model takes too long to load: {ran.error}", "timeout")
         elif ran.stage and ran.unsupported:
             decide("skipped", f"the new model cannot be loaded here: {ran.error}", ran.cause)
-        elif self._lacks_kernel(ran):
-            decide("skipped", self._no_kernel(ran))
+        elif missing := self._describe_missing_kernel(ran):
+            decide("skipped", missing)
         elif ran.starved:
             decide(*self.pair.judge_memory(ran, None), "memory")
         elif ran.stage and (why := self.pair.explain_misfit()):
@@ -129,23 +119,21 @@ class _Check:
         elif self.gpu:
             self.seen.placed = (cuda.describe_places(ran.places),)
 
-    def _lacks_kernel(self, ran: Ran) -> bool:
-        """Whether this backend lacks an operator of the fixed model, which another check has shown to compute the same.
-        Where no check has, that is a failure: the fix is withdrawn, and the others can be proven."""
-        return ran.stage == "fixed" and ran.no_kernel and bool(self.request.shown)
-
-    def _no_kernel(self, ran: Ran) -> str:
-        return f"the new model, which {self.request.shown} has compared, has no kernel here: {ran.error}"
+    def _describe_missing_kernel(self, ran: Ran) -> str:
+        """That this backend lacks an operator of the fixed model, which another check has shown to compute the same;
+        else "". Where no check has, that is a failure: the fix is withdrawn, and the others can be proven."""
+        shown = self.request.shown
+        lacks = ran.stage == "fixed" and ran.no_kernel and shown
+        return f"the new model, which {shown} has compared, has no kernel here: {ran.error}" if lacks else ""
 
     # -- which feeds run
 
     def _run_given(self) -> None:
-        only, given = {number for number, _ in self.request.only}, self.request.given or ()
-        for number, values in enumerate(given, 1):
-            self.given = number
-            if only and number not in only:
+        only = {number for number, _ in self.request.only}
+        for trial in self.request.trials():
+            if only and trial.given not in only:
                 continue
-            self._try(_Test(f"inputs {number} of {len(given)}", None, values))
+            self._try(trial)
             if self._over():
                 return
 
@@ -281,7 +269,7 @@ class _Check:
             values = feed.values(self.request.known)
         except MemoryError:
             return False
-        return self._try(_Test(feed.label, feed, values))
+        return self._try(Trial(feed.label, feed, values))
 
     def _over(self) -> bool:
         now, too_many = time.monotonic(), self.seen.deaths >= _DEATHS
@@ -290,40 +278,40 @@ class _Check:
 
     # -- what one run shows
 
-    def _try(self, test: _Test) -> bool:
+    def _try(self, trial: Trial) -> bool:
         """Run both models and record the result; returns whether it counted."""
         request, seen = self.request, self.seen
         if seen.generation != request.worker.generation or request.worker.pid is None:
             self._load()  # the child died of the last feed
             if seen.verdict is not None:
                 return False
-        outcome, ran = self.pair.run(test.values)
+        outcome, ran = self.pair.run(trial.values)
         if ran.starved and self.pair.save_memory():
-            return self._try(test)
+            return self._try(trial)
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken or ran.starved
-            if outcome.status == "timeout" and test.feed is not None:
-                self._note_endless(test.feed)
-            return self._skip(test, ran, f"the original fails: {ran.error}")
+            if outcome.status == "timeout" and trial.feed is not None:
+                self._note_endless(trial.feed)
+            return self._skip(trial, ran, f"the original fails: {ran.error}")
         late = outcome.status == "timeout" and self.name == "reference"
         if ran.stage == "fixed" and (late or ran.unsupported):
             # The evaluator's time and the GPU's size prove nothing about the model, and refute nothing.
-            return self._skip(test, ran, f"the new model: {ran.error}")
-        if self._lacks_kernel(ran):
-            return self._skip(test, ran, self._no_kernel(ran))
+            return self._skip(trial, ran, f"the new model: {ran.error}")
+        if missing := self._describe_missing_kernel(ran):
+            return self._skip(trial, ran, missing)
         if ran.starved:
-            status, reason = self.pair.judge_memory(ran, test.values)
+            status, reason = self.pair.judge_memory(ran, trial.values)
             if status == "failed":
-                return self._fail(test, ran, reason)
+                return self._fail(trial, ran, reason)
             seen.deaths += 1
-            return self._skip(test, ran, reason)
-        if not ran.stage and test.feed is not None:
-            self.budget.ran(test.feed.assignment, ran.seconds)
+            return self._skip(trial, ran, reason)
+        if not ran.stage and trial.feed is not None:
+            self.budget.ran(trial.feed.assignment, ran.seconds)
         seen.excluded.update(ran.unstable)
         seen.wobble.extend(ran.wobble)
         if ran.stage:
-            return self._fail(test, ran, f"the original runs, the new model does not: {ran.error}")
-        return self._judge(test, ran)
+            return self._fail(trial, ran, f"the original runs, the new model does not: {ran.error}")
+        return self._judge(trial, ran)
 
     def _note_endless(self, feed: Feed) -> None:
         """The original took too long on a feed. Where none as large ran, the size is taken to be why."""
@@ -331,17 +319,17 @@ class _Check:
         if all(plan.elements(self.request.known, one.assignment) < size for one in self.seen.ran()):
             self.endless = min(self.endless, size)
 
-    def _judge(self, test: _Test, ran: Ran) -> bool:
+    def _judge(self, trial: Trial, ran: Ran) -> bool:
         """Record what one run of both showed; returns whether it counts."""
-        feed, request = test.feed, self.request
+        feed, request = trial.feed, self.request
         cut_off = self.name == "ort-cpu" and bool(different(ran.metrics)) and self.pair.cuts_off()
-        if cut_off and (again := self.pair.by_unsigned(test.values)) is not None:
+        if cut_off and (again := self.pair.by_unsigned(trial.values)) is not None:
             ran, cut_off = replace(ran, metrics=again.metrics), False
         if different(ran.metrics) and (request.half or request.precise):
             ran = self.pair.by_twin(ran) if request.half else self.pair.by_noise(ran)
         wrong = different(ran.metrics)
         if not wrong and (misdeclared := request.misdeclared(ran.metrics)):
-            return self._fail(test, ran, misdeclared)
+            return self._fail(trial, ran, misdeclared)
         reason = "" if ran.metrics else "no output is the same in two runs"
         if wrong and feed is not None and feed.kind == "large" and ran.beyond:
             # The feed is to overflow, and the original did: infinities in both prove nothing about the fix.
@@ -351,28 +339,23 @@ class _Check:
         if wrong and cut_off and request.shown:
             reason = CUT_OFF
         if reason:
-            self._record(test, "not counted", reason, ran.metrics)
+            self.seen.feeds.append(trial.result("not counted", reason, ran.metrics))
         elif wrong:
-            self._fail(test, ran, difference(wrong[0]))
+            self._fail(trial, ran, difference(wrong[0]))
         else:
             judges = describe_judges(ran.metrics, self.seen.precision)
-            self._record(test, agreement(ran.metrics), judges, ran.metrics)
+            self.seen.feeds.append(trial.result(agreement(ran.metrics), judges, ran.metrics))
         return not reason
 
-    def _skip(self, test: _Test, ran: Ran, reason: str) -> bool:
+    def _skip(self, trial: Trial, ran: Ran, reason: str) -> bool:
         """Record a feed on which one of the two did not run, which proves nothing."""
         stopped: Side = "original" if ran.stage == "original" else "fixed"
         cause = ran.cause or "refused"
-        self._record(test, "not counted", reason, stopped=stopped, said=ran.said, cause=cause)
+        result = trial.result("not counted", reason, stopped=stopped, said=ran.said, cause=cause)
+        self.seen.feeds.append(result)
         return False
 
-    def _fail(self, test: _Test, ran: Ran, reason: str) -> bool:
-        self._record(test, "different", reason, ran.metrics, cause=ran.cause)
-        self.seen.decide("failed", f"{reason} [{test.label}]", ran.cause)
+    def _fail(self, trial: Trial, ran: Ran, reason: str) -> bool:
+        self.seen.feeds.append(trial.result("different", reason, ran.metrics, cause=ran.cause))
+        self.seen.decide("failed", f"{reason} [{trial.label}]", ran.cause)
         return True
-
-    def _record(
-        self, test: _Test, status: FeedStatus, reason: str, metrics: tuple[Metrics, ...] = (), **more: Any
-    ) -> None:
-        result = FeedResult(test.label, test.feed, status, reason, metrics, given=self.given, **more)
-        self.seen.feeds.append(result)

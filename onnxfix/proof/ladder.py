@@ -84,7 +84,6 @@ def verify(
     special: ResolvedSpecialization | None = None,
     allowed: Allowed | None = None,
     effort: Effort = THOROUGH,
-    scope: str = "",
     only: Sequence[Fed] = (),
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path; external data lies beside each.
@@ -119,7 +118,7 @@ def verify(
         if worker is None and limits.memory_mb is not None:
             worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
         worker = worker or shared()
-        stack.callback(release, worker, scope)
+        stack.callback(release, worker)
         both = wanted.issuperset(("trt-build", "trt-network"))
         request = Request(
             original=Path(original).absolute(),
@@ -140,7 +139,6 @@ def verify(
             allowed=None if exact else allowed,
             networks=stack.enter_context(networks()) if both else None,
             effort=effort,
-            scope=scope,
             only=tuple(only),
         )
         redundant = rungs is None and "reference" not in require
@@ -211,11 +209,9 @@ class _Proof:
             request = replace(request, shown=next(compared, ""))
         request = _forgive(request, results) if name == "ort-cpu" else request
         result = self._noted(self._result(name, request), request)
-        if name == "ort-cpu" and request.networks is not None:
-            feeds = [(one.feed, one.status) for one in result.feeds if one.feed is not None]
-            request.networks.ran = tuple(feed for feed, status in feeds if status != "not counted")
-            if all(one.stopped == "original" and one.cause == "refused" for one in result.feeds):
-                request.networks.refused = tuple(feed for feed, _ in feeds)
+        refused = all(one.stopped == "original" and one.cause == "refused" for one in result.feeds)
+        if name == "ort-cpu" and refused and request.networks is not None:
+            request.networks.refused = tuple(one.feed for one in result.feeds if one.feed is not None)
         return replace(result, seed=request.seed, seconds=time.monotonic() - began)
 
     def _result(self, name: str, request: Request) -> RungResult:
@@ -303,12 +299,12 @@ class _Proof:
         return replace(result, exact=request.exact and result.name in CPU_RUNGS)
 
 
-def release(worker: Worker, scope: str = "") -> None:
-    """Have the child release the models, which may be large, and what is kept for others than the run ``scope``."""
+def release(worker: Worker) -> None:
+    """Have the child release the models, which may be large."""
     if deadline.over():
         worker.close()
     elif worker.pid is not None:
-        worker.call(f"{REMOTE}:drop", timeout=30.0, scope=scope)
+        worker.call(f"{REMOTE}:drop", timeout=30.0)
 
 
 _HALF = (

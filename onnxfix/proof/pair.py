@@ -52,7 +52,6 @@ class Pair:
             fixed=str(self.request.fixed),
             options={"guarded": True} if self.name == "ort-cuda" else options,
             fixed_options=options,
-            scope=self.request.scope,
         )
         self.seen.generation = self.request.worker.generation
         self._mapped = ran.mapped
@@ -78,7 +77,6 @@ class Pair:
             repeats=not gpu,
             keep=bool(request.half) or request.precise,
             without=request.without,
-            hold=request.networks is not None and self.name == "ort-cpu",
         )
 
     def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:

@@ -1,11 +1,11 @@
-"""The request that the ladder hands to each of its checks."""
+"""What each check is asked, and the inputs that it runs models with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Assignment, Signature
@@ -13,9 +13,13 @@ from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 from onnxfix.proof.compare.compare import Metrics, Terms
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.networks import Networks
+from onnxfix.proof.verdict import FeedResult, FeedStatus
 from onnxfix.runtime.effort import THOROUGH, Effort
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.records import TrtOptions
+
+if TYPE_CHECKING:
+    from onnxfix.tensorrt.engine import Ran
 
 Fed = tuple[int, Feed | None]
 """What identifies inputs: ``FeedResult.fed``."""
@@ -23,6 +27,24 @@ Label = tuple[str, Feed | None, int]
 """What a result says of inputs: ``label``, ``feed`` and ``given`` of a ``FeedResult``."""
 REMOTE = "onnxfix.proof.remote"
 """The module of the functions that rungs call in the sandbox's child."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Inputs to run models with, and the outputs that are ``expected``. ``feed`` made them: None for inputs that the
+    user gave, which ``given`` counts from 1."""
+
+    label: str
+    feed: Feed | None
+    values: dict[str, Any]
+    expected: Ran | None = None
+    given: int = 0
+
+    def result(
+        self, status: FeedStatus, reason: str = "", metrics: Sequence[Metrics] = (), **more: Any
+    ) -> FeedResult:
+        """The result of a run with these inputs."""
+        return FeedResult(self.label, self.feed, status, reason, tuple(metrics), given=self.given, **more)
 
 
 @dataclass(frozen=True)
@@ -42,8 +64,7 @@ class Request:
     must pass itself. ``special`` is how the fixed model is specialized: ``known`` has its values pinned and
     ``shapes`` has its sizes. ``allowed`` is the user's tolerance, which no ``exact`` request has. ``networks`` are
     what TensorRT's rungs leave for each other (None: nothing). ``effort`` bounds what is spent on running models.
-    ``scope`` names the run whose requests have the same original: what that computes is kept for the next one ("":
-    it is not). ``only`` are the inputs to run, where a failure on them is looked into; () for all."""
+    ``only`` are the inputs to run, where a failure on them is looked into; () for all."""
 
     original: Path
     fixed: Path
@@ -67,13 +88,19 @@ class Request:
     allowed: Allowed | None = None
     networks: Networks | None = None
     effort: Effort = THOROUGH
-    scope: str = ""
     only: tuple[Fed, ...] = ()
 
     @property
     def terms(self) -> Terms:
         """How outputs are compared."""
         return Terms(self.exact, self.coarse, self.allowed)
+
+    def trials(self) -> list[Trial]:
+        """The user's inputs."""
+        given = self.given or []
+        labels = self.labels or [(f"inputs {n} of {len(given)}", None, n) for n in range(1, len(given) + 1)]
+        numbered = zip(labels, given, strict=True)
+        return [Trial(label, feed, values, given=number) for (label, feed, number), values in numbered]
 
     @property
     def without(self) -> tuple[str, ...]:

@@ -72,7 +72,6 @@ def run_checks(
     interface: bool = True,
     rungs: Sequence[str] | None = None,
     inherit: bool = True,
-    scope: str = "",
     only: Sequence[Fed] = (),
 ) -> Verdict:
     """The proof on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
@@ -109,7 +108,6 @@ def run_checks(
         special=special,
         allowed=allowed_by(verification) or comparison.budget,
         effort=verification.effort,
-        scope=scope,
         only=only,
     )
     changed = [] if interface else contract.interface_changes(before, after, special)

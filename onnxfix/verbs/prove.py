@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import itertools
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,14 +13,13 @@ from onnx import ModelProto
 
 from onnxfix.files.atomic import Temporary
 from onnxfix.model import Model
-from onnxfix.proof.ladder import DEFAULT_RUNGS, RungResult, Verdict, release
+from onnxfix.proof.ladder import DEFAULT_RUNGS, RungResult, Verdict
 from onnxfix.proof.verdict import ALONE
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.engine import Applied, FixKey, FixRun
 from onnxfix.rule import Safety
 from onnxfix.runtime import deadline
-from onnxfix.runtime.sandbox import shared
 from onnxfix.verbs.candidate import Candidate
 from onnxfix.verbs.job import Job
 from onnxfix.verbs.opening import on_disk, refuse_unreadable
@@ -38,7 +35,6 @@ from onnxfix.verbs.whole.run import StepRun, after_unsafe, unsafe_notes
 
 MAX_WITHDRAWN = 25
 """After this many withdrawn fixes the run gives up: bisecting will not find what is wrong."""
-_RUNS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -124,8 +120,6 @@ class _Prover:
             refuse_unreadable(job.destination)
         self.candidate = Candidate(job, self.original, copies, resources)
         self.fixed = False
-        self.scope = f"{os.getpid()} {next(_RUNS)}"
-        resources.callback(lambda: release(shared()))  # what the sandbox keeps of the original
         self.steps = StepRun(job, self.original, self.candidate)
 
     def fix(self, safety: Safety, allow: engine.Allow) -> tuple[ModelProto, FixRun]:
@@ -159,7 +153,6 @@ class _Prover:
                 touched=run.touched if run is not None else None,
                 interface=all(item.safety != Safety.UNSAFE for item in applied),
                 rungs=select_checks_to_repeat(like) if like is not None else None,
-                scope=self.scope,
                 only=find_failing_inputs(like) if like is not None else (),
             )
 

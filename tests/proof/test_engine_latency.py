@@ -25,9 +25,10 @@ import onnxfix
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.options import Verification
 from onnxfix.proof import ladder
+from onnxfix.proof.request import Trial
 from onnxfix.proof.rungs import gpu, probe
 from onnxfix.proof.rungs.sessions import Sessions
-from onnxfix.proof.rungs.trials import Trial, usual
+from onnxfix.proof.rungs.trials import usual
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.render.proof import latency_lines
 from onnxfix.report.render.text import render_report

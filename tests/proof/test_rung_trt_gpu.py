@@ -30,13 +30,13 @@ from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.ladder import verify
 from onnxfix.proof.networks import Networks
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.rungs import build as trt_build
 from onnxfix.proof.rungs import gpu, probe, rest
 from onnxfix.proof.rungs import sessions as trt_sides
 from onnxfix.proof.rungs.judge import REPAIRED, Terms, judge
 from onnxfix.proof.rungs.probe import Probe
-from onnxfix.proof.rungs.trials import Trial, outside, profiles
+from onnxfix.proof.rungs.trials import outside, profiles
 from onnxfix.proof.verdict import RungResult
 from onnxfix.runtime import nvidia
 from onnxfix.runtime.backends import Unsupported

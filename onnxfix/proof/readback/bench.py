@@ -9,8 +9,7 @@ from typing import Any
 from onnxfix.errors import Fault
 from onnxfix.proof.compare.compare import Metrics, agreement, difference, different
 from onnxfix.proof.readback.child import THREADS, Reply
-from onnxfix.proof.request import REMOTE
-from onnxfix.proof.rungs.trials import Trial
+from onnxfix.proof.request import REMOTE, Trial
 from onnxfix.proof.verdict import FeedResult, LeftOut
 from onnxfix.runtime.causes import ENDED, Cause
 from onnxfix.runtime.sandbox import Worker
@@ -31,7 +30,7 @@ class Bench:
         self._worker, self.step = worker, step
         self.deaths = 0
         if worker.pid is not None:  # what the ladder's other rungs have loaded
-            worker.call(f"{REMOTE}:unload", timeout=_DROPPING)
+            worker.call(f"{REMOTE}:drop", timeout=_DROPPING)
         self.drop()
 
     def drop(self) -> None:
@@ -87,13 +86,11 @@ class Bench:
 
 @dataclass
 class Tried:
-    """Tries inputs on the model, which ``load`` loads where it has to run. ``path`` is its file where outputs of it
-    were left ("": nowhere). ``taken`` are the keys under which the sandbox keeps its outputs, in order; ``words``
-    are the errors for inputs that it rejects."""
+    """Tries inputs on the model, which ``load`` loads again after it ended the child. ``taken`` are the keys under
+    which the sandbox keeps its outputs, in order; ``words`` are the errors for inputs that it rejects."""
 
     bench: Bench
     load: Callable[[], Reply]
-    path: str = ""
     taken: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
@@ -107,15 +104,10 @@ class Tried:
         if self.bench.deaths >= _DEATHS:
             return Ran(error="too many runs ended the process")
         key = str(len(self.taken) + len(self.words))
-        left = self.bench.ask("recall", key=key, path=self.path, feed=dict(values)) if self.path else Reply()
-        runs = 1  # those of the network
-        reply = left
-        if not left.recalled:
-            runs = 2
-            reply = self.bench.run("onnx", key, values)
-            if reply.unloaded:
-                reply = self.load()
-                reply = reply if reply.error else self.bench.run("onnx", key, values)
+        reply = self.bench.run("onnx", key, values)
+        if reply.unloaded:
+            reply = self.load()
+            reply = reply if reply.error else self.bench.run("onnx", key, values)
         if reply.error:
             if reply.cause == "timeout" and not self.taken:
                 self.bench.deaths = _DEATHS  # the inputs are not why: others would take as long
@@ -124,7 +116,7 @@ class Tried:
             return Ran(error=reply.error, cause=reply.cause)
         self.kept += reply.size
         self.taken.append(key)
-        return Ran(seconds=runs * reply.seconds)
+        return Ran(seconds=2 * reply.seconds)  # the network's run, too
 
 
 # -- what running a model and the network has shown
@@ -167,7 +159,7 @@ def result_of(trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
     """The result of comparing all outputs for the inputs of a trial."""
     wrong = different(metrics)
     reason = difference(wrong[0]) if wrong else ""
-    return FeedResult(trial.label, trial.feed, agreement(metrics), reason, metrics, given=trial.given)
+    return trial.result(agreement(metrics), reason, metrics)
 
 
 def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:

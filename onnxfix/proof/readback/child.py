@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ from onnxfix.proof.compare.compare import (
     moved_by,
 )
 from onnxfix.proof.compare.rounding import SHARE, shaken
-from onnxfix.proof.remote import OUTPUTS
 from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import cores
 from onnxfix.runtime.backends import ort, ort_weights
@@ -52,7 +51,7 @@ class Reply:
     backend cannot do this, which proves nothing about the model; ``starved``: because memory ran out. ``size`` is in
     bytes, of the outputs kept; ``blank`` are the outputs that are NaN or infinity throughout. ``cause``: why it failed,
     where the model is not to blame. ``seconds`` are those of the processor that a run took. ``unloaded``: there is no
-    model to run; ``recalled``: the outputs were there already. ``value`` is the result of a comparison."""
+    model to run. ``value`` is the result of a comparison."""
 
     error: str = ""
     lacking: bool = False
@@ -63,7 +62,6 @@ class Reply:
     cause: Cause = ""
     seconds: float = 0.0
     unloaded: bool = False
-    recalled: bool = False
     value: Any = None
 
 
@@ -209,27 +207,10 @@ def run(
         values = dict(zip(_STATE.session.outputs, _STATE.session.run(given), strict=True))
     except Exception as error:
         return _failed(error)
-    took = time.process_time() - began
-    return _kept(side, key, {name.removesuffix(COPY): value for name, value in values.items()}, took)
-
-
-def knows(path: str) -> bool:
-    """Whether the rung of ONNX Runtime has left outputs of the model file."""
-    return OUTPUTS.knows(path)
-
-
-def recall(key: str, path: str, feed: Mapping[str, Any]) -> Reply:
-    """Take what that rung computed with the model file on these inputs for a run of "onnx" for the feed ``key``, if it
-    has and kept it."""
-    computed = OUTPUTS.find(path, feed)
-    if computed is None:
-        return Reply()
-    return replace(_kept("onnx", key, dict(computed.values), computed.seconds), recalled=True)
-
-
-def _kept(side: str, key: str, values: dict[str, Any], seconds: float) -> Reply:
+    seconds = time.process_time() - began
+    values = {name.removesuffix(COPY): value for name, value in values.items()}
     _STATE.kept[side, key] = values
-    blank = frozenset(name for name, value in _STATE.kept[side, key].items() if _is_blank(value))
+    blank = frozenset(name for name, value in values.items() if _is_blank(value))
     size = sum(getattr(value, "nbytes", 0) for value in values.values())
     return Reply(size=size, blank=blank, seconds=seconds)
 

@@ -31,8 +31,8 @@ from onnxfix.proof.readback.bench import (
 from onnxfix.proof.readback.child import Reply, has_open_order
 from onnxfix.proof.readback.locate import Pair, Search, label_of, layers_of, misread
 from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
-from onnxfix.proof.request import Request
-from onnxfix.proof.rungs.trials import Finder, Trial
+from onnxfix.proof.request import Request, Trial
+from onnxfix.proof.rungs.trials import Finder
 from onnxfix.proof.verdict import FeedResult, LeftOut
 from onnxfix.runtime.backends import ort_messages, reference
 from onnxfix.runtime.backends.ort_messages import without_status
@@ -77,10 +77,7 @@ class _Runner:
     def __init__(self, request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> None:
         self.request, self.bench, self.pair, self.backend = request, bench, pair, backend
         self.terms, self.graph = terms, pair.model.graph
-        # The rung of ONNX Runtime has run the model already, on inputs that it shares with this one.
         self.sorted = has_open_order(pair.model)
-        plain = backend == "ort-cpu" and not self.sorted
-        self.known = plain and bench.ask("knows", path=pair.path).value is True
         self.seen = Comparison()
 
     def run(self) -> Comparison:
@@ -88,7 +85,7 @@ class _Runner:
         seen.lacking = (self._too_large() or "") if self.backend == "reference" else ""
         if seen.lacking:
             return seen
-        loaded = Reply() if self.known else self._load()
+        loaded = self._load()
         if loaded.error:
             ours = loaded.lacking or loaded.died or self.backend == "reference"
             if ours or lacks(loaded.error, self.graph):
@@ -129,15 +126,14 @@ class _Runner:
 
     def _find(self) -> dict[str, Trial]:
         """Inputs that the model accepts, whose outputs the sandbox keeps: key -> inputs."""
-        tried = Tried(self.bench, self._load, self.pair.path if self.known else "")
+        tried = Tried(self.bench, self._load)
         profiles = given_profiles(self.request.trt, self.request.known)
         planned = () if profiles else [*self._planned(), *self._quantized()]
         effort = self.request.effort
         part = replace(effort, multiple=effort.multiple * _PART, floor=effort.floor * _PART)
         budget = Budget(self.request.known, part)
         first = profiles[0] if profiles else None
-        ran = self._ran()
-        finder = Finder(self.request, tried.expect, first, planned, empty=True, budget=budget, ran=ran)
+        finder = Finder(self.request, tried.expect, first, planned, empty=True, budget=budget)
         if self.terms.trials:
             trials = [one for one in self.terms.trials if not tried.expect(one.values).error]
         else:
@@ -166,30 +162,9 @@ class _Runner:
         count = plan.elements(known, sweep[-1])
         if count > _MANY and len(sweep) > 1:
             # Images cost seconds each: the smallest batch holds all edge values many times over, the others hold none.
-            return self._cheapest([replace(found[0], kind="edge"), *found[1:]])
+            return [replace(found[0], kind="edge"), *found[1:]]
         edges = 3 if count < _FEW else 1
-        found += [Feed(sweep[-1], "edge", seed + len(sweep) + number) for number in range(edges)]
-        return self._cheapest(found)
-
-    def _cheapest(self, planned: Sequence[Feed]) -> list[Feed]:
-        """Where not all of them may be affordable, those first that ONNX Runtime has run already: with other values of
-        the same kind, and the first of all, at the smallest sizes."""
-        ran = self._ran()
-        if self.request.effort.whole or not ran:
-            return [*planned]
-        left, found = [*ran], list[Feed]()
-        for feed in planned:
-            wanted = feed.assignment, feed.kind
-            alike = (one for one in left if (one.assignment, one.kind) == wanted and not one.override)
-            found.append(next(alike, feed))
-            left = [one for one in left if one is not found[-1]]
-        first = [one for one in ran[:1] if one.kind == "normal" and not one.override and one not in found]
-        return sorted(first + found, key=lambda feed: feed not in ran)
-
-    def _ran(self) -> tuple[Feed, ...]:
-        """The feeds that the rung of ONNX Runtime has run, if its outputs are there."""
-        networks = self.request.networks
-        return networks.ran if self.known and networks is not None else ()
+        return found + [Feed(sweep[-1], "edge", seed + len(sweep) + number) for number in range(edges)]
 
     def _quantized(self) -> list[Feed]:
         """Values around the limits of what the model quantizes."""
@@ -276,8 +251,7 @@ class _Runner:
     def _failed(self, trial: Trial, words: str) -> None:
         """The network does not take what the model takes. Where it declares other inputs that goes without saying."""
         reason = f"the network fails: {without_status(words)}"
-        found = FeedResult(trial.label, trial.feed, "different", reason, given=trial.given)
-        self.seen.results.append(found)
+        self.seen.results.append(trial.result("different", reason))
         declared = any(one.subject == "input" and not one.harmless for one in self.terms.static)
         if declared or any(one.kind == "fails" for one in self.seen.misreads):
             return

@@ -17,7 +17,7 @@ from onnxfix.proof.readback.bench import Bench
 from onnxfix.proof.readback.child import Reply
 from onnxfix.proof.readback.interface import partners
 from onnxfix.proof.readback.refusals import place_of
-from onnxfix.proof.rungs.trials import Trial
+from onnxfix.proof.request import Trial
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.reading import Kind, Misread, Subject
 

@@ -22,9 +22,9 @@ from onnxfix.proof.readback.interface import inputs_of, interface, partners
 from onnxfix.proof.readback.locate import Pair, output_pairs
 from onnxfix.proof.readback.weights import weights
 from onnxfix.proof.remote import less
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.rungs.builder import Builder
-from onnxfix.proof.rungs.trials import Trial, shapes
+from onnxfix.proof.rungs.trials import shapes
 from onnxfix.proof.verdict import FeedResult, LeftOut
 from onnxfix.runtime import backends
 from onnxfix.runtime.causes import ENDED, Cause

@@ -23,14 +23,14 @@ from pathlib import Path
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.profiles import bound_profile
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.rungs import probe
 from onnxfix.proof.rungs.builder import Builder, builder
 from onnxfix.proof.rungs.gpu_result import NAME, Evidence, Original, State, conclude, conclude_as
 from onnxfix.proof.rungs.judge import Finding, differing
 from onnxfix.proof.rungs.sessions import Oracle, Sessions
-from onnxfix.proof.rungs.trials import Finder, Trial, key_of, outside, profiles, usual
-from onnxfix.proof.verdict import FeedResult, RungResult, unjudged
+from onnxfix.proof.rungs.trials import Finder, key_of, outside, profiles, usual
+from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime import deadline
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.nvidia import Missing
@@ -237,7 +237,7 @@ def _run(state: State) -> RungResult:
 
 
 def _refuse(state: State, trial: Trial, reason: str, failed: Ran | None = None) -> None:
-    result = FeedResult(trial.label, trial.feed, "not counted", reason, given=trial.given)
+    result = trial.result("not counted", reason)
     if failed is not None:
         result = replace(result, stopped="fixed", said=failed.error, cause=failed.cause)
     state.results.append(result)
@@ -252,10 +252,7 @@ def _judge(state: State, number: int, trial: Trial) -> None:
         if before is None or before.error:
             return _refuse(state, trial, f"the engine of {state.name} fails: {after.error}", after)
         reason = f"the original's engine runs, the new model's does not: {after.error}"
-        result = FeedResult(
-            trial.label, trial.feed, "different", reason, cause=after.cause, given=trial.given
-        )
-        state.results.append(result)
+        state.results.append(trial.result("different", reason, cause=after.cause))
         state.findings["wrong"] = Evidence(f"{reason} [{trial.label}]", "", after.cause)
         return None
     if before is not None and before.error:

@@ -11,13 +11,13 @@ import numpy as np
 
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.proof.remote import less
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.rungs.builder import Builder, Tries, try_profiles
 from onnxfix.proof.rungs.judge import ORACLES, Terms
 from onnxfix.proof.rungs.noise import Noise
 from onnxfix.proof.rungs.probe import Probe
 from onnxfix.proof.rungs.sessions import Sessions
-from onnxfix.proof.rungs.trials import Trial, shapes
+from onnxfix.proof.rungs.trials import shapes
 from onnxfix.proof.verdict import Executed, FeedResult, Outcome, RungResult, Status
 from onnxfix.runtime.causes import Cause
 from onnxfix.tensorrt.engine import Ran

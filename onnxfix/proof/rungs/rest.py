@@ -26,10 +26,10 @@ from onnxfix.model import Model
 from onnxfix.proof.budget import Budget
 from onnxfix.proof.compare.compare import compare, different
 from onnxfix.proof.remote import less
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.rungs.builder import builder
 from onnxfix.proof.rungs.sessions import Oracle
-from onnxfix.proof.rungs.trials import Finder, Trial
+from onnxfix.proof.rungs.trials import Finder
 from onnxfix.proof.verdict import RungResult
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import one_line
@@ -147,7 +147,6 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | str:
         "given": given,
         "labels": labels,
         "trt": replace(trt, benchmark=False),
-        "scope": "",
         "only": (),
     }
     cut = frozenset(name for one in models for name in (*one.made, *one.fed))

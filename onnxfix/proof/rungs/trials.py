@@ -6,7 +6,7 @@ import hashlib
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.profiles import of_one_rank, symbols_of
 from onnxfix.proof.budget import Budget
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.rungs.builder import Builder
 from onnxfix.proof.verdict import FeedResult
 from onnxfix.tensorrt.engine import Ran
@@ -30,24 +30,11 @@ _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 Expect = Callable[[dict[str, Any]], "Ran | None"]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Inputs for engines, and the expected outputs. ``feed`` is None for inputs that the user gave, which ``given``
-    counts from 1."""
-
-    label: str
-    feed: Feed | None
-    values: dict[str, Any]
-    expected: Ran | None = None
-    given: int = 0
-
-
 class Finder:
     """Looks for trials. ``refused`` collects the feeds that the original rejects, with the reason. ``profile`` is the
     user's optimization profile, ``planned`` are feeds to try instead of those of the ladder's plan. ``empty``: accept
     empty tensors. ``budget`` says which of the made feeds are tried besides the first that is accepted, and is told
-    what they cost; ``spared`` collects the others. ``ran`` are feeds that cost half, since the model has run already.
-    """
+    what they cost; ``spared`` collects the others."""
 
     def __init__(
         self,
@@ -58,10 +45,9 @@ class Finder:
         *,
         empty: bool = False,
         budget: Budget | None = None,
-        ran: Sequence[Feed] = (),
     ) -> None:
         self.request, self.expect, self.profile, self.planned = request, expect, profile, planned
-        self.empty, self.budget, self.ran = empty, budget, ran
+        self.empty, self.budget = empty, budget
         self.found: list[Trial] = []
         self.refused: list[FeedResult] = []
         self.spared: list[Feed] = []
@@ -73,13 +59,10 @@ class Finder:
         Raises:
             UsageError: no input can be made for this model.
         """
-        given = self.request.given
-        if given is not None:
-            numbered = ((f"inputs {n} of {len(given)}", None, n) for n in range(1, len(given) + 1))
-            for (label, feed, number), values in zip(self.request.labels or numbered, given, strict=True):
-                self._try(label, feed, values, number)
-        else:
+        if self.request.given is None:
             self._make()
+        for trial in self.request.trials():
+            self._try(trial)
         return self.found
 
     def _make(self) -> None:
@@ -126,8 +109,8 @@ class Finder:
                     break
 
     def _take(self, feed: Feed) -> bool:
-        budget, times = self.budget, 1 if feed in self.ran else 2
-        if self.found and budget is not None and not budget.allows(*[feed.assignment] * times):
+        budget = self.budget
+        if self.found and budget is not None and not budget.allows(feed.assignment):
             self.spared.append(feed)
             return False
         try:
@@ -136,28 +119,29 @@ class Finder:
             return False
         if any(map(self._is_empty, values.values())):
             return False  # engines are not run on empty tensors
-        accepted = self._try(feed.label, feed, values)
+        accepted = self._try(Trial(feed.label, feed, values))
         expected = self.found[-1].expected if accepted else None
         if budget is not None and expected is not None:
-            for _ in range(times if len(self.found) > 1 else 1):  # the first one is the price, not spent
-                budget.ran(feed.assignment, expected.seconds / times)
+            budget.ran(feed.assignment, expected.seconds)
         return accepted
 
-    def _try(self, label: str, feed: Feed | None, values: dict[str, Any], given: int = 0) -> bool:
-        """Make a trial of inputs; returns whether the original accepts them."""
+    def _try(self, trial: Trial) -> bool:
+        """Keep inputs that the original accepts, with its outputs; returns whether it does."""
         if time.monotonic() > self._deadline:
             return False
-        reason = self._unfit(values)
+        reason = self._unfit(trial.values)
         if reason:
-            self.refused.append(FeedResult(label, feed, "not counted", reason, given=given))
+            self.refused.append(trial.result("not counted", reason))
             return False
-        expected = self.expect(values)
+        expected = self.expect(trial.values)
         if expected is not None and expected.error:
-            error, cause = expected.error, expected.cause or "refused"
-            result = FeedResult(label, feed, "not counted", f"the original fails: {error}", given=given)
-            self.refused.append(replace(result, stopped="original", said=error, cause=cause))
+            said, cause = expected.error, expected.cause or "refused"
+            reason = f"the original fails: {said}"
+            self.refused.append(
+                trial.result("not counted", reason, stopped="original", said=said, cause=cause)
+            )
             return False
-        self.found.append(Trial(label, feed, values, expected, given))
+        self.found.append(replace(trial, expected=expected))
         return True
 
     def _is_empty(self, value: Any) -> bool:

@@ -128,10 +128,10 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | str:
         labels = tuple((one.label, one.feed, one.given) for one in fed)
         trt = replace(trt, min_shapes=(), opt_shapes=(), max_shapes=())
     outputs = [one.cut(inputs) for one in models]
-    kinds = {info.name: info.type.tensor_type for info in sum(outputs, inputs)}
-    unknown = [name for name, kind in kinds.items() if not (kind.elem_type and kind.HasField("shape"))]
+    # Of each model its own: a type that only the fixed model has is none that the original is known to have.
+    unknown = next((info.name for info in sum(outputs, inputs) if not _is_typed(info)), "")
     if unknown or not outputs[-1]:
-        raise ModelError(f"the type of {unknown[0]} is unknown" if unknown else "nothing is left")
+        raise ModelError(f"the type of {unknown} is unknown" if unknown else "nothing is left")
     paths = list(map(_Cut.write, models, (folder / "original", folder / "fixed"), outputs))
     after_outputs = {info.name for info in outputs[-1]}
     shared = after_outputs & {info.name for info in outputs[0]} - unlike  # only these can be compared
@@ -219,6 +219,11 @@ class _Cut:
         layout = saving.laid_out(self.proto, data.name, own)
         layout.write(path, data if layout.moved else None)
         return path
+
+
+def _is_typed(info: ValueInfoProto) -> bool:
+    kind = info.type.tensor_type
+    return bool(kind.elem_type) and kind.HasField("shape")
 
 
 def _void(node: NodeProto) -> NodeProto:

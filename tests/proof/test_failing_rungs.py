@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import onnx
@@ -13,10 +14,10 @@ from typer.testing import CliRunner
 
 import onnxfix
 from onnxfix.cli.app import app
-from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
+from onnxfix.errors import Fault, ModelError, OnnxfixError, explained, fault_of
 from onnxfix.proof import execution, ladder
 from onnxfix.proof.ladder import verify
-from onnxfix.proof.readback import child, network
+from onnxfix.proof.readback import network, read
 from onnxfix.proof.rungs import builder, gpu, probe
 from onnxfix.proof.rungs.builder import Builder
 from onnxfix.proof.verdict import RungResult, Verdict
@@ -105,9 +106,16 @@ def test_how_the_run_ended_is_data(
     assert "made up" in rung.reason
 
 
-def test_a_model_that_cannot_be_looked_at_is_no_fault_of_ours(tmp_path: Path) -> None:
-    (tmp_path / "bad.onnx").write_bytes(b"\x0a\xff")
-    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Reply)
+def test_a_model_that_cannot_be_looked_at_is_no_fault_of_ours(
+    stage: networks.Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise ModelError(f"{path.name}: is empty")
+
+    monkeypatch.setattr(read, "loading", SimpleNamespace(open_model=refuse))
+    rung = stage.climb((RELU, RELU))
+    assert (rung.status, rung.cause) == ("skipped", "")
+    assert "original.onnx: is empty" in rung.reason
 
 
 @pytest.mark.parametrize(("note", "status"), [("", "unstarted"), ("parse", "error"), ("lift", "error")])

@@ -363,7 +363,6 @@ def test_variants_of_a_model_map_its_weights(tmp_path: Path) -> None:
     np.testing.assert_array_equal(child._STATE.kept["onnx", "0"]["w"], wanted)
     child.drop()
     assert list(scratch.iterdir()) == []
-    assert len(child.sketch(str(path))) < 2000
 
 
 # ---------------------------------------------------------------------------------------- larger than memory

@@ -16,8 +16,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, helper
 
-from onnxfix.errors import OnnxfixError
-from onnxfix.files import lazy, loading, walk
+from onnxfix.files import walk
 from onnxfix.proof.compare.compare import (
     Metrics,
     Terms,
@@ -41,7 +40,7 @@ THREADS = max(min(2, cores()), cores() // 2)
 #: A quarter of a unit in float32's last place, of 1: where terms of that size cancel out, what is left is rounding, and
 #: nothing shows it where a model has no floating-point input.
 FLOOR = 2.0**-25
-_LARGE = 1024  # bytes of a tensor that a sketch of the model does without
+_LARGE = 1024  # bytes of a tensor that a variant of the model maps from a file
 _WORDS = 1500  # characters of an error: ONNX Runtime names the node at the end of some
 
 
@@ -87,19 +86,6 @@ def drop() -> None:
 def unload() -> None:
     """Release the model, but keep its outputs."""
     _STATE.session = None
-
-
-def sketch(path: str) -> bytes | Reply:
-    """The model file without the data of its larger tensors, or why it cannot be read."""
-    try:
-        loaded = loading.open_model(Path(path))
-    except OnnxfixError as error:
-        return Reply(one_line(error))
-    for tensor in walk.model_tensors(loaded.proto):
-        if tensor.ByteSize() > _LARGE or lazy.range_of(tensor) is not None:
-            for name in lazy.PAYLOADS.values():
-                tensor.ClearField(name)
-    return bytes(loaded.proto.SerializeToString())
 
 
 # --------------------------------------------------------------------------------------------- loading and running

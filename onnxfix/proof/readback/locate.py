@@ -32,8 +32,8 @@ _KEY, _CHOICE = "located", "chosen"
 
 @dataclass(frozen=True)
 class Pair:
-    """A model and the network that TensorRT imported from it. ``model`` and ``network`` are their graphs without
-    weights; ``wires`` maps the model's inputs to the network's and their types."""
+    """A model and the network that TensorRT imported from it, as files and as their content. ``wires`` maps the model's
+    inputs to the network's and their types."""
 
     path: str
     model: ModelProto

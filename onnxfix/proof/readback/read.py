@@ -11,12 +11,12 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.errors import UsageError
+from onnxfix.errors import ModelError, UsageError
+from onnxfix.files import loading
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.proof import cuda, validity
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback.bench import Bench, Comparison
-from onnxfix.proof.readback.child import Reply
 from onnxfix.proof.readback.execute import REFERENCE_STEP, Terms, execute
 from onnxfix.proof.readback.interface import inputs_of, interface, partners
 from onnxfix.proof.readback.locate import Pair, output_pairs
@@ -28,6 +28,7 @@ from onnxfix.proof.rungs.trials import shapes
 from onnxfix.proof.verdict import FeedResult, LeftOut
 from onnxfix.runtime import backends
 from onnxfix.runtime.causes import ENDED, Cause
+from onnxfix.runtime.sandbox import one_line
 from onnxfix.tensorrt import lift
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.lift.types import ONNX_TYPES
@@ -91,29 +92,22 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
         seconds=(*lifted.seconds, 0.0),
         cause=cause,
     )
+    try:
+        model = loading.open_model(path).proto
+        network = loading.open_model(Path(lifted.path)).proto if lifted.lifted else None
+    except ModelError as error:  # a failure to read the network back takes precedence
+        return Read(base if base.reason else replace(base, status="unknown", reason=one_line(error)))
+    names = {name: node.op_type for node in model.graph.node for name in node.output if name}
+    if network is None:
+        return Read(base, names=names)
+    pair = _pair(request, path, model, lifted, network, before)
     bench = Bench(request.worker, request.step)
     try:
-        sketch = bench.ask("sketch", path=str(path))
-        if sketch.error:
-            return Read(_unread(base, sketch))
-        model = ModelProto.FromString(sketch.value)
-        names = {name: node.op_type for node in model.graph.node for name in node.output if name}
-        if not lifted.lifted:
-            return Read(base, names=names)
-        sketch = bench.ask("sketch", path=lifted.path)
-        if sketch.error:
-            return Read(_unread(base, sketch), names=names)
-        pair = _pair(request, path, model, lifted, ModelProto.FromString(sketch.value), before)
         result = _compare(request, bench, pair, folder, before, base)
     finally:
         bench.drop()
     spent = (*lifted.seconds, max(0.0, time.monotonic() - began - sum(lifted.seconds)))
     return replace(result, reading=replace(result.reading, seconds=spent), names=names)
-
-
-def _unread(base: Reading, reply: Reply) -> Reading:
-    """The reading where a model file cannot be parsed; a failure to read its network back takes precedence."""
-    return base if base.reason else replace(base, status="unknown", reason=reply.error, cause=reply.cause)
 
 
 def _pair(

@@ -13,8 +13,8 @@ from onnx_cases import onnx_cases
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving, tensors
 from onnxfix.model import Model
-from onnxfix.proof.ladder import Limits, Verdict, verify
 from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.proof.verify import Limits, Verdict, verify
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.registry import registry
 from onnxfix.runtime.sandbox import Worker

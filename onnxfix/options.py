@@ -74,7 +74,7 @@ class Verification:
     ``input_shapes`` are texts such as ``x:1x3``, or shapes by the names of inputs.
     ``rtol`` (without a unit) and ``atol`` (in the outputs' unit) are the tolerance where bits need not be identical;
     None: by element type. ``effort`` bounds what checks that run models spend. ``rung_timeout`` is the time limit of
-    each rung in seconds (None: those of ``ladder.Limits``).
+    each rung in seconds (None: those of ``verify.Limits``).
 
     Raises:
         UsageError: a tolerance is not a finite number of 0 or more, or ``exact`` leaves nothing to tolerate.

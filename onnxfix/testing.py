@@ -248,8 +248,8 @@ def assert_same_outputs(before: ModelProto, after: ModelProto, *, exact: bool = 
     Raises:
         AssertionError: they differ, or no rung could run either of them.
     """
-    from onnxfix.proof.ladder import verify  # lazy: start-up
     from onnxfix.proof.verdict import CPU_RUNGS  # lazy: start-up
+    from onnxfix.proof.verify import verify  # lazy: start-up
 
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "before.onnx"), Path(folder, "after.onnx")

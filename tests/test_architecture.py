@@ -72,9 +72,9 @@ LAYERS = [
     ["proof.progress"],
     ["proof.pair"],
     ["proof.execution"],
-    ["proof.rungs"],
+    ["proof.checks"],
     ["proof.readback"],
-    ["proof.ladder"],
+    ["proof.verify"],
     ["proof.asking"],
     ["rewrite.contexts"],
     ["testing"],
@@ -200,7 +200,7 @@ def is_or_in(name: str, modules: set[str]) -> bool:
 
 
 def layer_of(dotted: str) -> str | None:
-    """The entry of LAYERS for a name: ``proof.readback`` for ``onnxfix.proof.readback.network.climb``, ``graph`` for
+    """The entry of LAYERS for a name: ``proof.readback`` for ``onnxfix.proof.readback.network.run``, ``graph`` for
     ``onnxfix.graph.overlay``; None outside of onnxfix and for packages whose modules have entries of their own."""
     parts = dotted.split(".")
     if parts[0] != "onnxfix" or len(parts) < 2:
@@ -523,9 +523,9 @@ def test_no_export_has_the_name_of_a_module() -> None:
         ("onnxfix.inputs.feeds.plan", "from onnxfix.proof.request import Request", 1),
         ("onnxfix.inputs.feeds.plan", "from onnxfix.proof import request", 1),
         ("onnxfix.inputs.feeds.plan", "from onnxfix.inputs.sizes.search import Search", 0),
-        ("onnxfix.proof.rungs.build", "from onnxfix.proof.readback.network import climb", 1),
-        ("onnxfix.proof.rungs.build", "from onnxfix.proof.rungs import probe", 0),
-        ("onnxfix.proof.rungs.build", "from onnxfix.proof.verdict import RungResult", 0),
+        ("onnxfix.proof.checks.build", "from onnxfix.proof.readback.network import run", 1),
+        ("onnxfix.proof.checks.build", "from onnxfix.proof.checks import probe", 0),
+        ("onnxfix.proof.checks.build", "from onnxfix.proof.verdict import RungResult", 0),
         ("onnxfix.cli.app", "from onnxfix.api import check\nimport onnx", 0),
     ],
 )

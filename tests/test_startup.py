@@ -146,7 +146,7 @@ def test_apply_without_proof_loads_no_backend(model: Path) -> None:
     assert seen["code"] == 0
     rungs = {f"onnxfix.proof.{name}" for name in ("climb", "remote", "trt_build", "trt_network", "trt_gpu")}
     assert within(seen["modules"], FOREIGN | TERMINAL | rungs | {"onnxfix.tensorrt.lift"}) == set()
-    assert "onnxfix.proof.ladder" in seen["modules"]
+    assert "onnxfix.proof.verify" in seen["modules"]
 
 
 COMPLETIONS = {"COMP_WORDS": "onnxfix ch", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "onnxfix ch"}

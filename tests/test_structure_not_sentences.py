@@ -24,13 +24,13 @@ from onnxfix.graph.overlay import Node
 from onnxfix.inputs.feeds import plan
 from onnxfix.model import Model
 from onnxfix.proof import cuda, remote, sweep, validity, verdict
+from onnxfix.proof.checks import build, builder, probe
 from onnxfix.proof.compare import compare
 from onnxfix.proof.compare.compare import Terms
 from onnxfix.proof.ran import Ran
 from onnxfix.proof.readback import locate
 from onnxfix.proof.readback.bench import is_lost, is_slight
 from onnxfix.proof.request import Trial
-from onnxfix.proof.rungs import build, builder, probe
 from onnxfix.report import report
 from onnxfix.rewrite.edits import Draft
 from onnxfix.rewrite.registry import Registry, registry
@@ -342,8 +342,8 @@ def _reading(one: reading.Reading) -> Any:
 
 def forget() -> None:
     """Drop what rungs keep of the last original, which would come with its texts."""
+    from onnxfix.proof.checks import build, gpu
     from onnxfix.proof.readback import network
-    from onnxfix.proof.rungs import build, gpu
 
     for one in (build, gpu, network):
         one._LAST.clear()

@@ -19,9 +19,9 @@ from ledger import Ledger
 from machine import with_gpu
 
 from onnxfix.errors import Fault, OnnxfixError, UsageError
-from onnxfix.proof.rungs.builder import builder
-from onnxfix.proof.rungs.probe import RUN, probe
-from onnxfix.proof.rungs.sessions import Sessions
+from onnxfix.proof.checks.builder import builder
+from onnxfix.proof.checks.probe import RUN, probe
+from onnxfix.proof.checks.sessions import Sessions
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import build as tensorrt

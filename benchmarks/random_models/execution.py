@@ -21,8 +21,8 @@ from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.proof.compare.compare import compare
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.backends import NoKernel, Unsupported, ort, reference
 from random_models.pieces import copied, dims_of, refused
 

@@ -17,12 +17,12 @@ from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import loading
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.proof.checks import sessions
+from onnxfix.proof.checks.builder import Builder, builder
+from onnxfix.proof.checks.probe import engines, probe
+from onnxfix.proof.checks.sessions import Sessions
+from onnxfix.proof.checks.trials import outside
 from onnxfix.proof.readback.interface import inputs_of, partners
-from onnxfix.proof.rungs import sessions
-from onnxfix.proof.rungs.builder import Builder, builder
-from onnxfix.proof.rungs.probe import engines, probe
-from onnxfix.proof.rungs.sessions import Sessions
-from onnxfix.proof.rungs.trials import outside
 from onnxfix.runtime import backends
 from onnxfix.runtime.causes import ENDED, Cause
 from onnxfix.runtime.nvidia import Missing

@@ -21,14 +21,14 @@ from onnxfix.diagnosis.records import Diagnosis, Marking
 from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting, is_beyond
 from onnxfix.diagnosis.sides import KERNELS
 from onnxfix.files import tensors
+from onnxfix.proof.checks import judge
+from onnxfix.proof.checks.builder import Builder
+from onnxfix.proof.checks.noise import Noise
+from onnxfix.proof.checks.sessions import Sessions
 from onnxfix.proof.compare.compare import different
 from onnxfix.proof.compare.tolerance import TOLERANCES, tolerance_for
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.request import Trial
-from onnxfix.proof.rungs import judge
-from onnxfix.proof.rungs.builder import Builder
-from onnxfix.proof.rungs.noise import Noise
-from onnxfix.proof.rungs.sessions import Sessions
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.layers import layers_by_node
 from onnxfix.tensorrt.records import Profile

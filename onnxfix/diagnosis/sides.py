@@ -23,8 +23,8 @@ from onnxfix.files import walk
 from onnxfix.graph import unfolding
 from onnxfix.lowering.lowered import lowerable, with_casts
 from onnxfix.place import Place
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.readback.interface import partners
-from onnxfix.proof.rungs.builder import Builder
 from onnxfix.runtime.causes import Cause
 from onnxfix.tensorrt import lift
 

@@ -1,1 +1,1 @@
-"""Proof that a fixed model still is the same model: inputs, comparison, and the ladder of checks."""
+"""Proof that a fixed model still is the same model: inputs, comparison, and the checks."""

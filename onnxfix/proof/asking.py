@@ -1,4 +1,4 @@
-"""Running TensorRT on one model, outside of the ladder: for ``check``, ``lift`` and ``layers``."""
+"""Running TensorRT on one model, outside of a proof: for ``check``, ``lift`` and ``layers``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.profiles import chosen_profiles
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.options import Verification
+from onnxfix.proof.checks import builder as trt_builder
+from onnxfix.proof.checks import builds, rest
+from onnxfix.proof.checks.builder import Builder
+from onnxfix.proof.checks.builds import Builds
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.ladder import Limits, bound_sizes, given_feeds
 from onnxfix.proof.readback import network
 from onnxfix.proof.request import Request
-from onnxfix.proof.rungs import builder as trt_builder
-from onnxfix.proof.rungs import builds, rest
-from onnxfix.proof.rungs.builder import Builder
-from onnxfix.proof.rungs.builds import Builds
+from onnxfix.proof.verify import Limits, bound_sizes, given_feeds
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt.layer_records import LayerTable
@@ -110,7 +110,7 @@ def compare_builds(
     folder: Path,
     say: Callable[[str], None],
 ) -> Builds:
-    """As many engines of the model file as the builder's options say, compared; see ``rungs.builds``.
+    """As many engines of the model file as the builder's options say, compared; see ``checks.builds``.
 
     Raises:
         UsageError: the options do not fit the model.

@@ -26,7 +26,7 @@ Fed = tuple[int, Feed | None]
 Label = tuple[str, Feed | None, int]
 """What a result says of inputs: ``label``, ``feed`` and ``given`` of a ``FeedResult``."""
 REMOTE = "onnxfix.proof.remote"
-"""The module of the functions that rungs call in the sandbox's child."""
+"""The module of the functions that checks call in the sandbox's child."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Request:
     names the check that has compared the two models already and passed; "" where there is none, or where this check
     must pass itself. ``special`` is how the fixed model is specialized: ``known`` has its values pinned and
     ``shapes`` has its sizes. ``allowed`` is the user's tolerance, which no ``exact`` request has. ``networks`` are
-    what TensorRT's rungs leave for each other (None: nothing). ``effort`` bounds what is spent on running models.
+    what TensorRT's checks leave for each other (None: nothing). ``effort`` bounds what is spent on running models.
     ``only`` are the inputs to run, where a failure on them is looked into; () for all."""
 
     original: Path

@@ -35,7 +35,7 @@ STATIC = ("contract", "trt-build")
 ALONE = (*STATIC, "trt-network")
 
 
-#: What executed engines showed about a fixed model, see ``rungs.judge.Finding``.
+#: What executed engines showed about a fixed model, see ``checks.judge.Finding``.
 Outcome = Literal["agree", "repaired", "alike", "unsteady", "wrong"]
 
 
@@ -201,8 +201,8 @@ class Verdict:
     @property
     def failed(self) -> bool:
         """A check refutes the fixed model, or one that is required did not pass."""
-        passed = {rung.name for rung in self.rungs if rung.status == "passed"}
-        return any(rung.refutes for rung in self.rungs) or not passed.issuperset(self.required)
+        passed = {check.name for check in self.rungs if check.status == "passed"}
+        return any(check.refutes for check in self.rungs) or not passed.issuperset(self.required)
 
     @property
     def passed(self) -> bool:
@@ -211,25 +211,25 @@ class Verdict:
         be checked."""
         if self.failed:
             return False
-        more = [rung for rung in self.rungs if rung.name != "contract"]
-        relevant = [rung for rung in more if rung.name not in ALONE] or more or self.rungs
-        return self.settled or any(rung.status == "passed" for rung in relevant)
+        more = [check for check in self.rungs if check.name != "contract"]
+        relevant = [check for check in more if check.name not in ALONE] or more or self.rungs
+        return self.settled or any(check.status == "passed" for check in relevant)
 
     @property
     def broken(self) -> tuple[RungResult, ...]:
         """The checks that broke."""
-        return tuple(rung for rung in self.rungs if rung.status == "broke")
+        return tuple(check for check in self.rungs if check.status == "broke")
 
     @property
     def compared(self) -> bool:
         """Whether a check compared values of the two models."""
-        return any(rung.status == "passed" and rung.name not in ALONE for rung in self.rungs)
+        return any(check.status == "passed" and check.name not in ALONE for check in self.rungs)
 
     def rung(self, name: str) -> RungResult | None:
         """The result of one check; None where it did not run."""
-        return next((rung for rung in self.rungs if rung.name == name), None)
+        return next((check for check in self.rungs if check.name == name), None)
 
     @property
     def seconds(self) -> float:
         """Wall-clock time of all checks."""
-        return sum(rung.seconds for rung in self.rungs)
+        return sum(check.seconds for check in self.rungs)

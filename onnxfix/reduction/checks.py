@@ -18,16 +18,16 @@ from onnxfix.files import walk
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.place import Place
 from onnxfix.proof import cuda
+from onnxfix.proof.checks import gpu
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.compare.compare import Metrics
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.ladder import Limits
 from onnxfix.proof.readback import network
 from onnxfix.proof.readback.interface import partners
 from onnxfix.proof.readback.refusals import node_of, place_of
 from onnxfix.proof.request import Request
-from onnxfix.proof.rungs import gpu
-from onnxfix.proof.rungs.builder import Builder
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import Limits
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.records import Failure, Kind, Seen
 from onnxfix.reduction.values import differences
@@ -159,7 +159,7 @@ class TrtNetworkCheck(_Rung):
     def examine(self, case: Case, path: Path) -> Seen:
         request = self._request(case, path)
         try:
-            result = network.climb(request)
+            result = network.run(request)
         except UsageError as error:
             return Seen(unknown=str(error))
         [reading] = result.networks or (None,)
@@ -201,7 +201,7 @@ class TrtGpuCheck(_Rung):
     def examine(self, case: Case, path: Path) -> Seen:
         request = self._request(case, path)
         try:
-            result = gpu.climb(request)
+            result = gpu.run(request)
         except UsageError as error:
             return Seen(unknown=str(error))
         if not result.judged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxfix.proof.rungs.builds import Builds
+from onnxfix.proof.checks.builds import Builds
 from onnxfix.shown import Shown
 from onnxfix.tensorrt.layer_records import LayerTable
 from onnxfix.tensorrt.tactics import Tactics

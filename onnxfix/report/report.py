@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxfix.files.lazy import Pending
-    from onnxfix.proof.ladder import Verdict
     from onnxfix.proof.verdict import Executed, RungResult
+    from onnxfix.proof.verify import Verdict
     from onnxfix.report.neighborhood import Picture
     from onnxfix.tensorrt.reading import Reading
     from onnxfix.tensorrt.records import TrtBuild

@@ -162,7 +162,7 @@ def save_engine(
     ``verdict`` has the build of the check trt-build. ``loaded`` is the model that was read, and ``check`` raises where
     the file is not what was proven.
     """
-    from onnxfix.proof.rungs.builder import save_engine  # lazy: start-up, seldom used
+    from onnxfix.proof.checks.builder import save_engine  # lazy: start-up, seldom used
 
     rung = verdict.rung("trt-build")
     assert rung is not None  # required wherever an engine is to be saved

@@ -35,7 +35,7 @@ from onnxfix.verbs.opening import Source, name_of, on_disk
 from onnxfix.verbs.samples import generate_mild, read_inputs
 
 if TYPE_CHECKING:
-    from onnxfix.proof.rungs.builder import Builder
+    from onnxfix.proof.checks.builder import Builder
 
 _EVALUATED = "nodes without a kernel in ONNX Runtime were computed by onnx's reference evaluator"
 SAMPLES = 2
@@ -187,7 +187,7 @@ def _prepare_engines(like: Side, bench: Bench, builder: Builder, stack: ExitStac
         Impossible: no engine runs on this machine.
     """
     from onnxfix.diagnosis.engines import Engines, prepared  # lazy: start-up, seldom used
-    from onnxfix.proof.rungs import probe  # lazy: start-up, seldom used
+    from onnxfix.proof.checks import probe  # lazy: start-up, seldom used
 
     here = probe.probe(builder)
     if here.reason:

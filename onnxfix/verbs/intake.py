@@ -12,8 +12,8 @@ from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.inputs.sizes.demands import Kind
 from onnxfix.inputs.sizes.problem import Problem
 from onnxfix.inputs.sizes.ranges import Range, range_of
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import FeedResult
+from onnxfix.proof.verify import verify
 from onnxfix.shapes.algebra.dim import from_sum
 from onnxfix.shapes.algebra.text import text_of
 

@@ -13,7 +13,7 @@ from onnxfix.files import atomic, copying, loading, regular
 from onnxfix.files.atomic import temporary_beside
 from onnxfix.options import RunOptions
 from onnxfix.proof.asking import compare_builds, read_layers, require_tensorrt
-from onnxfix.proof.rungs.builds import path_of
+from onnxfix.proof.checks.builds import path_of
 from onnxfix.report.layers import LayerReport
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt import files

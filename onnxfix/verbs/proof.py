@@ -13,10 +13,10 @@ from onnxfix.errors import UsageError
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 from onnxfix.options import Verification
 from onnxfix.proof.compare.tolerance import Allowed
-from onnxfix.proof.ladder import Limits, Verdict
-from onnxfix.proof.ladder import verify as verify_files
 from onnxfix.proof.request import Fed
 from onnxfix.proof.validity import judge
+from onnxfix.proof.verify import Limits, Verdict
+from onnxfix.proof.verify import verify as verify_files
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs import contract
 
@@ -77,7 +77,7 @@ def run_checks(
     """The proof on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
     of ``before``.
 
-    ``rungs`` are fewer checks than the comparison names; the others are as in ``ladder.verify``.
+    ``rungs`` are fewer checks than the comparison names; the others are as in ``proof.verify``.
     """
 
     verification, special = comparison.verification, comparison.special

@@ -13,8 +13,8 @@ from onnx import ModelProto
 
 from onnxfix.files.atomic import Temporary
 from onnxfix.model import Model
-from onnxfix.proof.ladder import DEFAULT_RUNGS, RungResult, Verdict
 from onnxfix.proof.verdict import ALONE
+from onnxfix.proof.verify import DEFAULT_RUNGS, RungResult, Verdict
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.engine import Applied, FixKey, FixRun

@@ -20,8 +20,8 @@ from onnx.backend.test import BackendTest
 import onnxfix.backend
 from onnxfix import OnnxfixError, TrtOptions, UsageError
 from onnxfix.backend import AsIs, BackendError, NumericallyRepaired, Repaired, devices
-from onnxfix.proof.rungs import probe
-from onnxfix.proof.rungs.probe import Probe
+from onnxfix.proof.checks import probe
+from onnxfix.proof.checks.probe import Probe
 from onnxfix.runtime.nvidia import Gpu, Missing
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.package import Choice

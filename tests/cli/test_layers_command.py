@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from onnxfix.cli.app import app
 from onnxfix.place import Place
-from onnxfix.proof.rungs.builds import Builds, BuiltEngine
+from onnxfix.proof.checks.builds import Builds, BuiltEngine
 from onnxfix.report.layers import LayerReport
 from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.layers import layers_page

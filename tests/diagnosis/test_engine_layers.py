@@ -14,7 +14,7 @@ from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
 from onnxfix.place import Place
 from onnxfix.proof.asking import require_tensorrt
-from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.tensorrt.records import TrtOptions
 from support.paths import ROOT
 

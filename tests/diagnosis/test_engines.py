@@ -18,7 +18,7 @@ from onnxfix.diagnosis.graph import Graph, open_graph
 from onnxfix.diagnosis.lockstep import Lockstep
 from onnxfix.diagnosis.sides import KERNELS, itself
 from onnxfix.proof.asking import require_tensorrt
-from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt.engine import Ran

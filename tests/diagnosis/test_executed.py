@@ -21,7 +21,7 @@ from onnxfix.diagnosis.explain import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Diagnosis
 from onnxfix.diagnosis.sides import itself
-from onnxfix.proof.rungs.judge import Terms, judge
+from onnxfix.proof.checks.judge import Terms, judge
 from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt.engine import Ran
 from support.models import model

@@ -26,7 +26,7 @@ from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, tensors, wire
 from onnxfix.files.atomic import Temporary
-from onnxfix.proof.rungs import builder as saved_engine
+from onnxfix.proof.checks import builder as saved_engine
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.tensorrt.records import TrtBuild
 from onnxfix.verbs import lifting

@@ -30,7 +30,7 @@ from onnxfix.files import atomic, copying, folders, loading, regular, wire
 from onnxfix.files.atomic import temporary_beside
 from onnxfix.files.folders import Folder
 from onnxfix.proof import validity
-from onnxfix.proof.rungs import builder as saved_engine
+from onnxfix.proof.checks import builder as saved_engine
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.tensorrt.records import TrtBuild
 from onnxfix.verbs.fleet.journal import Journal

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from onnxfix.cli.app import app
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.proof.ladder import verify
+from onnxfix.proof.checks import batch_sweep, probe
+from onnxfix.proof.checks.batch_sweep import at_batch_one, batch_symbols, sweep
 from onnxfix.proof.request import Request
-from onnxfix.proof.rungs import batch_sweep, probe
-from onnxfix.proof.rungs.batch_sweep import at_batch_one, batch_symbols, sweep
 from onnxfix.proof.sweep import Pair, SweepResult
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import Issue, Profile, TrtBuild, TrtOptions

@@ -14,10 +14,10 @@ import pytest
 
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.place import Place
+from onnxfix.proof.checks import builds, probe
+from onnxfix.proof.checks.builds import Builds, BuiltEngine, compare_builds, path_of
+from onnxfix.proof.checks.probe import Probe
 from onnxfix.proof.request import Request
-from onnxfix.proof.rungs import builds, probe
-from onnxfix.proof.rungs.builds import Builds, BuiltEngine, compare_builds, path_of
-from onnxfix.proof.rungs.probe import Probe
 from onnxfix.runtime.nvidia import Gpu
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.layer_records import EngineLayer, LayerTable, NodeLayers
@@ -205,7 +205,7 @@ def test_engines_run_without_the_variable_that_turns_tf32_off(
             made.append(options)
             super().__init__(**options)
 
-    monkeypatch.setattr("onnxfix.proof.rungs.builds.Worker", Seen)
+    monkeypatch.setattr("onnxfix.proof.checks.builds.Worker", Seen)
     compared(folder, worker, replace(Builder([(MODEL, {}, "a")])))
     assert made == [{"memory_mb": None}]
 

@@ -11,12 +11,12 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxfix.proof.ladder import verify
+from onnxfix.proof.checks import build as trt_build
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.networks import Networks, networks
 from onnxfix.proof.readback import network
-from onnxfix.proof.rungs import build as trt_build
-from onnxfix.proof.rungs.builder import Builder
 from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.proof.verify import verify
 from onnxfix.runtime import allowance
 from onnxfix.runtime.sandbox import Outcome, Posted, Worker
 from onnxfix.tensorrt import lift

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.proof import budget, ladder
+from onnxfix.proof import budget
+from onnxfix.proof import verify as proving
 from onnxfix.proof.budget import Budget
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.render.proof import describe_left_out
@@ -29,7 +30,7 @@ def verdict_of(folder: Path, before: str, after: str = "", **more: Any) -> Verdi
     # From opset 18 on ONNX says what Relu is made of, which a runtime may take instead.
     first, second = (models.write(folder / name, proto_of(text, 17)) for name, text in texts.items())
     more = {"exact": True, "effort": DEFAULT, "rungs": ["ort-cpu"]} | more
-    return ladder.verify(first, second, **more)
+    return proving.verify(first, second, **more)
 
 
 def only(verdict: Verdict, name: str = "ort-cpu") -> RungResult:
@@ -243,7 +244,7 @@ def reference_of(folder: Path, before: str = ABS, after: str = "", **more: Any) 
 @pytest.fixture(autouse=True)
 def no_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rungs that run models alone."""
-    monkeypatch.setattr(ladder, "DEFAULT_RUNGS", ("contract", "reference", "ort-cpu"))
+    monkeypatch.setattr(proving, "DEFAULT_RUNGS", ("contract", "reference", "ort-cpu"))
 
 
 def test_the_evaluator_runs_where_it_adds_something(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from onnx import parser
 
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.proof.verify import verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n'
 #: What a local function demands is not known, and no size that is tried is a multiple of a prime.

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.proof.rungs import gpu, probe
-from onnxfix.proof.rungs.judge import REPAIRED, Terms, judge
-from onnxfix.proof.rungs.probe import Probe
-from onnxfix.proof.rungs.trials import key_of
+from onnxfix.proof.checks import gpu, probe
+from onnxfix.proof.checks.judge import REPAIRED, Terms, judge
+from onnxfix.proof.checks.probe import Probe
+from onnxfix.proof.checks.trials import key_of
 from onnxfix.runtime.backends import ort
 from onnxfix.runtime.nvidia import Gpu
 from onnxfix.runtime.sandbox import Worker, shared
@@ -154,7 +154,7 @@ def test_the_originals_engine_is_built_and_run_once_for_all_candidates(rung: Run
     rung.engines = {"original": "not even built", "fixed": RELU.replace("Relu", "Abs")}
     same = request(rung.folder, rung.worker, RELU, RELU_CAST)
     gpu._LAST[:] = [(key_of(same, rung), gpu._LAST[0][1])]  # the files were written again
-    assert gpu.climb(same).status == "failed"
+    assert gpu.run(same).status == "failed"
     assert [name for name, _ in rung.asked] == ["fixed", "fixed"], "a second one, before the fix is blamed"
 
 
@@ -164,7 +164,7 @@ def test_the_original_is_built_again_where_no_engine_of_the_first_candidate_was(
     rung.refusals.clear()
     same = request(rung.folder, rung.worker, RELU, RELU_CAST, inherit=True)
     gpu._LAST[:] = [(key_of(same, rung), gpu._LAST[0][1])]  # the files were written again
-    result = gpu.climb(same)
+    result = gpu.run(same)
     assert (result.status, result.executed.outcome if result.executed else "") == ("passed", "agree")
     assert "the engines of the original and of the new model agree" in result.reason
 

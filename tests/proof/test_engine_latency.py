@@ -24,11 +24,11 @@ import pytest
 import onnxfix
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.options import Verification
-from onnxfix.proof import ladder
+from onnxfix.proof import verify as proving
+from onnxfix.proof.checks import gpu, probe
+from onnxfix.proof.checks.sessions import Sessions
+from onnxfix.proof.checks.trials import usual
 from onnxfix.proof.request import Trial
-from onnxfix.proof.rungs import gpu, probe
-from onnxfix.proof.rungs.sessions import Sessions
-from onnxfix.proof.rungs.trials import usual
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.render.proof import latency_lines
 from onnxfix.report.render.text import render_report
@@ -559,7 +559,7 @@ def test_engines_that_agree_are_timed(rung: Rung) -> None:
 
 
 def test_it_costs_nothing_unless_it_is_asked_for(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxfix.proof.rungs.sessions.Sessions.latency", None)
+    monkeypatch.setattr("onnxfix.proof.checks.sessions.Sessions.latency", None)
     result = rung(RELU, RELU_CAST)
     assert (result.status, result.latency) == ("passed", None)
 
@@ -593,16 +593,16 @@ def test_the_originals_engine_of_a_rung_before_is_built_again(rung: Rung) -> Non
     where a culprit is looked for, makes no other original of it."""
     rung.texts = {"original": RELU, "fixed": RELU_CAST}
     asked = request(rung.folder, rung.worker, RELU, RELU_CAST)
-    assert gpu.climb(asked).latency is None
+    assert gpu.run(asked).latency is None
     rung.options = ASKED
     for times in (1, 2):
-        found = gpu.climb(replace(asked, trt=ASKED)).latency
+        found = gpu.run(replace(asked, trt=ASKED)).latency
         assert found is not None
         assert found.ratio == 1.0
         assert [name for name, _ in rung.asked] == ["original", "fixed", *["fixed", "original"] * times]
     assert rung.asked[3] == rung.asked[0], "with the same profiles"
     rung.refusals["original"] = "no memory left"
-    found = gpu.climb(replace(asked, trt=ASKED)).latency
+    found = gpu.run(replace(asked, trt=ASKED)).latency
     assert found == Latency(reason="the engine of the original could not be rebuilt: no memory left")
 
 
@@ -768,7 +768,7 @@ def test_a_rung_that_broke_has_a_note(monkeypatch: pytest.MonkeyPatch, nothing: 
     def stop(request: Any) -> RungResult:
         raise ZeroDivisionError("made up")
 
-    monkeypatch.setattr(gpu, "climb", stop)
+    monkeypatch.setattr(gpu, "run", stop)
     path = save(tmp_path / "m.onnx", RELU)
     report = onnxfix.verify(path, rungs=["trt-gpu"], benchmark=True)
     assert report.notes == ("no latency was measured: the check trt-gpu broke",)
@@ -778,7 +778,7 @@ def test_python_takes_it_as_a_keyword_or_in_its_options(
     nothing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[TrtOptions] = []
-    real = ladder.verify
+    real = proving.verify
 
     def verify(*given: Any, **more: Any) -> Verdict:
         asked.append(more["trt"])

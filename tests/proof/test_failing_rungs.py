@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 import onnxfix
 from onnxfix.cli.app import app
 from onnxfix.errors import Fault, ModelError, OnnxfixError, explained, fault_of
-from onnxfix.proof import execution, ladder
-from onnxfix.proof.ladder import verify
+from onnxfix.proof import execution
+from onnxfix.proof import verify as proving
+from onnxfix.proof.checks import builder, gpu, probe
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.readback import network, read
-from onnxfix.proof.rungs import builder, gpu, probe
-from onnxfix.proof.rungs.builder import Builder
 from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.proof.verify import verify
 from onnxfix.report.confirm import import_notes, import_problems
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report, plain
@@ -250,7 +251,7 @@ def test_one_rung_breaks_and_the_others_are_climbed(
 
 def test_a_fault_in_the_child_breaks_the_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     networks.write(tmp_path / "m.onnx", RELU)
-    monkeypatch.setattr(ladder, "REMOTE", "onnxfix.proof.readback.child")  # which has no ``load`` of a pair
+    monkeypatch.setattr(proving, "REMOTE", "onnxfix.proof.readback.child")  # which has no ``load`` of a pair
     monkeypatch.setattr("onnxfix.proof.pair.REMOTE", "onnxfix.proof.readback.child")
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["ort-cpu"])
     assert [(rung.status, rung.cause) for rung in found.rungs] == [("broke", "fault")]
@@ -267,7 +268,7 @@ def test_what_is_no_fault_is_raised(
     def fail(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(ladder, "_rung", fail)
+    monkeypatch.setattr(proving, "_rung", fail)
     networks.write(tmp_path / "m.onnx", RELU)
     with pytest.raises(type(error)):
         verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["ort-cpu"])

@@ -13,9 +13,9 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import make_inputs
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.proof import extents
-from onnxfix.proof.ladder import Limits, verify
 from onnxfix.proof.request import Request
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import Limits, verify
 from onnxfix.runtime.sandbox import shared
 from support import networks
 

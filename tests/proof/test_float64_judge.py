@@ -14,8 +14,8 @@ import onnxfix
 from onnxfix.proof.compare import copies
 from onnxfix.proof.compare.compare import Metrics, compare
 from onnxfix.proof.compare.rounding import Precise
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import verify
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import reference
 from support import networks

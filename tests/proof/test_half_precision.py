@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfix.proof.ladder import RungResult, verify
 from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.proof.verify import RungResult, verify
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 # Casts up and down again are exact, yet ONNX Runtime rounds here and not there (issue 17565).

@@ -19,8 +19,8 @@ from onnxfix.errors import ModelError, UsageError
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof import remote
 from onnxfix.proof.compare.compare import Terms
-from onnxfix.proof.ladder import Limits, RungResult, Verdict, verify
 from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.proof.verify import Limits, RungResult, Verdict, verify
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt.records import TrtOptions
 from support.patience import PATIENCE, processor_seconds

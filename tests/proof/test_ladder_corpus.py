@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from support.paths import ROOT
 

@@ -22,8 +22,8 @@ from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
 from onnxfix.files import lazy, wire
 from onnxfix.proof.checker import Checked
-from onnxfix.proof.ladder import Limits, RungResult, Verdict, verify
 from onnxfix.proof.readback import child
+from onnxfix.proof.verify import Limits, RungResult, Verdict, verify
 from onnxfix.runtime import _child, forks, sandbox
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.runtime.backends import ort, ort_weights

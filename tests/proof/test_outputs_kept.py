@@ -13,9 +13,9 @@ from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof import remote
 from onnxfix.proof.budget import Budget
+from onnxfix.proof.checks.trials import Finder
 from onnxfix.proof.compare.compare import Terms
 from onnxfix.proof.remote import _State
-from onnxfix.proof.rungs.trials import Finder
 from onnxfix.runtime.backends import ort
 from onnxfix.runtime.effort import THOROUGH, Effort
 from onnxfix.tensorrt.engine import Ran

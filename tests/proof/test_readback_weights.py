@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.readback import read
 from onnxfix.proof.readback.weights import Compared, compare, weights
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import lift
 from support.lifted import text

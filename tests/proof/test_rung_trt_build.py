@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 import onnxfix
 from onnxfix.cli.app import app
-from onnxfix.proof.ladder import verify
-from onnxfix.proof.rungs import builder as trt_builder
-from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.checks import builder as trt_builder
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import TrtBuild, TrtOptions

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
 from onnxfix.place import Place
-from onnxfix.proof.ladder import verify
-from onnxfix.proof.rungs import build as trt_build
-from onnxfix.proof.rungs.build import judge
-from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.checks import build as trt_build
+from onnxfix.proof.checks.build import judge
+from onnxfix.proof.checks.builder import Builder
+from onnxfix.proof.verify import verify
 from onnxfix.runtime import sandbox
 from onnxfix.runtime.nvidia import Gpu, Missing
 from onnxfix.runtime.sandbox import Outcome, Worker

@@ -27,17 +27,17 @@ import pytest
 
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import signature
+from onnxfix.proof.checks import build as trt_build
+from onnxfix.proof.checks import gpu, probe, rest
+from onnxfix.proof.checks import sessions as trt_sides
+from onnxfix.proof.checks.judge import REPAIRED, Terms, judge
+from onnxfix.proof.checks.probe import Probe
+from onnxfix.proof.checks.trials import outside, profiles
 from onnxfix.proof.compare.tolerance import Allowed
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.networks import Networks
 from onnxfix.proof.request import Request, Trial
-from onnxfix.proof.rungs import build as trt_build
-from onnxfix.proof.rungs import gpu, probe, rest
-from onnxfix.proof.rungs import sessions as trt_sides
-from onnxfix.proof.rungs.judge import REPAIRED, Terms, judge
-from onnxfix.proof.rungs.probe import Probe
-from onnxfix.proof.rungs.trials import outside, profiles
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import verify
 from onnxfix.runtime import nvidia
 from onnxfix.runtime.backends import Unsupported
 from onnxfix.runtime.nvidia import Gpu
@@ -281,7 +281,7 @@ def test_without_a_gpu_the_rung_is_skipped(tmp_path: Path, worker: Worker) -> No
     absent = probe.unavailable(options)
     assert absent is not None
     assert absent.reason == "no NVIDIA GPU found"
-    result = gpu.climb(request(tmp_path, worker, RELU, RELU, trt=options))
+    result = gpu.run(request(tmp_path, worker, RELU, RELU, trt=options))
     assert (result.name, result.status, result.reason) == ("trt-gpu", "skipped", "no NVIDIA GPU found")
 
 
@@ -293,7 +293,7 @@ def test_on_a_gpu_that_is_not_served_tensorrt_itself_is_asked(
     """The card is made up, TensorRT's refusal is not: here it is that there is no driver."""
     monkeypatch.setattr(probe, "_cards", lambda found: [Gpu("H100", "9.0")])
     probe._ask.cache_clear()
-    result = gpu.climb(request(tmp_path, worker, RELU, RELU, trt=TrtOptions(package="tensorrt-rtx")))
+    result = gpu.run(request(tmp_path, worker, RELU, RELU, trt=TrtOptions(package="tensorrt-rtx")))
     assert result.status == "skipped"
     assert result.reason.startswith("TensorRT-RTX ")
     where = "H100 (compute capability 9.0, which NVIDIA does not list)"
@@ -323,7 +323,7 @@ def test_engines_are_built_and_refused_when_they_load(
     """All of the rung up to the GPU: inputs, profiles, both builds, loading."""
     monkeypatch.setattr(probe, "probe", lambda found: RUNS)
     options = TrtOptions(package="tensorrt-rtx")
-    result = gpu.climb(request(tmp_path, worker, RELU, RELU_CAST, trt=options))
+    result = gpu.run(request(tmp_path, worker, RELU, RELU_CAST, trt=options))
     assert result.status == "skipped"
     assert result.reason.startswith("the engine of the new model does not load: IRuntime::deserialize")
     assert [one.accepted for one in result.builds] == [True, True]
@@ -341,7 +341,7 @@ def test_real_exports_are_built_for_their_feeds(
     path = FIXTURES / f"{name}.onnx"
     options = TrtOptions(package="tensorrt-rtx")
     asked = Request(path, path, signature(path), worker, True, 0, {}, None, trt=options)
-    result = gpu.climb(asked)
+    result = gpu.run(asked)
     assert result.reason.startswith("the engine of the model does not load: IRuntime::deserialize")
     assert [one.accepted for one in result.builds] == [True]
     (profile,) = result.builds[0].profiles
@@ -356,7 +356,7 @@ def test_what_is_not_installed_is_said(
     asked = request(tmp_path, worker, RELU, RELU)
     absent = probe.unavailable(asked.trt)
     assert absent is not None
-    assert gpu.climb(asked).reason == absent.reason == "nothing is installed: pip install it"
+    assert gpu.run(asked).reason == absent.reason == "nothing is installed: pip install it"
     found = Rung(tmp_path, worker)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert probe.probe(found).reason == (  # type: ignore[arg-type]
@@ -411,7 +411,7 @@ class Rung:
 
     def __call__(self, original: str, fixed: str, **more: Any) -> RungResult:
         self.texts = {"original": original, "fixed": fixed}
-        return gpu.climb(request(self.folder, self.worker, original, fixed, **more))
+        return gpu.run(request(self.folder, self.worker, original, fixed, **more))
 
     def notes(self) -> tuple[str, ...]:
         return ()

@@ -633,7 +633,7 @@ def test_the_fixed_model_may_have_another_interface(stage: networks.Stage) -> No
 def test_the_original_is_read_once(stage: networks.Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.climb((CHAIN, CHAIN), (CHAIN, WRONG))
     onnx.save(networks.model(CHAIN), stage.folder / "fixed.onnx")
-    from onnxfix.proof.ladder import verify
+    from onnxfix.proof.verify import verify
 
     paths = stage.folder / "original.onnx", stage.folder / "fixed.onnx"
     asked = list(stage.asked)

@@ -24,7 +24,7 @@ from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.specialize.resolve import resolve
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 from onnxfix.options import Specialization
-from onnxfix.proof.rungs import gpu, probe
+from onnxfix.proof.checks import gpu, probe
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.report import Fixed, Report
 from onnxfix.runtime.sandbox import Worker
@@ -695,7 +695,7 @@ def test_the_engine_of_the_fixed_model_gets_no_fixed_inputs(
         original = original or asked.original.rename(tmp_path / "once" / "original.onnx")
         asked = replace(asked, original=original)
         special = ResolvedSpecialization({"N": 2}, {"k": np.array(value, np.float32)})
-        result = gpu.climb(replace(asked, known=replace(asked.known, pinned=special.values), special=special))
+        result = gpu.run(replace(asked, known=replace(asked.known, pinned=special.values), special=special))
         assert result.status == "passed", result.reason
         assert {feed.label for feed in result.feeds if feed.status == "not counted"} == set()
 

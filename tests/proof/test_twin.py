@@ -23,8 +23,8 @@ from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof import remote
 from onnxfix.proof.compare import twin
 from onnxfix.proof.compare.compare import Metrics, Terms, Twin, compare, tolerance_for
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import verify
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import reference
 

@@ -17,7 +17,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import onnxfix
 from onnxfix.files import lazy, loading
-from onnxfix.proof import checker, ladder, validity
+from onnxfix.proof import checker, validity
+from onnxfix.proof import verify as proving
 from onnxfix.proof.validity import Checked
 from onnxfix.proof.verdict import RungResult
 from onnxfix.report.report import DERIVED, Report
@@ -43,7 +44,7 @@ def contract(tmp_path: Path) -> Callable[..., RungResult]:
         for path, model in zip(paths, (original, fixed), strict=True):
             path.write_bytes(model.SerializeToString())
         rungs = ["contract"]
-        verdict = ladder.verify(*paths, exact=True, contract=lambda a, b: [], rungs=rungs, **more)
+        verdict = proving.verify(*paths, exact=True, contract=lambda a, b: [], rungs=rungs, **more)
         found = verdict.rung("contract")
         assert found is not None
         assert "\n" not in found.reason
@@ -242,7 +243,7 @@ def test_how_inference_ends_refutes_nobody(
     contract: Callable[..., RungResult], monkeypatch: pytest.MonkeyPatch, ending: Callable[..., None]
 ) -> None:
     where(monkeypatch, ending)
-    limits = ladder.Limits(step=3.0 if ending is _hang else TIMEOUT)
+    limits = proving.Limits(step=3.0 if ending is _hang else TIMEOUT)
     found = contract(made(NEG), made(RELU), limits=limits)
     assert (found.status, found.reason) == ("passed", PASSES)
     assert len(found.notes) == 1

@@ -77,7 +77,7 @@ def engine(operator: str, kinds: list[str]) -> Any:
 @REAL
 def test_an_engine_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: list[str] = []
-    monkeypatch.setattr(checks.gpu, "climb", engine("Tanh", kinds))
+    monkeypatch.setattr(checks.gpu, "run", engine("Tanh", kinds))
     path = models.write(tmp_path / "whole.onnx", CHAIN.replace("wild", "w"))
     inputs = {"x": np.ones(4, np.float32)}
     found = onnxfix.reduce(path, tmp_path / "out", check="trt-gpu", inputs=inputs)
@@ -89,7 +89,7 @@ def test_an_engine_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @REAL
 def test_no_engine_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = RungResult("trt-gpu", "skipped", "no NVIDIA driver found", cause="no-gpu")
-    monkeypatch.setattr(checks.gpu, "climb", lambda request: skipped)
+    monkeypatch.setattr(checks.gpu, "run", lambda request: skipped)
     path = models.write(tmp_path / "whole.onnx", CHAIN)
     found = onnxfix.reduce(path, tmp_path / "out", check="trt-gpu")
     assert (found.status, found.cause, found.reason) == ("unknown", "no-gpu", "no NVIDIA driver found")

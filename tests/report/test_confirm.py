@@ -365,7 +365,7 @@ def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
 @REAL
 def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
-    monkeypatch.setattr("onnxfix.proof.rungs.builder.Builder.build", lambda *_, **__: build)
+    monkeypatch.setattr("onnxfix.proof.checks.builder.Builder.build", lambda *_, **__: build)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
     told = "TensorRT could not run: ImportError: libnothing.so"
     assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
@@ -637,7 +637,7 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxfix.proof.rungs.builder.builder",
+        "onnxfix.proof.checks.builder.builder",
         lambda options: Missing("not installed: pip install it", "not-installed"),
     )
     with pytest.raises(UsageError, match="pip install it"):

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto
 
-from onnxfix.proof.ladder import verify
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.readback import network as trt_network
 from onnxfix.proof.readback import read
-from onnxfix.proof.rungs.builder import Builder
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker, shared
 from onnxfix.tensorrt.lift.records import Lifted, NetTensor
 from onnxfix.tensorrt.lift.types import ONNX_TYPES

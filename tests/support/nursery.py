@@ -164,7 +164,7 @@ def main() -> None:
     import numpy  # noqa: F401
     import onnxruntime  # noqa: F401
 
-    import onnxfix.proof.ladder  # noqa: F401
+    import onnxfix.proof.verify  # noqa: F401
 
     gc.freeze()
     gc.disable()

@@ -15,8 +15,8 @@ import pytest
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic
 from onnxfix.files.atomic import Temporary
-from onnxfix.proof.ladder import verify
-from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.checks.builder import Builder
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import files
 from onnxfix.tensorrt.build import attempt

@@ -10,7 +10,7 @@ import pytest
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.log import PLUGINS, register_plugins
 from onnxfix.tensorrt.package import Choice

@@ -11,8 +11,8 @@ import pytest
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import Signature, signature
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.records import Profile, TrtOptions
 from support.cli import run

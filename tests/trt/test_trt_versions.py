@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from onnxfix.proof.ladder import verify
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import lift
 from onnxfix.tensorrt.lift.network import read_dims, read_word

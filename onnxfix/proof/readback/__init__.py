@@ -1,1 +1,1 @@
-"""The rung trt-network: TensorRT's imported network, lifted to ONNX and compared with the model."""
+"""The check trt-network: TensorRT's imported network, lifted to ONNX and compared with the model."""

@@ -29,7 +29,7 @@ class Bench:
     def __init__(self, worker: Worker, step: float) -> None:
         self._worker, self.step = worker, step
         self.deaths = 0
-        if worker.pid is not None:  # what the ladder's other rungs have loaded
+        if worker.pid is not None:  # what other checks have loaded
             worker.call(f"{REMOTE}:drop", timeout=_DROPPING)
         self.drop()
 

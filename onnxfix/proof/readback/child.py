@@ -1,4 +1,4 @@
-"""The child's side of the rung trt-network: runs a model and the network that was read back, one at a time.
+"""The child's side of the check trt-network: runs a model and the network that was read back, one at a time.
 
 Outputs stay here until both have run, so that they need not cross the pipe. Every function is called through the
 sandbox.

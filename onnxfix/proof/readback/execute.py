@@ -15,6 +15,7 @@ from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.proof import extents
 from onnxfix.proof.budget import Budget
+from onnxfix.proof.checks.trials import Finder
 from onnxfix.proof.compare.compare import Metrics, different
 from onnxfix.proof.compare.rounding import RELATIVE
 from onnxfix.proof.readback.bench import (
@@ -32,7 +33,6 @@ from onnxfix.proof.readback.child import Reply, has_open_order
 from onnxfix.proof.readback.locate import Pair, Search, label_of, layers_of, misread
 from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
 from onnxfix.proof.request import Request, Trial
-from onnxfix.proof.rungs.trials import Finder
 from onnxfix.proof.verdict import FeedResult, LeftOut
 from onnxfix.runtime.backends import ort_messages, reference
 from onnxfix.runtime.backends.ort_messages import without_status
@@ -155,7 +155,7 @@ class _Runner:
         return found
 
     def _planned(self) -> list[Feed]:
-        """Plausible values over the ladder's shapes, and the edges of the types at one of them."""
+        """Plausible values over the planned shapes, and the edges of the types at one of them."""
         known, seed = self.request.known, self.request.seed
         sweep = plan.assignments(known, self.request.shapes)[:3]
         found = [Feed(sizes, "normal", seed + number) for number, sizes in enumerate(sweep)]

@@ -1,9 +1,9 @@
-"""Rung trt-network: the network that TensorRT imported computes the same as the ONNX model.
+"""Check trt-network: the network that TensorRT imported computes the same as the ONNX model.
 
 Each model is compared with TensorRT's import of that same model: the network is read back as an ONNX model
 (``trt.lift``), and ONNX Runtime executes both on the same inputs. That proves the import for these inputs. It proves
-nothing about kernels and fusions, since no engine is executed (the rung trt-gpu does that), nor that the original and
-the fixed model are the same, which earlier rungs prove.
+nothing about kernels and fusions, since no engine is executed (the check trt-gpu does that), nor that the original and
+the fixed model are the same, which earlier checks prove.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnxfix.errors import fault_of
+from onnxfix.proof.checks.build import NOT_EXECUTED
+from onnxfix.proof.checks.builder import Builder, builder
+from onnxfix.proof.checks.trials import key_of
 from onnxfix.proof.readback.read import Read, read
 from onnxfix.proof.request import Request
-from onnxfix.proof.rungs.build import NOT_EXECUTED
-from onnxfix.proof.rungs.builder import Builder, builder
-from onnxfix.proof.rungs.trials import key_of
 from onnxfix.proof.verdict import RungResult, Status, unjudged
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import one_line
 from onnxfix.tensorrt.reading import Misread, Reading
 
 NAME = "trt-network"
-#: Status of a reading of the fixed model -> that of the rung. With any other, the rung is skipped.
+#: Status of a reading of the fixed model -> that of the check. With any other, the check is skipped.
 _STATUS: dict[str, Status] = {"agrees": "passed", "differs": "failed", "broke": "broke"}
-_WIDEST = 300  # characters of one difference in the rung's one line
+_WIDEST = 300  # characters of one difference in the check's one line
 
 
-def climb(request: Request) -> RungResult:
+def run(request: Request) -> RungResult:
     """Read both models back and compare each with what was read.
 
     Raises:
@@ -79,7 +79,7 @@ def _read(found: Builder, request: Request, path: Path, before: Read | None) -> 
 
 
 def judge(reads: Sequence[Read], found: Builder, *, inherit: bool) -> RungResult:
-    """The rung's result for the readings of the original and of the fixed model (or of the one model).
+    """The check's result for the readings of the original and of the fixed model (or of the one model).
 
     With ``inherit``, the fixes are not to blame for what TensorRT reads differently in both.
     """
@@ -105,7 +105,7 @@ def judge(reads: Sequence[Read], found: Builder, *, inherit: bool) -> RungResult
 
 
 def _outcome(reads: Sequence[Read], found: Builder) -> str:
-    """The rung in one line."""
+    """The check in one line."""
     before, after = reads[0].reading, reads[-1].reading
     single = len(reads) == 1
     which = "the model" if single else "the new model"

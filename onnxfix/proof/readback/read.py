@@ -15,6 +15,8 @@ from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.proof import cuda, validity
+from onnxfix.proof.checks.builder import Builder
+from onnxfix.proof.checks.trials import shapes
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback.bench import Bench, Comparison
 from onnxfix.proof.readback.execute import REFERENCE_STEP, Terms, execute
@@ -23,8 +25,6 @@ from onnxfix.proof.readback.locate import Pair, output_pairs
 from onnxfix.proof.readback.weights import weights
 from onnxfix.proof.remote import less
 from onnxfix.proof.request import Request, Trial
-from onnxfix.proof.rungs.builder import Builder
-from onnxfix.proof.rungs.trials import shapes
 from onnxfix.proof.verdict import FeedResult, LeftOut
 from onnxfix.runtime import backends
 from onnxfix.runtime.causes import ENDED, Cause
@@ -67,7 +67,7 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
     """Read back the network that TensorRT imports from the model file, and compare.
 
     Args:
-        request: the request of the ladder.
+        request: the request of the check.
         found: the TensorRT to use.
         path: the ONNX file.
         folder: an empty folder to write to.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onnxfix.report.render import ui
 
 if TYPE_CHECKING:
-    from onnxfix.proof.rungs.builds import Builds, BuiltEngine
+    from onnxfix.proof.checks.builds import Builds, BuiltEngine
     from onnxfix.report.layers import LayerReport
     from onnxfix.tensorrt.layer_records import Fate, LayerTable, NodeLayers
 

@@ -154,7 +154,7 @@ def gather(worker: Worker, timeout: float) -> Facts:
     """All facts about this machine."""
     probe = _Prober(worker, timeout)
     children = probe("confinement", InForce(reason="not probed"))
-    probe("contract", None, modules=("onnx", "onnxfix.proof.ladder"))
+    probe("contract", None, modules=("onnx", "onnxfix.proof.verify"))
     probe("reference", None, modules=("onnx.reference",))
     driver = probe("driver", Driver())
     gpus = tuple(probe("gpus", [])) if driver.installed else ()

@@ -16,6 +16,8 @@ import numpy as np
 
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.names import PYTORCH
+from onnxfix.proof.checks import sessions
+from onnxfix.proof.checks.sessions import Sessions
 from onnxfix.proof.compare.compare import (
     Metrics,
     Terms,
@@ -28,8 +30,6 @@ from onnxfix.proof.compare.compare import (
 from onnxfix.proof.compare.rounding import SHARE, shaken
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.rungs import sessions
-from onnxfix.proof.rungs.sessions import Sessions
 from onnxfix.proof.verdict import Blame, Exported, FeedResult, RungResult, Side, Sides, unjudged
 from onnxfix.runtime import backends
 from onnxfix.runtime.causes import Cause

@@ -15,8 +15,8 @@ from onnxfix.files import copying, lazy, loading, saving, tensors
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization, shown
 from onnxfix.model import Model
-from onnxfix.proof.ladder import DEFAULT_RUNGS, Verdict
 from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.proof.verify import DEFAULT_RUNGS, Verdict
 from onnxfix.report.report import Fixed, StepDone
 from onnxfix.rule import Safety
 from onnxfix.verbs.candidate import Candidate

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix.proof.rungs import builder as choosing
-from onnxfix.proof.rungs.builder import Builder, builder, process_options, shared_builder, variables_of
-from onnxfix.proof.rungs.sessions import Sessions
+from onnxfix.proof.checks import builder as choosing
+from onnxfix.proof.checks.builder import Builder, builder, process_options, shared_builder, variables_of
+from onnxfix.proof.checks.sessions import Sessions
 from onnxfix.runtime import nvidia
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.nvidia import Gpu, Missing
@@ -123,7 +123,7 @@ def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Ca
 
 
 def warm(options: TrtOptions) -> None:
-    """Have the sandboxes load TensorRT in the background, where the rungs will need it.
+    """Have the sandboxes load TensorRT in the background, where the checks will need it.
 
     Starting both takes a second or two, mostly to load large libraries and CUDA.
     """

@@ -16,8 +16,8 @@ from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.profiles import of_one_rank, symbols_of
 from onnxfix.proof.budget import Budget
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.request import Request, Trial
-from onnxfix.proof.rungs.builder import Builder
 from onnxfix.proof.verdict import FeedResult
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import Profile, Triple
@@ -32,7 +32,7 @@ Expect = Callable[[dict[str, Any]], "Ran | None"]
 
 class Finder:
     """Looks for trials. ``refused`` collects the feeds that the original rejects, with the reason. ``profile`` is the
-    user's optimization profile, ``planned`` are feeds to try instead of those of the ladder's plan. ``empty``: accept
+    user's optimization profile, ``planned`` are feeds to try instead of those of a proof's plan. ``empty``: accept
     empty tensors. ``budget`` says which of the made feeds are tried besides the first that is accepted, and is told
     what they cost; ``spared`` collects the others."""
 
@@ -158,7 +158,7 @@ class Finder:
 
 def key_of(request: Request, found: Builder) -> object:
     """All that depends on the original and TensorRT alone depends on, whatever the candidate. The user's inputs, which
-    are loaded again for every climb, are in it by a hash."""
+    are loaded again for every run, are in it by a hash."""
     about = request.original.stat()
     given = pickle.dumps([dict(feed) for feed in request.given or ()])
     return (

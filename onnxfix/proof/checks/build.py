@@ -1,4 +1,4 @@
-"""Rung trt-build: TensorRT's real parser and builder on the original and on the fixed model. No engine is executed."""
+"""Check trt-build: TensorRT's real parser and builder on the original and on the fixed model. No engine is executed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from onnx import AttributeProto, ModelProto, NodeProto
 
 from onnxfix.files import lazy, loading, walk
 from onnxfix.inputs.feeds.profiles import chosen_profiles
+from onnxfix.proof.checks import probe
+from onnxfix.proof.checks.batch_sweep import Run, sweep
+from onnxfix.proof.checks.builder import WIDEST, Builder, Profiles, builder, check
+from onnxfix.proof.checks.trials import key_of
 from onnxfix.proof.networks import Networks
 from onnxfix.proof.request import Request
-from onnxfix.proof.rungs import probe
-from onnxfix.proof.rungs.batch_sweep import Run, sweep
-from onnxfix.proof.rungs.builder import WIDEST, Builder, Profiles, builder, check
-from onnxfix.proof.rungs.trials import key_of
 from onnxfix.proof.sweep import SweepResult
 from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime.allowance import MEMORY_MB, cores
@@ -32,13 +32,13 @@ from onnxfix.tensorrt.records import Ending, Profile, TrtBuild
 NAME = "trt-build"
 _VERBS = {"refused": ("refuses", "refused"), "crash": ("crashes on", "crashed on")}
 NOT_EXECUTED = "no engine was executed"
-#: As much free memory as this times a build's own lets another rung hold both models meanwhile.
+#: As much free memory as this times a build's own lets another check hold both models meanwhile.
 _BESIDE = 3
 #: How a build ended that proves nothing about the model -> the cause. An error before parsing: TensorRT does not start.
 _UNASKED: dict[str, Cause] = {"memory": "memory", "error": "not-loadable"}
 
 
-def climb(request: Request) -> RungResult:
+def run(request: Request) -> RungResult:
     """Build both models, the fixed one with the profiles of the original.
 
     Raises:
@@ -83,8 +83,8 @@ def climb(request: Request) -> RungResult:
 
 
 def begin(request: Request) -> None:
-    """Start what ``climb`` builds and leave it under way, as ``request.networks`` says. Nothing is started where cores
-    or memory do not suffice for that beside another rung, or TensorRT is missing.
+    """Start what ``run`` builds and leave it under way, as ``request.networks`` says. Nothing is started where cores
+    or memory do not suffice for that beside another check, or TensorRT is missing.
 
     Raises:
         UsageError: an option of TensorRT's does not exist, or does not fit the model.
@@ -108,7 +108,7 @@ def begin(request: Request) -> None:
 
 
 def _has_room(request: Request) -> bool:
-    """Whether another rung and a build may run at once: a process that is one of several has its cores and memory
+    """Whether another check and a build may run at once: a process that is one of several has its cores and memory
     counted out."""
     free = default_memory_mb()
     if cores() < 2 or MEMORY_MB in os.environ or free is None:
@@ -131,7 +131,7 @@ def _executor(found: Builder, request: Request, stack: ExitStack) -> Run | str:
 
 
 def _add_sweep(result: RungResult, swept: SweepResult) -> RungResult:
-    """The result with that of a sweep: a failed sweep fails the rung, and its findings go to the notes."""
+    """The result with that of a sweep: a failed sweep fails the check, and its findings go to the notes."""
     result = replace(result, notes=(*result.notes, *swept.lines()), sweep=swept)
     if swept.status == "failed" and result.status == "passed":
         return replace(result, status="failed", reason=f"batch sweep: {swept.reason}")
@@ -159,7 +159,7 @@ def _build_fixed(found: Builder, request: Request, profiles: Profiles, before: T
 
 
 def _build(found: Builder, path: Path, profiles: Profiles, networks: Networks | None) -> TrtBuild:
-    """Build a model, and leave its network for the rung that reads it, where there is one. A build that was begun
+    """Build a model, and leave its network for the check that reads it, where there is one. A build that was begun
     already, which is one with the same profiles, is waited for."""
     if networks is None:
         return found.build(path, profiles)
@@ -196,7 +196,7 @@ def judge(
     fixed: Path | None = None,
     harmed: bool = False,
 ) -> RungResult:
-    """The rung's result for the builds of the original and of the fixed model (or of the one model).
+    """The check's result for the builds of the original and of the fixed model (or of the one model).
 
     A lack of memory proves nothing about a model, unless the fixes are known to be the cause (``harmed``).
 

@@ -31,7 +31,7 @@ from onnxfix.runtime.sandbox import Worker, one_line, shared
 from onnxfix.tensorrt.records import TrtOptions
 
 if TYPE_CHECKING:
-    from onnxfix.proof.rungs.rest import Rest
+    from onnxfix.proof.checks.rest import Rest
 
 __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
 
@@ -40,9 +40,9 @@ Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 
 #: What runs by default.
 DEFAULT_RUNGS = RUNGS
-#: Rungs that need TensorRT.
+#: Checks that need TensorRT.
 _TENSORRT = ("trt-build", "trt-network", "trt-gpu")
-#: Rungs that run models on the CPU.
+#: Checks that run models on the CPU.
 _EXECUTING = ("reference", "ort-cpu")
 
 
@@ -93,12 +93,12 @@ def verify(
     Args:
         inputs: a path for ``load_inputs``, or the feeds. By default inputs are made from ``seed``, over a sweep of
             shapes of which ``input_shapes`` fixes a part.
-        require: rungs that must pass. ``rungs`` are those to run (default: DEFAULT_RUNGS), and the required ones.
+        require: checks that must pass. ``rungs`` are those to run (default: DEFAULT_RUNGS), and the required ones.
         worker: the sandbox to use, which stays open (default: ``sandbox.shared``, or one with the memory limit).
         models: the contents of the two files, where the caller has them.
 
     Raises:
-        UsageError: rungs, shapes or inputs that do not exist or do not fit the model.
+        UsageError: checks, shapes or inputs that do not exist or do not fit the model.
         ModelError: a model cannot be read.
     """
     for name in (*require, *(rungs or ())):
@@ -109,7 +109,7 @@ def verify(
     known = signature(_existing(original) if models is None else models[0])
     known = known if special is None else replace(known, pinned=special.values)
     if wanted.intersection(_TENSORRT):
-        from onnxfix.proof.rungs import builder, probe  # lazy: start-up
+        from onnxfix.proof.checks import builder, probe  # lazy: start-up
 
         builder.check(trt, known)  # mistakes in the options show before any work is done
         with suppress(deadline.Expired):  # the checks themselves say so
@@ -173,7 +173,7 @@ class _Proof:
         that has not passed. Then ONNX Runtime has another turn, as if the evaluator had been first.
         """
         if "trt-gpu" in require:
-            from onnxfix.proof.rungs import probe  # lazy: start-up
+            from onnxfix.proof.checks import probe  # lazy: start-up
 
             absent = probe.unavailable(self.request.trt)
             if absent is not None:
@@ -200,7 +200,7 @@ class _Proof:
         began, results, request = time.monotonic(), tuple(before.values()), self.request
         proven = len(results) == 1 and results[0].name == "contract" and not results[0].refutes
         if proven and request.networks is not None and name in CPU_RUNGS:
-            from onnxfix.proof.rungs import build  # lazy: start-up
+            from onnxfix.proof.checks import build  # lazy: start-up
 
             with suppress(deadline.Expired):  # TensorRT builds meanwhile; the checks themselves say so
                 build.begin(request)
@@ -247,7 +247,7 @@ class _Proof:
         """The result of a check on the part of the models that TensorRT can judge, or on the part around the nodes that
         choose elements; ``result`` with the reason where there is none."""
         if choices not in self._parts:
-            from onnxfix.proof.rungs import rest  # lazy: start-up, seldom used
+            from onnxfix.proof.checks import rest  # lazy: start-up, seldom used
 
             folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)
             place = Path(self.stack.enter_context(folder))
@@ -323,7 +323,7 @@ def _forgive(request: Request, results: Sequence[RungResult]) -> Request:
     tolerance of the half type is enough here. Where it did not run, there is no tolerance.
     """
     half = half_type(request.known.model)
-    proven = any(rung.name == "reference" and rung.status == "passed" and rung.exact for rung in results)
+    proven = any(one.name == "reference" and one.status == "passed" and one.exact for one in results)
     if not (request.exact and half and proven):
         return request
     return replace(request, exact=False, coarse=half, forgiven=True)
@@ -363,9 +363,9 @@ def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     """Any check but the contract, which alone needs nothing of what is imported here."""
+    from onnxfix.proof.checks import build, gpu  # lazy: start-up
     from onnxfix.proof.execution import run_check  # lazy: start-up
     from onnxfix.proof.readback import network  # lazy: start-up
-    from onnxfix.proof.rungs import build, gpu  # lazy: start-up
 
     if name == "reference":
         return run_check(replace(request, step=limits.reference_step, total=limits.reference_total), name)
@@ -374,7 +374,7 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     # TensorRT is never held to identical bits, nor a GPU, so half precision need not be proven elsewhere first.
     exact, request = request, replace(request, coarse=half_type(request.known.model))
     if name == "trt-build":
-        return build.climb(exact)
+        return build.run(exact)
     if name == "ort-cuda":
         return run_check(request, name)
-    return network.climb(request) if name == "trt-network" else gpu.climb(request)
+    return network.run(request) if name == "trt-network" else gpu.run(request)

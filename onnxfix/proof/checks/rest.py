@@ -24,12 +24,12 @@ from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.model import Model
 from onnxfix.proof.budget import Budget
+from onnxfix.proof.checks.builder import builder
+from onnxfix.proof.checks.sessions import Oracle
+from onnxfix.proof.checks.trials import Finder
 from onnxfix.proof.compare.compare import compare, different
 from onnxfix.proof.remote import less
 from onnxfix.proof.request import Request, Trial
-from onnxfix.proof.rungs.builder import builder
-from onnxfix.proof.rungs.sessions import Oracle
-from onnxfix.proof.rungs.trials import Finder
 from onnxfix.proof.verdict import RungResult
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import one_line
@@ -49,11 +49,11 @@ class Rest:
     notes: tuple[str, ...]
 
     def of(self, request: Request) -> Request:
-        """The request of a rung, for the rests."""
+        """The request of a check, for the rests."""
         return replace(request, **self.changes)
 
     def marked(self, result: RungResult) -> RungResult | None:
-        """A rung's result on the rests, which says so; None where it shows nothing about the models."""
+        """A check's result on the rests, which says so; None where it shows nothing about the models."""
         found = map(self.built, result.builds, self.parts[-len(result.builds) :])
         builds = tuple(one for one in found if one is not None)
         if not result.judged or len(builds) < len(result.builds):

@@ -39,7 +39,7 @@ from onnxfix.tensorrt.tactics import Tactics
 
 _CHOOSING = 120.0  # seconds; NVIDIA's libraries are large and may come from a cold disk
 WIDEST = 300
-"""Characters of TensorRT's reason in a rung's one line."""
+"""Characters of TensorRT's reason in a check's one line."""
 T = TypeVar("T")
 Profiles = tuple[Profile, ...] | None
 """Optimization profiles of a build; None for sizes derived from the model's symbols."""
@@ -359,7 +359,7 @@ def save_engine(
 ) -> str:
     """Build the model file once more, as in ``known``, and write the engine to ``options.save_engine``.
 
-    This is a separate build, since the rung also builds candidates that are never written. ``check`` raises where the
+    This is a separate build, since the check also builds candidates that are never written. ``check`` raises where the
     model is no longer the verified one. ``most`` is the most permissive mode of a new file, since an engine contains
     the model's weights. The child that builds writes to a private folder. Returns the path.
 
@@ -371,7 +371,7 @@ def save_engine(
     if isinstance(found, Missing):
         raise OnnxfixError(f"{destination}: no engine was written: {found.reason}")
     with ExitStack() as stack:
-        # The rungs build and run without TF32, by a variable in both processes; the user's process does not have it.
+        # The checks build and run without TF32, by a variable in both processes; the user's process does not have it.
         plain = stack.enter_context(closing(found.plain()))
         with writing(destination):
             home = stack.enter_context(Folder(destination.parent))

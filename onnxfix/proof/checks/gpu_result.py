@@ -1,4 +1,4 @@
-"""What the rung trt-gpu knows of a pair of models while it compares them, and the result that follows from it."""
+"""What the check trt-gpu knows of a pair of models while it compares them, and the result that follows from it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from onnxfix.inputs.feeds.profiles import given_profiles
+from onnxfix.proof.checks.builder import Builder, Tries, try_profiles
+from onnxfix.proof.checks.judge import ORACLES, Terms
+from onnxfix.proof.checks.noise import Noise
+from onnxfix.proof.checks.probe import Probe
+from onnxfix.proof.checks.sessions import Sessions
+from onnxfix.proof.checks.trials import shapes
 from onnxfix.proof.remote import less
 from onnxfix.proof.request import Request, Trial
-from onnxfix.proof.rungs.builder import Builder, Tries, try_profiles
-from onnxfix.proof.rungs.judge import ORACLES, Terms
-from onnxfix.proof.rungs.noise import Noise
-from onnxfix.proof.rungs.probe import Probe
-from onnxfix.proof.rungs.sessions import Sessions
-from onnxfix.proof.rungs.trials import shapes
 from onnxfix.proof.verdict import Executed, FeedResult, Outcome, RungResult, Status
 from onnxfix.runtime.causes import Cause
 from onnxfix.tensorrt.engine import Ran
@@ -54,7 +54,7 @@ class Evidence(NamedTuple):
 
 
 class State:
-    """One climb of the rung. ``builder`` builds the engines in ``folder``, and they run in ``engines``; ``probe`` is
+    """One run of the check. ``builder`` builds the engines in ``folder``, and they run in ``engines``; ``probe`` is
     what engines do on this machine. ``builds`` are of "original" (unless it is the same file) and of "fixed".
 
     ``findings`` are the first of each kind, ``refused`` the results that do not count, ``excluded`` the outputs that
@@ -139,7 +139,7 @@ class State:
     def conclude_failure(self, reason: str, cause: Cause, but: str) -> RungResult:
         """The result where the fixed model has no engine that runs. ``but`` is what the original's does: the fixes are
         to blame if there is one."""
-        if self.alone:  # the rung trt-build reports that TensorRT refuses both
+        if self.alone:  # the check trt-build reports that TensorRT refuses both
             return conclude_as(self, "skipped", reason, cause)
         return conclude_as(self, "failed", f"{reason}; {but}", cause)
 

@@ -1,4 +1,4 @@
-"""Rung trt-gpu: engines of the original and of the fixed model, executed on a GPU and compared with the ONNX model.
+"""Check trt-gpu: engines of the original and of the fixed model, executed on a GPU and compared with the ONNX model.
 
 The ONNX model is the reference (``sessions.Oracle``). A fix is refuted where the fixed model's engine is further from
 it than the original's engine is, beyond noise. Where the original's engine is wrong and the fixed one right, the fix
@@ -7,7 +7,7 @@ itself (``noise``). Every engine runs several times on the same inputs, and outp
 name.
 
 The inputs of the original and its engine's outputs are kept for the candidates that follow when fixes are withdrawn:
-each of those costs one build and one load. Where no engine runs on this machine, the rung is skipped with the driver's
+each of those costs one build and one load. Where no engine runs on this machine, the check is skipped with the driver's
 or TensorRT's reason.
 """
 
@@ -23,13 +23,13 @@ from pathlib import Path
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.profiles import bound_profile
+from onnxfix.proof.checks import probe
+from onnxfix.proof.checks.builder import Builder, builder
+from onnxfix.proof.checks.gpu_result import NAME, Evidence, Original, State, conclude, conclude_as
+from onnxfix.proof.checks.judge import Finding, differing
+from onnxfix.proof.checks.sessions import Oracle, Sessions
+from onnxfix.proof.checks.trials import Finder, key_of, outside, profiles, usual
 from onnxfix.proof.request import Request, Trial
-from onnxfix.proof.rungs import probe
-from onnxfix.proof.rungs.builder import Builder, builder
-from onnxfix.proof.rungs.gpu_result import NAME, Evidence, Original, State, conclude, conclude_as
-from onnxfix.proof.rungs.judge import Finding, differing
-from onnxfix.proof.rungs.sessions import Oracle, Sessions
-from onnxfix.proof.rungs.trials import Finder, key_of, outside, profiles, usual
 from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime import deadline
 from onnxfix.runtime.causes import Cause
@@ -49,14 +49,14 @@ DEATHS = 3
 _LAST: list[tuple[object, Original]] = []
 
 
-def climb(request: Request) -> RungResult:
+def run(request: Request) -> RungResult:
     """Build, execute and compare; with ``--benchmark``, time engines that were not refuted.
 
     Raises:
         UsageError: an option of TensorRT's does not exist, or does not fit the model.
         OnnxfixError: a file cannot be written.
     """
-    result = _climb(request)
+    result = _execute(request)
     if not request.trt.benchmark or result.latency is not None:
         return result
     why = f"no result: {result.reason}"
@@ -67,7 +67,7 @@ def climb(request: Request) -> RungResult:
     return replace(result, latency=Latency(reason=why))
 
 
-def _climb(request: Request) -> RungResult:
+def _execute(request: Request) -> RungResult:
     found = builder(request.trt)
     if isinstance(found, Missing):
         return unjudged(NAME, found.reason, found.cause)
@@ -85,7 +85,7 @@ def _compare(state: State) -> RungResult:
     key = key_of(state.request, state.builder)
     if not _LAST or _LAST[0][0] != key:
         try:
-            # What the rung trt-build built need not be built again where its profile covers the inputs.
+            # What the check trt-build built need not be built again where its profile covers the inputs.
             networks = state.request.networks
             built = networks.builds.get(state.request.original) if networks is not None else None
             left = built.profiles[:1] if built is not None and built.accepted else ()
@@ -157,7 +157,7 @@ def _build(state: State) -> RungResult | None:
 
 
 def _take(state: State, name: str) -> TrtBuild | None:
-    """The build of the rung trt-build: with its engine, where the profile covers all trials, or what it failed of,
+    """The build of the check trt-build: with its engine, where the profile covers all trials, or what it failed of,
     where that is not the profile."""
     networks, path = state.request.networks, state.model(name)
     built = networks.builds.pop(path, None) if networks is not None else None
@@ -336,7 +336,7 @@ def measure_latency(
 ) -> Latency:
     """Time the engines of ``files`` ("fixed", and "original" where there is one) on the trial of the usual shape.
 
-    The original's engine is rebuilt where an earlier climb built it: only its outputs are kept for each candidate.
+    The original's engine is rebuilt where an earlier run built it: only its outputs are kept for each candidate.
     Whatever happens is a result.
     """
     builds = dict(builds)

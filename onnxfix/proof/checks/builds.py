@@ -20,13 +20,13 @@ from typing import Literal
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.profiles import bound_profile, given_profiles
 from onnxfix.place import Place
+from onnxfix.proof.checks import probe
+from onnxfix.proof.checks.builder import Builder, Tries, try_profiles
+from onnxfix.proof.checks.gpu import find_inputs, measure_latency
+from onnxfix.proof.checks.judge import Terms, judge
+from onnxfix.proof.checks.sessions import Sessions
+from onnxfix.proof.checks.trials import outside, profiles
 from onnxfix.proof.request import Request, Trial
-from onnxfix.proof.rungs import probe
-from onnxfix.proof.rungs.builder import Builder, Tries, try_profiles
-from onnxfix.proof.rungs.gpu import find_inputs, measure_latency
-from onnxfix.proof.rungs.judge import Terms, judge
-from onnxfix.proof.rungs.sessions import Sessions
-from onnxfix.proof.rungs.trials import outside, profiles
 from onnxfix.proof.verdict import FeedResult
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.layer_records import LayerTable

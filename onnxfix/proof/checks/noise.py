@@ -25,11 +25,11 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxfix.files import walk
 from onnxfix.graph.unfolding import unfolded
+from onnxfix.proof.checks.judge import Judgment, Terms, judge
 from onnxfix.proof.compare import copies, twin
 from onnxfix.proof.compare.rounding import shaken
 from onnxfix.proof.compare.tolerance import wide
 from onnxfix.proof.request import Trial
-from onnxfix.proof.rungs.judge import Judgment, Terms, judge
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import Session
 from onnxfix.runtime.sandbox import Worker, note

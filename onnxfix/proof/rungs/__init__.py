@@ -1,1 +1,0 @@
-"""The rungs that build with TensorRT and execute engines: trt-build, trt-gpu, and the batch sweep."""

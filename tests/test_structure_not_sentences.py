@@ -27,9 +27,9 @@ from onnxfix.proof import cuda, remote, sweep, validity, verdict
 from onnxfix.proof.checks import build, builder, probe
 from onnxfix.proof.compare import compare
 from onnxfix.proof.compare.compare import Terms
-from onnxfix.proof.ran import Ran
 from onnxfix.proof.readback import locate
 from onnxfix.proof.readback.bench import is_lost, is_slight
+from onnxfix.proof.remote import Ran
 from onnxfix.proof.request import Trial
 from onnxfix.report import report
 from onnxfix.rewrite.edits import Draft

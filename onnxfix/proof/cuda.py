@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.proof.compare.compare import Metrics, agreement, largest
-from onnxfix.proof.ran import Ran, ran_of
+from onnxfix.proof.remote import Ran, ran_of
 from onnxfix.proof.request import REMOTE, Request
 from onnxfix.proof.verdict import FeedResult, FeedStatus, RungResult
 from onnxfix.runtime.backends import ort_cuda

@@ -19,7 +19,7 @@ from onnxfix.proof.compare.compare import agreement, difference, different
 from onnxfix.proof.compare.copies import CUT_OFF
 from onnxfix.proof.pair import Pair
 from onnxfix.proof.progress import Progress, describe_judges
-from onnxfix.proof.ran import Ran
+from onnxfix.proof.remote import Ran
 from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.verdict import LeftOut, RungResult, Side
 from onnxfix.runtime import backends, deadline

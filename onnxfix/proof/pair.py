@@ -16,8 +16,7 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.proof.compare.compare import different
 from onnxfix.proof.compare.copies import UNSIGNED, product
 from onnxfix.proof.progress import Progress
-from onnxfix.proof.ran import Ran, ran_of
-from onnxfix.proof.remote import less
+from onnxfix.proof.remote import Ran, less, ran_of
 from onnxfix.proof.request import REMOTE
 from onnxfix.proof.verdict import Status
 from onnxfix.runtime.backends import ort_weights

@@ -21,8 +21,7 @@ from onnxfix.names import RUNGS
 from onnxfix.proof import budget, validity
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.networks import networks
-from onnxfix.proof.request import REMOTE, Fed, Request
+from onnxfix.proof.request import REMOTE, Fed, Request, networks
 from onnxfix.proof.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
 from onnxfix.runtime import deadline
 from onnxfix.runtime.causes import Cause

@@ -13,8 +13,8 @@ import pytest
 
 from onnxfix.proof.checks import build as trt_build
 from onnxfix.proof.checks.builder import Builder
-from onnxfix.proof.networks import Networks, networks
 from onnxfix.proof.readback import network
+from onnxfix.proof.request import Networks, networks
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.proof.verify import verify
 from onnxfix.runtime import allowance

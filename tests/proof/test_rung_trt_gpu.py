@@ -34,8 +34,7 @@ from onnxfix.proof.checks.judge import REPAIRED, Terms, judge
 from onnxfix.proof.checks.probe import Probe
 from onnxfix.proof.checks.trials import outside, profiles
 from onnxfix.proof.compare.tolerance import Allowed
-from onnxfix.proof.networks import Networks
-from onnxfix.proof.request import Request, Trial
+from onnxfix.proof.request import Networks, Request, Trial
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime import nvidia

@@ -17,8 +17,7 @@ from onnxfix.proof.checks import probe
 from onnxfix.proof.checks.batch_sweep import Run, sweep
 from onnxfix.proof.checks.builder import WIDEST, Builder, Profiles, builder, check
 from onnxfix.proof.checks.trials import key_of
-from onnxfix.proof.networks import Networks
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import Networks, Request
 from onnxfix.proof.sweep import SweepResult
 from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime.allowance import MEMORY_MB, cores

@@ -19,7 +19,7 @@ from onnxfix.files.atomic import PLAIN, Temporary
 from onnxfix.files.folders import Folder, writing
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import Signature
-from onnxfix.proof.networks import engine_beside
+from onnxfix.proof.request import engine_beside
 from onnxfix.runtime import confinement
 from onnxfix.runtime.allowance import memory_limit_mb
 from onnxfix.runtime.causes import ENDED

@@ -68,7 +68,6 @@ LAYERS = [
     ["proof.budget"],
     ["proof.remote"],
     ["proof.cuda", "proof.draws", "proof.extents"],
-    ["proof.progress"],
     ["proof.pair"],
     ["proof.execution"],
     ["proof.checks"],

@@ -17,8 +17,7 @@ from onnxfix.proof import cuda, draws, extents
 from onnxfix.proof.budget import Budget, too_large
 from onnxfix.proof.compare.compare import agreement, difference, different
 from onnxfix.proof.compare.copies import CUT_OFF
-from onnxfix.proof.pair import Pair
-from onnxfix.proof.progress import Progress, describe_judges
+from onnxfix.proof.pair import Pair, Progress, describe_judges
 from onnxfix.proof.remote import Ran
 from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.verdict import LeftOut, RungResult, Side

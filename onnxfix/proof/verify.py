@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -147,21 +147,17 @@ def verify(
         return Verdict(results, tuple(require), allowed=request.allowed)
 
 
+@dataclass
 class _Proof:
     """Runs check after check: ``fixed`` is the fixed model where the caller has it; ``stack`` unwinds at the end."""
 
-    def __init__(
-        self,
-        request: Request,
-        limits: Limits,
-        contract: Contract | None,
-        fixed: onnx.ModelProto | None,
-        stack: ExitStack,
-    ) -> None:
-        self.request, self.limits, self.contract = request, limits, contract
-        self.fixed, self.stack = fixed, stack
-        self.worker: Worker | None = None  # the child, where it runs models
-        self._parts: dict[bool, Rest | str] = {}
+    request: Request
+    limits: Limits
+    contract: Contract | None
+    fixed: onnx.ModelProto | None
+    stack: ExitStack
+    worker: Worker | None = None  # the child, where it runs models
+    _parts: dict[bool, Rest | str] = field(default_factory=dict)
 
     def run(
         self, wanted: Collection[str], require: Collection[str], *, redundant: bool

@@ -6,7 +6,7 @@ import hashlib
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,28 +30,25 @@ _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 Expect = Callable[[dict[str, Any]], "Ran | None"]
 
 
+@dataclass
 class Finder:
     """Looks for trials. ``refused`` collects the feeds that the original rejects, with the reason. ``profile`` is the
     user's optimization profile, ``planned`` are feeds to try instead of those of a proof's plan. ``empty``: accept
     empty tensors. ``budget`` says which of the made feeds are tried besides the first that is accepted, and is told
     what they cost; ``spared`` collects the others."""
 
-    def __init__(
-        self,
-        request: Request,
-        expect: Expect,
-        profile: Profile | None = None,
-        planned: Sequence[Feed] = (),
-        *,
-        empty: bool = False,
-        budget: Budget | None = None,
-    ) -> None:
-        self.request, self.expect, self.profile, self.planned = request, expect, profile, planned
-        self.empty, self.budget = empty, budget
-        self.found: list[Trial] = []
-        self.refused: list[FeedResult] = []
-        self.spared: list[Feed] = []
-        self._deadline = time.monotonic() + request.total
+    request: Request
+    expect: Expect
+    profile: Profile | None = None
+    planned: Sequence[Feed] = ()
+    empty: bool = False
+    budget: Budget | None = None
+    found: list[Trial] = field(default_factory=list)
+    refused: list[FeedResult] = field(default_factory=list)
+    spared: list[Feed] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.request.total
 
     def find(self) -> list[Trial]:
         """All trials: of the user's inputs, else of generated ones.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from onnx import GraphProto, ModelProto, NodeProto
 
@@ -54,22 +54,27 @@ class Located:
     choices: tuple[str, ...] = ()
 
 
+@dataclass
 class Search:
     """Runs both models again on the inputs of ``trial`` and compares inner tensors, as far as the outputs that differ
     depend on them. ``scratch`` is a folder, ``deadline`` of ``time.monotonic``."""
 
-    def __init__(
-        self, bench: Bench, pair: Pair, trial: Trial, backend: str, coarse: str, scratch: str, deadline: float
-    ) -> None:
-        self.bench, self.pair, self.trial, self.backend = bench, pair, trial, backend
-        self.coarse, self.scratch, self.deadline = coarse, scratch, deadline
-        self.off: set[str] = set()
-        self.found: list[Misread] = []
-        self.choices: dict[str, str] = {}  # the value that differs -> operator
-        self.within: dict[str, str] = {}  # not identical, but within noise: with its name in the network
-        self.unsure = ""
+    bench: Bench
+    pair: Pair
+    trial: Trial
+    backend: str
+    coarse: str
+    scratch: str
+    deadline: float
+    off: set[str] = field(default_factory=set)
+    found: list[Misread] = field(default_factory=list)
+    choices: dict[str, str] = field(default_factory=dict)  # the value that differs -> operator
+    within: dict[str, str] = field(default_factory=dict)  # within noise -> its name in the network
+    unsure: str = ""
+
+    def __post_init__(self) -> None:
         # Bytes that an inner tensor may take. The first ones are often small shapes, from which nothing follows.
-        fed = sum(getattr(value, "nbytes", 0) for value in trial.values.values())
+        fed = sum(getattr(value, "nbytes", 0) for value in self.trial.values.values())
         self.guess = max(_LEAST, _INFLATION * fed)
 
     def run(self, wrong: Sequence[str]) -> Located:

@@ -58,8 +58,9 @@ class Finder:
         """
         if self.request.given is None:
             self._make()
-        for trial in self.request.trials():
-            self._try(trial)
+        else:
+            for trial in self.request.trials():
+                self._try(trial)
         return self.found
 
     def _make(self) -> None:

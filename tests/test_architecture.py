@@ -60,7 +60,7 @@ LAYERS = [
     ["inputs.sizes"],
     ["runtime.backends"],
     ["tensorrt"],
-    ["proof.checker", "proof.compare"],
+    ["proof.checker", "proof.compare", "proof.outputs"],
     ["proof.validity", "inputs.feeds"],
     ["inputs.specialize", "proof.sweep"],
     ["proof.verdict"],

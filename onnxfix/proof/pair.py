@@ -185,6 +185,7 @@ class Pair:
             repeats=not gpu,
             keep=bool(request.half) or request.precise,
             without=request.without,
+            hold=request.networks is not None and self.name == "ort-cpu",
         )
 
     def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from onnxfix.errors import Fault
+from onnxfix.proof import outputs as kept_outputs
 from onnxfix.proof.compare import copies, twin
 from onnxfix.proof.compare.compare import Metrics, Terms, Twin, compare_outputs, different
 from onnxfix.proof.compare.rounding import MOVES, Precise, shaken
@@ -115,6 +116,7 @@ class _State:
     fixed: backends.Session | None = None
     backend: str = ""
     path: str = ""  # of the original
+    fixed_path: str = ""
     copies: dict[str, Any] = field(default_factory=dict)  # of both models, which judge where these two differ
     last: _Compared | None = None
 
@@ -158,6 +160,12 @@ def _reports(function: Callable[..., Ran]) -> Callable[..., Ran]:
 
 def drop() -> None:
     """Release both models, and what they computed."""
+    unload()
+    kept_outputs.drop()
+
+
+def unload() -> None:
+    """Release both models."""
     _STATE.original = _STATE.fixed = _STATE.last = None
     _STATE.copies.clear()
 
@@ -172,11 +180,11 @@ def load(
     fixed_options: Mapping[str, Any] | None = None,
 ) -> Ran:
     """Load both models, dropping what was loaded before. The options are those of the backend's ``load``."""
-    drop()
+    unload()
     with contextlib.suppress(Exception):  # what is wrong with a backend shows where the model is loaded
         backends.warm(backend)  # any model needs that: it is not part of this one's price
     clock, began = _clock(backend)
-    _STATE.backend, _STATE.path = backend, original
+    _STATE.backend, _STATE.path, _STATE.fixed_path = backend, original, fixed
     with _running("original"):
         before = backends.load(backend, original, **(options or {}))
     with _running("fixed"):
@@ -219,9 +227,11 @@ def run(
     keep: bool = False,
     without: tuple[str, ...] = (),
     recheck: bool = False,
+    hold: bool = False,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
-    ``by_twin`` or ``by_noise``. The fixed model gets the feed without the inputs in ``without``.
+    ``by_twin`` or ``by_noise``, and ``hold`` them for a later check. The fixed model gets the feed without the inputs
+    in ``without``.
 
     ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
     differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their
@@ -238,8 +248,12 @@ def run(
         if again:
             itself = _compare_with_itself(original, feed, expected, own)
     with _running("fixed"):
+        middle = clock()
         outputs = _compute(fixed, less(feed, without))
-    seconds = clock() - began
+    ends = clock()
+    if hold:
+        kept_outputs.keep(_STATE.path, feed, expected, ends - middle)
+        kept_outputs.keep(_STATE.fixed_path, less(feed, without), outputs, ends - middle)
     note("compare")
     _STATE.last = _Compared(feed, expected, outputs, without) if keep else None
     unstable = {*skip, *(one.output for one in different(itself))}
@@ -252,7 +266,7 @@ def run(
     return Ran(
         metrics=tuple(one for one in metrics if one.output not in unstable),
         unstable=tuple(sorted(unstable)),
-        seconds=seconds,
+        seconds=ends - began,
         wobble=tuple(one for one in itself if one.agreement == "within"),
     )
 

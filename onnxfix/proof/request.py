@@ -36,13 +36,15 @@ REMOTE = "onnxfix.proof.remote"
 class Networks:
     """Models of one proof by path: ``lifted`` are those whose network was read back, into ``folder``; ``begun`` are
     builds under way, all in the child of ``worker``. ``builds`` have ended; the file ``engine`` is that of an accepted
-    one. ``refused`` are the feeds that the original refuses in ONNX Runtime, if it accepts none."""
+    one. ``ran`` are feeds that both models have run in ONNX Runtime; ``refused`` are those that the original refuses
+    there, if it accepts none."""
 
     folder: Path
     lifted: dict[Path, Lifted] = field(default_factory=dict)
     begun: dict[Path, Posted] = field(default_factory=dict)
     builds: dict[Path, TrtBuild] = field(default_factory=dict)
     worker: Worker | None = None
+    ran: tuple[Feed, ...] = ()
     refused: tuple[Feed, ...] = ()
     _files: dict[Path, Path] = field(default_factory=dict)
 

@@ -204,9 +204,11 @@ class _Proof:
             request = replace(request, shown=next(compared, ""))
         request = _forgive(request, results) if name == "ort-cpu" else request
         result = self._noted(self._result(name, request), request)
-        refused = all(one.stopped == "original" and one.cause == "refused" for one in result.feeds)
-        if name == "ort-cpu" and refused and request.networks is not None:
-            request.networks.refused = tuple(one.feed for one in result.feeds if one.feed is not None)
+        if name == "ort-cpu" and request.networks is not None:
+            feeds = [(one.feed, one.status) for one in result.feeds if one.feed is not None]
+            request.networks.ran = tuple(feed for feed, status in feeds if status != "not counted")
+            if all(one.stopped == "original" and one.cause == "refused" for one in result.feeds):
+                request.networks.refused = tuple(feed for feed, _ in feeds)
         return replace(result, seed=request.seed, seconds=time.monotonic() - began)
 
     def _result(self, name: str, request: Request) -> RungResult:

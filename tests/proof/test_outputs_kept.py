@@ -1,7 +1,8 @@
-"""Which inputs a budget allows, and that each run of a pair of models gets the same inputs."""
+"""Outputs that are kept for the check of TensorRT's networks, which inputs a budget allows, and feeds that stay."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,82 @@ from onnx import parser
 
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.proof import remote
+from onnxfix.proof import outputs, remote
 from onnxfix.proof.budget import Budget
 from onnxfix.proof.checks.trials import Finder
 from onnxfix.proof.compare.compare import Terms
+from onnxfix.proof.readback import child
+from onnxfix.proof.readback.bench import Bench, Tried
 from onnxfix.proof.remote import _State
 from onnxfix.runtime.backends import ort
 from onnxfix.runtime.effort import THOROUGH, Effort
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.engine import Ran
 from support.patience import PATIENCE
+
+RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
+OTHER = RELU.replace("Relu", "Exp")
+FEED = {"x": np.array([-1.0, 2.0], np.float32)}
+RUN: dict[str, Any] = {"again": False, "drawn": (), "terms": Terms(exact=True), "skip": ()}
+
+
+def write(path: Path, text: str) -> str:
+    onnx.save(onnx.parser.parse_model(text), path)
+    return str(path)
+
+
+def test_outputs_are_those_of_a_file_on_these_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"y": np.ones(2, np.float32)}
+    outputs.keep("a", FEED, found, 0.5)
+    assert outputs.find("a", {"x": FEED["x"].copy()}) == (found, 0.5)
+    assert (outputs.knows("a"), outputs.knows("b")) == (True, False)
+    for path, feed in (("b", FEED), ("a", {"x": FEED["x"] + 1}), ("a", {"z": FEED["x"]}), ("a", {})):
+        assert outputs.find(path, feed) is None, (path, feed)
+    monkeypatch.setattr(outputs, "MOST_BYTES", 12)
+    outputs.keep("b", FEED, found, 0.5)
+    assert not outputs.knows("b"), "there is no room"
+    outputs.drop()
+    assert not outputs.knows("a")
+
+
+@pytest.mark.slow
+def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
+    path, other = write(tmp_path / "a.onnx", RELU), write(tmp_path / "b.onnx", OTHER)
+    with Worker() as worker:
+        worker.call(
+            "onnxfix.proof.remote:load",
+            timeout=PATIENCE,
+            backend="ort-cpu",
+            original=path,
+            fixed=other,
+        )
+        worker.call("onnxfix.proof.remote:run", timeout=PATIENCE, feed=FEED, **RUN, hold=True)
+        bench = Bench(worker, PATIENCE)
+        assert bench.ask("knows", path=path).value is True
+        loads = []
+
+        def load() -> child.Reply:
+            loads.append(path)
+            return bench.load("ort-cpu", path)
+
+        tried = Tried(bench, load, path)
+        assert not tried.expect(FEED).error
+        assert (loads, tried.taken) == ([], ["0"])
+        assert not tried.expect({"x": np.ones(3, np.float32)}).error
+        assert loads == [path]
+        assert tried.expect(FEED).seconds < PATIENCE
+        assert loads == [path]
+        # What was left stands for a run: the network's outputs are held against it.
+        bench.load("ort-cpu", other)
+        bench.run("lifted", "0", FEED)
+        (metric,) = bench.judge("0", [("y", "y")], "").value
+        assert metric.agreement == "different"
+        assert "0" in bench.ask("known_keys").value
+        worker.call("os:abort", timeout=PATIENCE)
+        assert bench.ask("knows", path=path).value is False
+        assert not Tried(bench, load, path).expect(FEED).error, "a child that died has lost it"
+        assert loads == [path, path]
+
 
 # ------------------------------------------------------------------------------------------------ what a budget allows
 
@@ -44,17 +112,18 @@ def test_inputs_that_cost_too_much_are_spared_and_said() -> None:
         tried.append(batch)
         return Ran(seconds=float(batch))
 
-    def found(effort: Effort) -> tuple[list[int], list[Feed]]:
+    def found(effort: Effort, ran: tuple[Feed, ...] = ()) -> tuple[list[int], list[Feed]]:
         tried.clear()
         budget = Budget(Request.known, effort)
-        finder = Finder(Request, expect, None, feeds, budget=budget)  # type: ignore[arg-type]
+        finder = Finder(Request, expect, None, feeds, budget=budget, ran=ran)  # type: ignore[arg-type]
         finder.find()
         return [*tried], finder.spared
 
     assert found(THOROUGH) == ([1, 2, 3], [])
     assert found(Effort("", 0.0, 0.0)) == ([1], feeds[1:])
-    assert found(Effort("", 0.0, 5.0)) == ([1, 2, 3], [])
-    assert found(Effort("", 0.0, 4.9)) == ([1, 2], feeds[2:])
+    # What the model has not run yet costs twice as much: 2 and 3 seconds, or 4 and 6.
+    assert found(Effort("", 0.0, 5.0), tuple(feeds)) == ([1, 2, 3], [])
+    assert found(Effort("", 0.0, 4.9), tuple(feeds)) == ([1, 2], feeds[2:])
     assert found(Effort("", 0.0, 1.9)) == ([1], feeds[1:])
 
 

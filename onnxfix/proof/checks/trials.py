@@ -35,7 +35,8 @@ class Finder:
     """Looks for trials. ``refused`` collects the feeds that the original rejects, with the reason. ``profile`` is the
     user's optimization profile, ``planned`` are feeds to try instead of those of a proof's plan. ``empty``: accept
     empty tensors. ``budget`` says which of the made feeds are tried besides the first that is accepted, and is told
-    what they cost; ``spared`` collects the others."""
+    what they cost; ``spared`` collects the others. ``ran`` are feeds that cost half, since the model has run already.
+    """
 
     request: Request
     expect: Expect
@@ -43,6 +44,7 @@ class Finder:
     planned: Sequence[Feed] = ()
     empty: bool = False
     budget: Budget | None = None
+    ran: Sequence[Feed] = ()
     found: list[Trial] = field(default_factory=list)
     refused: list[FeedResult] = field(default_factory=list)
     spared: list[Feed] = field(default_factory=list)
@@ -107,8 +109,8 @@ class Finder:
                     break
 
     def _take(self, feed: Feed) -> bool:
-        budget = self.budget
-        if self.found and budget is not None and not budget.allows(feed.assignment):
+        budget, times = self.budget, 1 if feed in self.ran else 2
+        if self.found and budget is not None and not budget.allows(*[feed.assignment] * times):
             self.spared.append(feed)
             return False
         try:
@@ -120,7 +122,8 @@ class Finder:
         accepted = self._try(Trial(feed.label, feed, values))
         expected = self.found[-1].expected if accepted else None
         if budget is not None and expected is not None:
-            budget.ran(feed.assignment, expected.seconds)
+            for _ in range(times if len(self.found) > 1 else 1):  # the first one is the price, not spent
+                budget.ran(feed.assignment, expected.seconds / times)
         return accepted
 
     def _try(self, trial: Trial) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, helper
 
 from onnxfix.files import walk
+from onnxfix.proof import outputs
 from onnxfix.proof.compare.compare import (
     Metrics,
     Terms,
@@ -194,7 +195,22 @@ def run(
     except Exception as error:
         return _failed(error)
     seconds = time.process_time() - began
-    values = {name.removesuffix(COPY): value for name, value in values.items()}
+    return _keep(side, key, {name.removesuffix(COPY): value for name, value in values.items()}, seconds)
+
+
+def knows(path: str) -> bool:
+    """Whether ONNX Runtime's check has left outputs of the model file."""
+    return outputs.knows(path)
+
+
+def recall(key: str, path: str, feed: Mapping[str, Any]) -> Reply | None:
+    """Take what that check computed with the model file on these inputs for a run of "onnx" for the feed ``key``; None
+    where it did not."""
+    computed = outputs.find(path, feed)
+    return None if computed is None else replace(_keep("onnx", key, *computed), value=True)
+
+
+def _keep(side: str, key: str, values: dict[str, Any], seconds: float) -> Reply:
     _STATE.kept[side, key] = values
     blank = frozenset(name for name, value in values.items() if _is_blank(value))
     size = sum(getattr(value, "nbytes", 0) for value in values.values())

@@ -77,7 +77,10 @@ class _Runner:
     def __init__(self, request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> None:
         self.request, self.bench, self.pair, self.backend = request, bench, pair, backend
         self.terms, self.graph = terms, pair.model.graph
+        # ONNX Runtime's check has run the model already, on inputs that it shares with this one.
         self.sorted = has_open_order(pair.model)
+        plain = backend == "ort-cpu" and not self.sorted
+        self.known = plain and bench.ask("knows", path=pair.path).value is True
         self.seen = Comparison()
 
     def run(self) -> Comparison:
@@ -85,7 +88,7 @@ class _Runner:
         seen.lacking = (self._too_large() or "") if self.backend == "reference" else ""
         if seen.lacking:
             return seen
-        loaded = self._load()
+        loaded = Reply() if self.known else self._load()
         if loaded.error:
             ours = loaded.lacking or loaded.died or self.backend == "reference"
             if ours or lacks(loaded.error, self.graph):
@@ -126,14 +129,15 @@ class _Runner:
 
     def _find(self) -> dict[str, Trial]:
         """Inputs that the model accepts, whose outputs the sandbox keeps: key -> inputs."""
-        tried = Tried(self.bench, self._load)
+        tried = Tried(self.bench, self._load, self.pair.path if self.known else "")
         profiles = given_profiles(self.request.trt, self.request.known)
         planned = () if profiles else [*self._planned(), *self._quantized()]
         effort = self.request.effort
         part = replace(effort, multiple=effort.multiple * _PART, floor=effort.floor * _PART)
         budget = Budget(self.request.known, part)
         first = profiles[0] if profiles else None
-        finder = Finder(self.request, tried.expect, first, planned, empty=True, budget=budget)
+        ran = self._ran()
+        finder = Finder(self.request, tried.expect, first, planned, empty=True, budget=budget, ran=ran)
         if self.terms.trials:
             trials = [one for one in self.terms.trials if not tried.expect(one.values).error]
         else:
@@ -162,9 +166,30 @@ class _Runner:
         count = plan.elements(known, sweep[-1])
         if count > _MANY and len(sweep) > 1:
             # Images cost seconds each: the smallest batch holds all edge values many times over, the others hold none.
-            return [replace(found[0], kind="edge"), *found[1:]]
+            return self._cheapest([replace(found[0], kind="edge"), *found[1:]])
         edges = 3 if count < _FEW else 1
-        return found + [Feed(sweep[-1], "edge", seed + len(sweep) + number) for number in range(edges)]
+        found += [Feed(sweep[-1], "edge", seed + len(sweep) + number) for number in range(edges)]
+        return self._cheapest(found)
+
+    def _cheapest(self, planned: Sequence[Feed]) -> list[Feed]:
+        """Where not all of them may be affordable, those first that ONNX Runtime has run already: with other values of
+        the same kind, and the first of all, at the smallest sizes."""
+        ran = self._ran()
+        if self.request.effort.whole or not ran:
+            return [*planned]
+        left, found = [*ran], list[Feed]()
+        for feed in planned:
+            wanted = feed.assignment, feed.kind
+            alike = (one for one in left if (one.assignment, one.kind) == wanted and not one.override)
+            found.append(next(alike, feed))
+            left = [one for one in left if one is not found[-1]]
+        first = [one for one in ran[:1] if one.kind == "normal" and not one.override and one not in found]
+        return sorted(first + found, key=lambda feed: feed not in ran)
+
+    def _ran(self) -> tuple[Feed, ...]:
+        """The feeds that ONNX Runtime's check has run, if its outputs are there."""
+        networks = self.request.networks
+        return networks.ran if self.known and networks is not None else ()
 
     def _quantized(self) -> list[Feed]:
         """Values around the limits of what the model quantizes."""

@@ -174,7 +174,7 @@ def test_while_tensorrt_builds_the_engine_to_save(
         check()
         return "engine"
 
-    monkeypatch.setattr("onnxfix.proof.rungs.builder.save_engine", saved)
+    monkeypatch.setattr("onnxfix.proof.checks.builder.save_engine", saved)
     passed = Verdict((RungResult("trt-build", "passed", builds=(TrtBuild("accepted"),)),))
     monkeypatch.setattr("onnxfix.verbs.verifying.run_checks", lambda *_, **__: passed)
     monkeypatch.setattr("onnxfix.verbs.prove.run_checks", lambda *_, **__: passed)

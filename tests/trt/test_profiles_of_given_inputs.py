@@ -13,8 +13,8 @@ import pytest
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.profiles import bound_profile, chosen_profiles, of_one_rank, symbols_of
 from onnxfix.inputs.feeds.signature import Signature, signature
-from onnxfix.proof.ladder import verify
 from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt.build import attempt
 from onnxfix.tensorrt.records import Profile, TrtOptions

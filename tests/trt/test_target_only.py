@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import onnxfix
-from onnxfix.proof.rungs.build import judge
-from onnxfix.proof.rungs.builder import Builder
+from onnxfix.proof.checks.build import judge
+from onnxfix.proof.checks.builder import Builder
 from onnxfix.rewrite.registry import registry
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.package import Choice

@@ -12,8 +12,8 @@ import pytest
 import onnxfix
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
+from onnxfix.proof.checks import probe
 from onnxfix.proof.request import Request
-from onnxfix.proof.rungs import probe
 from onnxfix.proof.verdict import ALONE, RungResult
 from onnxfix.report.report import Report
 from onnxfix.rewrite.edits import Draft
@@ -332,19 +332,19 @@ def test_a_fix_that_tensorrt_refuses_is_withdrawn(model: Path, monkeypatch: pyte
         yield Match("Neg", node=node, fix=Fix("make it Sub", draft.edits))
 
     use(monkeypatch, [identity, neg])
-    monkeypatch.setattr("onnxfix.proof.rungs.build.climb", Judged("Sub"))
+    monkeypatch.setattr("onnxfix.proof.checks.build.run", Judged("Sub"))
     report, out = apply(model)
     assert [item.code for item in report.withdrawn] == ["BBB005"] * 2
     assert {item.code for item in report.applied} == {"AAA001"}
     assert out.exists()
-    monkeypatch.setattr("onnxfix.proof.rungs.build.climb", Judged("Sub", original=True))
+    monkeypatch.setattr("onnxfix.proof.checks.build.run", Judged("Sub", original=True))
     assert not apply(model)[0].withdrawn  # the original is refused as well
 
 
 def test_an_engine_of_a_model_with_unsafe_fixes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What TensorRT builds is what is written: that a rung about values is not of it does not matter."""
     use(monkeypatch, [identity, unsafe_sqrt])
-    monkeypatch.setattr("onnxfix.proof.rungs.build.climb", Judged("Concat"))
+    monkeypatch.setattr("onnxfix.proof.checks.build.run", Judged("Concat"))
     report, out = apply(model, unsafe_fixes=True, require=["trt-build"])
     assert report.verdict.passed
     assert {item.code for item in report.applied} == {"AAA001", "BBB003"}

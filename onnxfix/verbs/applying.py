@@ -26,7 +26,7 @@ from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.job import Job, Progress, limited, prepare
 from onnxfix.verbs.opening import Source, name_of
 from onnxfix.verbs.prove import Proven, prove
-from onnxfix.verbs.summing import add_other_target, bytes_of, bytes_read, node_counts
+from onnxfix.verbs.summing import bytes_of, bytes_read, complete, node_counts
 
 #: More that must hold of a result before it is written: it returns the result with a verdict that has it.
 Beyond = Callable[[Job, Proven], Proven]
@@ -89,11 +89,7 @@ def summarize(job: Job, proven: Proven) -> Report:
         pending=pending,
     )
     report = confirm.add_judgments(report, plan.rules, plan.known)
-    report = add_other_target(report, loaded, plan)
-    if plan.options.pictures:
-        from onnxfix.verbs.picturing import with_pictures  # lazy: start-up, seldom used
-
-        report = with_pictures(report, loaded.proto, proven.proto, loaded.base_dir)
+    report = complete(report, loaded, plan, proven.proto)
     if not proven.verdict.passed:
         from onnxfix.verbs.stopped import find_stop  # lazy: start-up, seldom used
 

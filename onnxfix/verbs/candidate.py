@@ -260,8 +260,4 @@ class Candidate:
         files = [self._model]
         if self.split and self._split is not None and self._existing is None:
             files.insert(0, self._split.weights)
-        atomic.install(
-            files,
-            replaced=self._loaded.stamp if in_place else (),
-            together=bool(self._replaced),
-        )
+        atomic.install(files, replaced=self._loaded.stamp if in_place else (), together=bool(self._replaced))

@@ -22,7 +22,7 @@ from onnxfix.runtime.allowance import memory_limit, structure_limit
 from onnxfix.runtime.causes import Problem
 from onnxfix.verbs.job import Plan, Progress, limited, make_plan
 from onnxfix.verbs.opening import Source, name_of, on_disk, refuse_conflicts
-from onnxfix.verbs.summing import add_other_target, bytes_read, node_counts
+from onnxfix.verbs.summing import bytes_read, complete, node_counts
 
 if TYPE_CHECKING:
     from onnxfix.tensorrt.reading import Reading
@@ -88,12 +88,7 @@ def _check(source: Source, plan: Plan) -> Report:
         notes=notes,
         pending=Pending(loaded.proto, loaded),
     )
-    report = add_other_target(report, loaded, plan)
-    if not options.pictures:
-        return report
-    from onnxfix.verbs.picturing import with_pictures  # lazy: start-up, seldom used
-
-    return with_pictures(report, loaded.proto, base_dir=loaded.base_dir)
+    return complete(report, loaded, plan)
 
 
 def _require_tensorrt(plan: Plan) -> TrtOptions | None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from onnx import (
-    AttributeProto,
     FunctionProto,
     GraphProto,
     ModelProto,
@@ -19,6 +18,7 @@ from onnx import (
     SparseTensorProto,
     StringStringEntryProto,
     TensorProto,
+    TypeProto,
     ValueInfoProto,
 )
 
@@ -26,6 +26,7 @@ from onnxfix.errors import decoded
 from onnxfix.files import lazy, sharing, tensors, walk
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.shapes import dimnames
+from onnxfix.verbs.difference.contents import serialize_without
 
 if TYPE_CHECKING:
     from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
@@ -61,7 +62,7 @@ def interface_changes(
             found += [
                 f"{kind} {a.name!r} is declared differently"
                 for a, b in zip(old, new, strict=True)
-                if not (a == b if special is None else _as_asked(a, b, kind == "input", special))
+                if not (a == b if special is None else _is_as_requested(a, b, kind == "input", special))
             ]
     found += _default_changes(original.graph, fixed.graph, removed)
     if special is not None and special.keep:
@@ -89,44 +90,39 @@ def _metadata(model: ModelProto) -> list[StringStringEntryProto]:
     ]
 
 
-def _as_asked(
+def _is_as_requested(
     before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: ResolvedSpecialization
 ) -> bool:
-    """Whether two declarations differ only in the sizes of ``special``, for an output also in those that follow from
-    them. ``special`` names a graph input's unnamed dimensions, and may give a rank to an input that has none."""
-    was, now = ValueInfoProto(), ValueInfoProto()
-    was.CopyFrom(before)
-    now.CopyFrom(after)
-    old, new = _tensor_of(was), _tensor_of(now)
-    if old is None or new is None:
-        return was == now
-    rank = special.sizes.get(f"{was.name}.rank") if is_input and not old.HasField("shape") else None
-    if rank is not None:
-        old.shape.SetInParent()
-        for _ in range(rank):
-            old.shape.dim.add()
-    for axis, (one, other) in enumerate(zip(old.shape.dim, new.shape.dim, strict=False)):
-        open_size = one.WhichOneof("value") != "dim_value" or one.dim_value < 0
-        name = dimnames.own(one.dim_param) or (f"{was.name}.{axis}" if is_input else "")
-        wanted = dimnames.replace(name, special.sizes) if open_size and name else name
-        if open_size and not is_input and not isinstance(wanted, int):
-            follows = special.output_size(was.name, axis)
-            wanted = wanted if follows is None else follows
-        if wanted == name:
+    """Whether a declaration is the one before with the sizes of ``special``, for an output also with those that follow
+    from them. ``special`` names a graph input's unnamed dimensions, and may give a rank to an input that has none."""
+    expected = ValueInfoProto()
+    expected.CopyFrom(before)
+    tensor = find_tensor_type(expected.type)
+    if tensor is None:
+        return before == after
+    name = before.name
+    if is_input and not tensor.HasField("shape"):
+        for _ in range(special.sizes.get(f"{name}.rank", 0)):
+            tensor.shape.dim.add()
+        if f"{name}.rank" in special.sizes:
+            tensor.shape.SetInParent()
+    for axis, dim in enumerate(tensor.shape.dim):
+        if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
             continue
-        if other.WhichOneof("value") != ("dim_value" if isinstance(wanted, int) else "dim_param"):
-            return False
-        if (other.dim_value if isinstance(wanted, int) else other.dim_param) != wanted:
-            return False
-        for field in ("dim_value", "dim_param"):
-            one.ClearField(field)
-            other.ClearField(field)
-    return was == now
+        symbol = dimnames.own(dim.dim_param) or (f"{name}.{axis}" if is_input else "")
+        size = dimnames.replace(symbol, special.sizes)
+        if not is_input and not isinstance(size, int):
+            follows = special.output_size(name, axis)
+            size = size if follows is None else follows
+        if isinstance(size, int):
+            dim.dim_value = size
+        elif size != symbol:
+            dim.dim_param = size
+    return expected == after
 
 
-def _tensor_of(info: ValueInfoProto) -> Any:
-    """The tensor type of a declaration, or of the elements of its sequence or optional; None where there is none."""
-    kind = info.type
+def find_tensor_type(kind: TypeProto) -> Any:
+    """The tensor type of a type, or of the elements of its sequence or optional; None where there is none."""
     while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
         kind = getattr(kind, kind.WhichOneof("value")).elem_type
     which = kind.WhichOneof("value")
@@ -216,101 +212,57 @@ def untouched_changes(original: ModelProto, fixed: ModelProto, touched: Set[str]
 
     ``touched`` are value names, as ``FixRun.touched`` gives them.
     """
-    found = []
-    before, after = _Bodies(original), _Bodies(fixed)
-    known = {name for name, _ in before.initializers}
-    for kind, old, new in (
-        ("node", before.nodes, after.nodes),
-        ("initializer", before.initializers, after.initializers),
-        ("value_info", before.infos, after.infos),
-    ):
-        for item in _different(old, new):
-            names = _names(kind, item)
-            added = kind == "initializer" and names[0] not in known
-            if not added and touched.isdisjoint(names):
-                found.append(f"{kind} of {', '.join(names) or 'no name'} changed although no fix touched it")
-    return found
+    before, after = _count_contents(original), _count_contents(fixed)
+    known = {names for kind, names, _ in before if kind == "initializer"}
+    more = () if before == after else (*(before - after), *(after - before))
+    return [
+        f"{kind} of {', '.join(names) or 'no name'} changed although no fix touched it"
+        for kind, names, _ in more
+        if touched.isdisjoint(names) and (kind != "initializer" or names in known)
+    ]
 
 
-def _different(old: Counter[Any], new: Counter[Any]) -> list[Any]:
-    """Items that one has more often than the other."""
-    if old == new:
-        return []
-    more = [item for item, count in old.items() if count > new.get(item, 0)]
-    return more + [item for item, count in new.items() if count > old.get(item, 0)]
+_Content = tuple[str, tuple[str, ...], bytes]
+"""Node, initializer or value_info; the values that it defines or declares; its bytes, or a digest of them."""
 
 
-def _names(kind: str, item: Any) -> Sequence[str]:
-    """The values that an item of ``_Bodies`` defines or declares."""
-    if isinstance(item, tuple):
-        names: tuple[str, ...] = item[0] if kind == "node" else item[:1]
-        return names
-    return NodeProto.FromString(item).output if kind == "node" else [ValueInfoProto.FromString(item).name]
+def _count_contents(model: ModelProto) -> Counter[_Content]:
+    """Every node, initializer and value_info of every scope.
 
-
-class _Bodies:
-    """Every node, initializer and value_info of every scope, counted by its bytes, names included.
-
-    A node with subgraphs counts without them, as ``(outputs, parts)``: their nodes are counted on their own.
-    Initializers, sparse ones too, count as ``(name, digest)``, for they may be large.
+    A node with subgraphs counts without them: their nodes are counted on their own. Initializers, sparse ones too,
+    count by a digest, for they may be large.
     """
-
-    def __init__(self, model: ModelProto) -> None:
-        self.nodes: Counter[_Key] = Counter()
-        self.initializers: Counter[tuple[str, bytes]] = Counter()
-        self.infos: Counter[bytes] = Counter()
-        pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
-        while pending:
-            scope = pending.pop()
-            holders = [node for node in scope.node if any(map(_holds_graph, node.attribute))]
-            pending.extend(graph for node in holders for graph in walk.subgraphs(node))
-            if holders:
-                self.nodes.update(map(_key, scope.node))
-            else:
-                self.nodes.update(node.SerializeToString(deterministic=True) for node in scope.node)
-            self.infos.update(
-                info.SerializeToString(deterministic=True) for info in getattr(scope, "value_info", ())
-            )
-            if isinstance(scope, GraphProto):
-                self.initializers.update((t.name, tensors.digest(t)) for t in scope.initializer)
-                self.initializers.update(map(_sparse, scope.sparse_initializer))
+    counts: Counter[_Content] = Counter()
+    pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    while pending:
+        scope = pending.pop()
+        for node in scope.node:
+            graphs = walk.subgraphs(node)
+            pending += graphs
+            content = _without_bodies(node, graphs) if graphs else node.SerializeToString(deterministic=True)
+            counts["node", tuple(node.output[:]), content] += 1  # iterating over a list is faster
+        for info in getattr(scope, "value_info", ()):
+            counts["value_info", (info.name,), info.SerializeToString(deterministic=True)] += 1
+        for tensor in getattr(scope, "initializer", ()):
+            counts["initializer", (tensor.name,), tensors.digest(tensor)] += 1
+        for sparse in getattr(scope, "sparse_initializer", ()):
+            counts["initializer", (sparse.values.name,), _digest_sparse(sparse)] += 1
+    return counts
 
 
-def _sparse(tensor: SparseTensorProto) -> tuple[str, bytes]:
+def _digest_sparse(tensor: SparseTensorProto) -> bytes:
     values, indices = tensors.digest(tensor.values), tensors.digest(tensor.indices)
-    return tensor.values.name, b"sparse" + values + indices + repr(list(tensor.dims)).encode()
+    return b"sparse" + values + indices + repr(list(tensor.dims)).encode()
 
 
-def _holds_graph(attribute: AttributeProto) -> bool:
-    return bool(walk.attribute_graphs(attribute))
-
-
-_Key = bytes | tuple[tuple[str, ...], tuple[bytes, ...]]
-
-
-def _key(node: NodeProto) -> _Key:
-    if not any(map(_holds_graph, node.attribute)):
-        return bytes(node.SerializeToString(deterministic=True))
-    parts = [_without(node, "attribute"), *(_without(one, "g", "graphs") for one in node.attribute)]
+def _without_bodies(node: NodeProto, graphs: Iterable[GraphProto]) -> bytes:
+    """The bytes of a node without the contents of its subgraphs."""
+    parts = [
+        serialize_without(node, "attribute"),
+        *(serialize_without(one, "g", "graphs") for one in node.attribute),
+    ]
     # Inputs and outputs of a branch are not in its nodes: without them, swapped branches would compare equal.
-    parts += [_without(graph, *_BODY) for graph in walk.subgraphs(node)]
-    return tuple(node.output), tuple(parts)
-
-
-def _without(message: Any, *skip: str) -> bytes:
-    """The message's bytes without some fields, which are not copied: they may have thousands of nodes."""
-    copy = type(message)()
-    damaged = []
-    for field, value in message.ListFields():
-        if field.name in skip:
-            continue
-        if isinstance(value, bytes) and field.type == field.TYPE_STRING:
-            damaged.append((field.name, value))  # no UTF-8: it can be read and not be set
-        elif isinstance(value, (bool, int, float, str, bytes)):
-            setattr(copy, field.name, value)
-        else:
-            getattr(copy, field.name).MergeFrom(value)
-    return bytes(copy.SerializeToString(deterministic=True)) + repr((_unknown(message), damaged)).encode()
+    return repr([*parts, *(serialize_without(graph, *_BODY) for graph in graphs)]).encode()
 
 
 # ------------------------------------------------------------------------- the error budget of mixed precision

@@ -147,12 +147,7 @@ def _resolve_against(second: Source | None, against: Against | None) -> Against:
 
 
 def _prepare(
-    truth: Graph,
-    like: Side | None,
-    against: Against,
-    bench: Bench,
-    builder: Builder | None,
-    stack: ExitStack,
+    truth: Graph, like: Side | None, against: Against, bench: Bench, builder: Builder | None, stack: ExitStack
 ) -> Side:
     """The other side; ``like`` is the second model.
 

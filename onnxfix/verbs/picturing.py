@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,22 @@ def neighbors(node: Node, fan: int) -> Iterator[Node]:
                 yield use.node
 
 
+def surround(seeds: Collection[Node], distance: int, fan: int, most: int = sys.maxsize) -> list[Node]:
+    """These nodes and those of their graph that are at most ``distance`` values away; the nearest ``most``."""
+    found = dict.fromkeys(seeds)
+    edge = list(seeds)
+    for _ in range(distance):
+        near = dict.fromkeys(one for node in edge for one in neighbors(node, fan) if one not in found)
+        edge = list(near)[: max(0, most - len(found))]
+        found.update(dict.fromkeys(edge))
+    return list(found)
+
+
+def _surround(seeds: Sequence[Node]) -> list[Node]:
+    """The nodes of a picture."""
+    return surround(seeds, _FAR, _FAN, MOST_NODES)
+
+
 def _draw_findings(report: Report, atlas: Atlas) -> Iterator[Picture]:
     for code, place in _worst(report.findings):
         nodes = atlas.at(place)
@@ -123,17 +140,6 @@ def _worst(items: Sequence[Finding | AppliedFix]) -> list[tuple[str, Place]]:
     """The rules and places of the worst, each once."""
     ranked = sorted(items, key=lambda one: _ORDER.get(one.severity, len(_ORDER)))
     return list(dict.fromkeys((one.code, one.place) for one in ranked))[:MOST_PICTURES]
-
-
-def _surround(seeds: Sequence[Node]) -> list[Node]:
-    """These nodes and the nearest around them, within one scope."""
-    found = dict.fromkeys(seeds)
-    edge = list(seeds)
-    for _ in range(_FAR):
-        near = dict.fromkeys(one for node in edge for one in neighbors(node, _FAN) if one not in found)
-        edge = list(near)[: max(0, MOST_NODES - len(found))]
-        found.update(dict.fromkeys(edge))
-    return list(found)
 
 
 def _follow(

@@ -170,6 +170,11 @@ def find_failing_inputs(verdict: Verdict) -> tuple[Fed, ...]:
 _RUNNING = ("reference", "ort-cpu", "ort-cuda")
 
 
+def explain_unjudged(verdict: Verdict) -> str:
+    """Why the checks that judge nothing do not, on one line."""
+    return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if not rung.judged)
+
+
 def reason_of(verdict: Verdict) -> str:
     """Why the checks that refute it do, on one line."""
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)

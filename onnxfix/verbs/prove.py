@@ -25,6 +25,7 @@ from onnxfix.verbs.job import Job
 from onnxfix.verbs.opening import on_disk, refuse_unreadable
 from onnxfix.verbs.proof import (
     allowed_by,
+    explain_unjudged,
     find_failing_inputs,
     is_refuted,
     reason_of,
@@ -286,6 +287,5 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
 
 def _describe_unproven(unsafe: Sequence[Applied], second: Verdict) -> str:
     codes = ", ".join(sorted({item.key.code for item in unsafe}))
-    unjudged = "; ".join(f"{rung.name}: {rung.reason}" for rung in second.rungs if not rung.judged)
-    reason = reason_of(second) or unjudged or "not verified"
+    reason = reason_of(second) or explain_unjudged(second) or "not verified"
     return f"with the UNSAFE fixes ({codes}) the model is not proven equal: {reason}"

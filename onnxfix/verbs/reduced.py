@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto
+
 from onnxfix._version import __version__
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, copying, loading, saving
@@ -98,7 +100,7 @@ class Folder:
         """
         with writing(self.path):
             self.path.mkdir(exist_ok=True)
-        self._put_model(MODEL, reducer.case)
+        self._put(MODEL, reducer.case.model)
         self._put(INPUTS, npz(reducer.case.inputs))
         self._put(STATE, self._state(reducer, complete=False))
 
@@ -120,19 +122,20 @@ class Folder:
             command=COMMAND,
         )
         expected, other = reducer.values.run(case)[0], check.seen(case, self.path / MODEL)
-        self._optional(EXPECTED, npz(expected) if expected else None)
-        self._optional(SEEN, npz(other) if other else None)
-        self._optional("error.txt", f"{reducer.seen.text}\n".encode())
         part = check.part(case) if isinstance(check, AgainstCheck) else None
-        if part is not None:
-            self._put_model(OTHER, part)
-        else:
-            self._optional(OTHER, None)
-        missing = {name for name in (EXPECTED, SEEN, OTHER) if not (self.path / name).exists()}
-        self._put(VERSIONS, json.dumps(environment, indent=2).encode() + b"\n")
-        self._put(SCRIPT, script().encode())
-        self._put(README, readme(found, [name for name in FILES if name not in missing]).encode())
-        self._put(STATE, self._state(reducer, complete=found.complete))
+        contents: dict[str, bytes | ModelProto | None] = {
+            EXPECTED: npz(expected) if expected else None,
+            SEEN: npz(other) if other else None,
+            "error.txt": f"{reducer.seen.text}\n".encode(),
+            OTHER: part.model if part is not None else None,
+            VERSIONS: json.dumps(environment, indent=2).encode() + b"\n",
+            SCRIPT: script().encode(),
+        }
+        there = [name for name in FILES if contents.get(name, b"") is not None]
+        contents[README] = readme(found, there).encode()
+        contents[STATE] = self._state(reducer, complete=found.complete)
+        for name, content in contents.items():
+            self._put(name, content)
         return found
 
     def _state(self, reducer: Reducer, *, complete: bool) -> bytes:
@@ -157,23 +160,19 @@ class Folder:
         shared = (*case.inputs, *case.cut, *case.outputs)
         return {name: check.names[name] for name in shared if name in check.names}
 
-    def _put_model(self, name: str, case: Case) -> None:
-        with temporary_beside(self.path / name, most=self.most) as file:
-            saving.save(case.model, file)
+    def _put(self, name: str, content: bytes | ModelProto | None) -> None:
+        """Write a file; None: remove that of an earlier run."""
+        path = self.path / name
+        if content is None:
+            with writing(path):
+                path.unlink(missing_ok=True)
+            return
+        with temporary_beside(path, most=self.most) as file:
+            if isinstance(content, ModelProto):
+                saving.save(content, file)
+            else:
+                copying.write(content, file)
             atomic.install([file])
-
-    def _put(self, name: str, data: bytes) -> None:
-        with temporary_beside(self.path / name, most=self.most) as file:
-            copying.write(data, file)
-            atomic.install([file])
-
-    def _optional(self, name: str, data: bytes | None) -> None:
-        """Write a file, or remove that of an earlier run."""
-        if data is not None:
-            self._put(name, data)
-        else:
-            with writing(self.path / name):
-                (self.path / name).unlink(missing_ok=True)
 
 
 def versions(check: Check) -> dict[str, str]:
@@ -237,9 +236,9 @@ def read_folder(folder: Path) -> Saved:
 
 
 def _failure(fields: dict[str, Any]) -> Failure:
-    place = dict(fields.pop("place"))
-    around = place.pop("around")
-    known = Place(**{**place, "graph": tuple(place["graph"])})
-    if around:
-        known = replace(known, around=Place(**{**around, "graph": tuple(around["graph"]), "around": None}))
-    return Failure(place=known, **fields)
+    return Failure(place=_place(fields.pop("place")), **fields)
+
+
+def _place(fields: dict[str, Any]) -> Place:
+    around = _place(fields["around"]) if fields["around"] else None
+    return Place(**{**fields, "graph": tuple(fields["graph"]), "around": around})

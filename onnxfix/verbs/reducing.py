@@ -16,6 +16,7 @@ from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading
+from onnxfix.inputs.feeds.files import Inputs
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Signature, signature
@@ -34,7 +35,7 @@ from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs import reduced
 from onnxfix.verbs.opening import Source, name_of, on_disk
-from onnxfix.verbs.samples import Inputs, Shapes, list_sizes, read_inputs
+from onnxfix.verbs.samples import Shapes, list_sizes, read_inputs
 
 CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
 """The checks besides commands."""

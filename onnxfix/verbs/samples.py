@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.files import check_inputs, load_inputs
+from onnxfix.inputs.feeds.files import Inputs, check_inputs, load_feeds
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Assignment, Signature
 
-Inputs = str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None
-"""What the user gives: a path, or the inputs themselves; None: nothing."""
 Shapes = Sequence[str] | Mapping[str, Sequence[int]]
 _MILD: tuple[Kind, ...] = ("normal", "small", "ones")
 
@@ -25,10 +22,8 @@ def read_inputs(known: Signature, inputs: Inputs) -> list[dict[str, Any]] | None
     Raises:
         UsageError: they cannot be read, or do not fit the model.
     """
-    if inputs is None:
-        return None
-    feeds = load_inputs(os.fspath(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-    return check_inputs(known, feeds)
+    feeds = load_feeds(inputs)
+    return None if feeds is None else check_inputs(known, feeds)
 
 
 def list_sizes(known: Signature, shapes: Shapes) -> list[Assignment]:

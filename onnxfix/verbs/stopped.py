@@ -23,7 +23,7 @@ from onnxfix.inputs.feeds.signature import Assignment, Input, Signature, signatu
 from onnxfix.inputs.sizes.bounds import bounds
 from onnxfix.inputs.sizes.demands import Demand
 from onnxfix.inputs.sizes.operators import demanded
-from onnxfix.inputs.sizes.ranges import Range
+from onnxfix.inputs.sizes.solve import Range
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.proof.request import REMOTE
@@ -115,7 +115,7 @@ class _Finder:
             for one, direct in zip(demands, by_sizes, strict=True)
         ]
         behind = {name for one in needed for name in one.inputs}
-        needed += [Needed(str(one), _sources([one.value])) for one in bounds(node, node.model.shapes)]
+        needed += [Needed(str(one), _sources([one.value])) for one in bounds(node)]
         by_value = not demands or any(one.inputs for one in needed)
         beside = {str(dim) for one in self.known.inputs if one.name in behind for dim in one.dims or ()}
         # The feed's values of the inputs that decide between paths of the model.
@@ -179,7 +179,7 @@ class _Finder:
         """The node's demands that the feed violates; where there are none, those that cannot be decided."""
         found = [
             Demand(term, node.place, node.op_type, about)
-            for about, term in demanded(node, node.model.shapes)
+            for about, term in demanded(node)
             if term.decided is not True and term.holds(self.sizes) is not True
         ]
         broken = [one for one in found if one.term.holds(self.sizes) is False]

@@ -47,7 +47,18 @@ def bytes_of(path: Path) -> int:
         return 0
 
 
-def add_other_target(report: Report, loaded: loading.Loaded, plan: Plan) -> Report:
+def complete(report: Report, loaded: loading.Loaded, plan: Plan, result: ModelProto | None = None) -> Report:
+    """The report with a note on another target's fixes, and with pictures where these are wanted. ``result`` is the
+    fixed model."""
+    report = _add_other_target(report, loaded, plan)
+    if not plan.options.pictures:
+        return report
+    from onnxfix.verbs.picturing import with_pictures  # lazy: start-up, seldom used
+
+    return with_pictures(report, loaded.proto, result, loaded.base_dir)
+
+
+def _add_other_target(report: Report, loaded: loading.Loaded, plan: Plan) -> Report:
     """The report with a note that names the command, where TensorRT refuses a model that no fix for the target repairs,
     and there are fixes for what the judging TensorRT is."""
     refused = any(item.code in _REFUSED and not item.fix for item in report.findings)

@@ -22,7 +22,7 @@ from onnxfix.rewrite import engine
 from onnxfix.runtime.forks import forked
 from onnxfix.verbs.job import make_plan
 from onnxfix.verbs.opening import output_file
-from onnxfix.verbs.picturing import Atlas, neighbors
+from onnxfix.verbs.picturing import Atlas, surround
 
 _SECONDS = 60.0
 """Time for onnx.checker."""
@@ -101,7 +101,7 @@ def view(
         seeds = list(atlas.at(finding.place))
         title, text = finding.place.text, f"{finding.code} {finding.name}: {finding.message}"
         others = tuple(one.place for one in findings if one is not finding)
-    nodes = around(seeds, distance)
+    nodes = surround(seeds, distance, _FAN)
     part = extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}")
     loaded.check()
     atomic.put(output, saving.serialize(part))
@@ -123,17 +123,6 @@ def _complaint(path: Path) -> str:
 
 
 # --------------------------------------------------------------------------------------- nodes as a model of their own
-
-
-def around(seeds: Collection[Node], distance: int) -> list[Node]:
-    """These nodes and those of their graph that are at most ``distance`` values away, constants left out."""
-    found = dict.fromkeys(seeds)
-    edge = list(seeds)
-    for _ in range(distance):
-        near = dict.fromkeys(one for node in edge for one in neighbors(node, _FAN) if one not in found)
-        found.update(near)
-        edge = list(near)
-    return list(found)
 
 
 def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title: str) -> ModelProto:

@@ -9,6 +9,7 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import KINDS, make_inputs
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.sizes.bounds import bounds
+from onnxfix.inputs.sizes.problem import open_graph
 from onnxfix.inputs.sizes.search import deciding
 from onnxfix.model import Model
 from support.models import of_opset
@@ -174,10 +175,10 @@ def test_flags_that_choose_a_branch_have_turns() -> None:
     body = """g (bool c, float[N] x) => (float[N] y) { d = Not(c)
         y = If(d)<then_branch = a () => (float[N] u) { u = Neg(x) },
                   else_branch = b () => (float[N] v) { v = Abs(x) }> }"""
-    assert deciding(model(body)) == [{"c": 1}, {"c": 0}]
+    assert deciding(open_graph(model(body))) == [{"c": 1}, {"c": 0}]
     sweep = plan.assignments(signature(model(body)), {})
     assert {one["c.value"] for one in sweep} == {0, 1}
-    assert deciding(model("g (bool c) => (bool y) { y = Not(c) }")) == [{}]
+    assert deciding(open_graph(model("g (bool c) => (bool y) { y = Not(c) }"))) == [{}]
 
 
 def test_of_many_inputs_each_value_has_a_turn() -> None:
@@ -188,7 +189,7 @@ def test_of_many_inputs_each_value_has_a_turn() -> None:
         body += f"""x{number + 1} = If({name})<
             then_branch = a{number} () => (float[2] u{number}) {{ u{number} = Neg(x{number}) }},
             else_branch = b{number} () => (float[2] v{number}) {{ v{number} = Abs(x{number}) }}> """
-    found = deciding(model(body + "}"))
+    found = deciding(open_graph(model(body + "}")))
     assert len(found) <= 4
     assert all({one[name] for one in found} == {0, 1} for name in names)
 
@@ -196,7 +197,7 @@ def test_of_many_inputs_each_value_has_a_turn() -> None:
 def test_bounds_in_words() -> None:
     proto = model(VALUES["coordinates"])
     (node,) = [one for one in Model(proto).nodes() if one.op_type == "GatherND"]
-    assert [str(one) for one in bounds(node, node.model.shapes)] == [
+    assert [str(one) for one in bounds(node)] == [
         "indices must be from -N to N - 1",
         "indices must be from -M to M - 1",
     ]

@@ -7,7 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from onnxfix.inputs.sizes.problem import Problem, problem_of
+from onnxfix.inputs.sizes.problem import Problem, open_graph, problem_of
 from support import shape_oracle
 
 pytestmark = pytest.mark.corpus
@@ -59,7 +59,7 @@ def test_sizes_that_run_are_not_excluded_and_excluded_ones_fail(constants: bool,
                 if isinstance(array, np.ndarray)
             }
             proto = shape_oracle.symbolized(case.model, inputs, constants)
-            problem = problem_of(proto)
+            problem = problem_of(open_graph(proto))
             sizes = sizes_of(proto, arrays)
             demanding += bool(problem.demands)
             broken = problem.broken(sizes)

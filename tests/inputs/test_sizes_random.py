@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.sizes import operators
-from onnxfix.inputs.sizes.problem import problem_of
+from onnxfix.inputs.sizes.problem import open_graph, problem_of
 from onnxfix.inputs.sizes.search import Search
 from support.models import model
 from support.ort import session
@@ -99,7 +99,7 @@ def test_a_window_that_fits_at_no_size_is_said_to(node: str, refused: bool) -> N
 def test_a_resized_dimension_does_not_vanish_and_others_may_be_0() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[N,3,H] x) => (float[N,3,L] y) <float[3] f = {1, 1, 0.25}> { y = Resize<mode="nearest">(x, , f) }"""
-    problem = problem_of(model(text))
+    problem = problem_of(open_graph(model(text)))
     assert not problem.broken({"N": 0, "H": 4})
     assert problem.broken({"N": 2, "H": 3})
 
@@ -108,7 +108,7 @@ def test_what_is_normalized_is_not_empty() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[N,S,H] x) => (float[N,S,H] y) <float[1] w = {1}> { y = LayerNormalization<axis=-2>(x, w) }"""
     proto = model(text)
-    problem = problem_of(proto)
+    problem = problem_of(open_graph(proto))
     for sizes in ({"N": 0, "S": 2, "H": 2}, {"N": 2, "S": 0, "H": 2}, {"N": 2, "S": 2, "H": 0}):
         assert bool(problem.broken(sizes)) == bool(fails(proto, sizes)) == (sizes["N"] > 0)
 
@@ -119,6 +119,10 @@ def test_a_0_beside_a_size_that_is_to_be_computed_is_excluded() -> None:
         g (float[N,4] x) => (float[A,2,C] y) <int64[1] two = {2}, int64[1] rest = {-1}> {
             n = Shape<start=0, end=1>(x)  s = Concat<axis=0>(n, two, rest)  y = Reshape<allowzero=1>(x, s) }"""
     proto = model(text)
-    assert [bool(problem_of(proto).broken({"N": size})) for size in (0, 1, 3)] == [True, False, False]
+    assert [bool(problem_of(open_graph(proto)).broken({"N": size})) for size in (0, 1, 3)] == [
+        True,
+        False,
+        False,
+    ]
     with pytest.raises(ValueError, match="cannot reshape"):
         ReferenceEvaluator(proto).run(None, {"x": np.zeros((0, 4), np.float32)})

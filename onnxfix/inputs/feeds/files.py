@@ -6,6 +6,7 @@ import base64
 import binascii
 import io
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,20 @@ from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import dtypes
 from onnxfix.inputs.feeds.draw import integer_range
 from onnxfix.inputs.feeds.signature import Input, Signature
+
+Inputs = str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None
+"""What a user gives: a path, or the feeds themselves; None: nothing."""
+
+
+def load_feeds(inputs: Inputs) -> list[dict[str, Any]] | None:
+    """The user's feeds; None where there are none.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
+    if inputs is None:
+        return None
+    return load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(map(dict, inputs))
 
 
 def load_inputs(path: Path | str) -> list[dict[str, Any]]:
@@ -200,8 +215,10 @@ def array_of(where: str, elem: int, value: Any) -> np.ndarray[Any, Any]:
     Raises:
         UsageError: it does not fit the type, or rows of a list differ in length.
     """
-    flat: list[Any] = []
-    shape = _shape(where, value, flat)
+    given = np.array(value, dtype=object)
+    flat, shape = given.reshape(-1).tolist(), given.shape
+    if any(isinstance(one, (list, tuple)) for one in flat):
+        raise UsageError(f"{where}: the rows of the list differ in length")
     name, dtype = dtypes.name_of(elem), numpy_type(where, elem)
     wrong = [one for one in flat if not _fits(elem, one)]
     if wrong:
@@ -232,17 +249,6 @@ def numpy_type(where: str, elem: int) -> np.dtype[Any]:
         return helper.tensor_dtype_to_np_dtype(elem)
     except KeyError:
         raise UsageError(f"{where}: the input is {dtypes.name_of(elem)}, which has no values") from None
-
-
-def _shape(where: str, value: Any, flat: list[Any]) -> tuple[int, ...]:
-    """The shape of nested lists, whose items go to ``flat``."""
-    if not isinstance(value, (list, tuple)):
-        flat.append(value)
-        return ()
-    shapes = {_shape(where, one, flat) for one in value}
-    if len(shapes) > 1:
-        raise UsageError(f"{where}: the rows of the list differ in length")
-    return (len(value), *next(iter(shapes), ()))
 
 
 def _fits(elem: int, one: Any) -> bool:

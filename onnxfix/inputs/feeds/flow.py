@@ -1,23 +1,29 @@
 """Where the values of a model's inputs go: which operand of which operator they end in, changed or unchanged.
 
-A walk over the protobuf, into subgraphs and local functions. It finds, for instance, that an input reaches the
-indices of a Gather through Cast and Unsqueeze, and how long the gathered axis is. A guess is enough here: it
-shapes test inputs and proves nothing.
+A walk over the graph, into subgraphs and local functions. It finds, for instance, that an input reaches the indices of
+a Gather through Cast and Unsqueeze, and how long the gathered axis is. A guess is enough here: it shapes test inputs
+and proves nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from onnxfix.files import tensors, walk
+from onnxfix.graph.overlay import Node, Scope, Use, Value
 from onnxfix.inputs.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
+from onnxfix.model import Model
 from onnxfix.shapes import dimnames
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: Operators that compare their two operands.
 _COMPARES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
@@ -28,7 +34,7 @@ _PIXELS = 255.0  # the greatest value of a pixel
 _SMALL = 64  # bytes of a number
 #: A dimension: its size, the name of a symbol (or expression), or unknown.
 Dim = int | str | None
-Key = tuple[int, str]
+Links = defaultdict[Value, list[Value]]
 
 
 @dataclass
@@ -51,33 +57,6 @@ class Role:
     rank: int | None = None
 
 
-@dataclass(frozen=True)
-class Site:
-    """A node with the values that it reads and makes; None for one that is left out or not known."""
-
-    node: onnx.NodeProto
-    inputs: tuple[Key | None, ...]
-    outputs: tuple[Key | None, ...]
-
-
-class Scope:
-    """A graph or a function body: the names that it makes, and what makes them."""
-
-    def __init__(self, number: int, parent: Scope | None) -> None:
-        self.number = number
-        self.parent = parent
-        self.names: set[str] = set()
-        self.shapes: dict[str, tuple[Dim, ...]] = {}
-        self.makers: dict[str, onnx.NodeProto] = {}
-        self.tensors: dict[str, onnx.TensorProto] = {}
-
-    def find(self, name: str) -> Scope | None:
-        scope: Scope | None = self
-        while scope is not None and name not in scope.names:
-            scope = scope.parent
-        return scope
-
-
 def dims_of(kind: onnx.TypeProto) -> tuple[Dim, ...] | None:
     """The dimensions that a tensor type declares; None without a rank."""
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
@@ -93,272 +72,208 @@ def dims_of(kind: onnx.TypeProto) -> tuple[Dim, ...] | None:
 
 
 class Flow:
-    """The flow of a whole model. ``role(name)`` answers for a graph input."""
+    """The flow of a whole model. ``role(name)`` answers for a graph input. ``nodes`` are those of the graph, its
+    subgraphs and the functions that it calls."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.functions = {(_domain(f.domain), f.name): f for f in model.functions}
-        self._entered: dict[tuple[str, str], Scope] = {}
-        self.keeps: defaultdict[Key, list[Key]] = defaultdict(list)
-        self.changes: defaultdict[Key, list[Key]] = defaultdict(list)
-        self._uses: defaultdict[Key, list[tuple[onnx.NodeProto, int, Scope]]] = defaultdict(list)
-        self._actual: dict[Key, Key] = {}
-        self.scopes: list[Scope] = []
-        self._drawn: set[Key] = set()
-        self._reached: set[Key] | None = None
-        self.sites: list[Site] = []
-        self.main = self._enter(model.graph, None)
+    def __init__(self, model: Model) -> None:
+        self.main = model.main
+        self.keeps: Links = defaultdict(list)
+        self.changes: Links = defaultdict(list)
+        self.nodes: list[Node] = []
+        self._actual: dict[Value, Value] = {}
+        self._drawn: list[Value] = []
+        self._numbers: dict[Scope, int] = {}
+        self._enter(self.main)
 
-    def _enter(self, graph: onnx.GraphProto | onnx.FunctionProto, parent: Scope | None) -> Scope:
-        scope = Scope(len(self.scopes), parent)
-        self.scopes.append(scope)
-        if isinstance(graph, onnx.GraphProto):
-            for value in (*graph.value_info, *graph.output, *graph.input):
-                dims = dims_of(value.type)
-                if dims is not None:
-                    scope.shapes[value.name] = dims
-            scope.names.update(value.name for value in graph.input)
-            for tensor in graph.initializer:
-                scope.names.add(tensor.name)
-                scope.shapes[tensor.name] = tuple(tensor.dims)
-                scope.tensors[tensor.name] = tensor
-            scope.names.update(sparse.values.name for sparse in graph.sparse_initializer)
-        else:
-            scope.names.update(graph.input)
-        for node in graph.node:
-            for name in node.output:
-                scope.names.add(name)
-                scope.makers[name] = node
-        for node in graph.node:
-            self._visit(node, scope)
-        return scope
-
-    def _key(self, name: str, scope: Scope) -> Key | None:
-        found = scope.find(name) if name else None
-        return (found.number, name) if found is not None else None
-
-    def _link(self, source: Key | None, target: Key | None, keeps: bool) -> None:
-        if source is not None and target is not None:
-            (self.keeps if keeps else self.changes)[source].append(target)
-
-    def _enters(self, actual: Key | None, formal: Key) -> None:
-        self._link(actual, formal, True)
-        if actual is not None:
-            self._actual.setdefault(formal, actual)
-
-    def _visit(self, node: onnx.NodeProto, scope: Scope) -> None:
-        inputs = [self._key(name, scope) for name in node.input]
-        outputs = [self._key(name, scope) for name in node.output]
-        self.sites.append(Site(node, tuple(inputs), tuple(outputs)))
-        function = self.functions.get((_domain(node.domain), node.op_type))
-        if function is not None:
-            self._bind_function(function, inputs, outputs)
+    def _enter(self, scope: Scope) -> None:
+        if scope in self._numbers:  # a function that several nodes call
             return
-        for index, key in enumerate(inputs):
-            if key is not None:
-                self._uses[key].append((node, index, scope))
+        self._numbers[scope] = len(self._numbers)
+        for node in scope.nodes:
+            self.nodes.append(node)
+            self._visit(node)
+
+    def _link(self, sources: Iterable[Value | None], target: Value | None, *, keeps: bool) -> None:
+        for source in sources:
+            if source is not None and target is not None:
+                (self.keeps if keeps else self.changes)[source].append(target)
+
+    def _visit(self, node: Node) -> None:
+        if node.function is not None:
+            self._enter(node.function)
+            self._pass(node.inputs, node.function.inputs)
+            for result, target in zip(node.function.outputs, node.outputs, strict=False):
+                self._link([result], target, keeps=True)
+            return
         # A Dropout draws only when it is told that this is training.
-        if node.op_type in DRAWS or (node.op_type == "Dropout" and len(node.input) > 2):
-            self._drawn.update(key for key in outputs if key is not None)
-        graphs = walk.subgraphs(node)
-        if graphs:
-            for source in inputs[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]:
-                for target in outputs:
-                    self._link(source, target, False)
-            self._bind_graphs(node, graphs, scope, inputs, outputs)
-            return
-        if node.op_type in BLIND:
-            return
-        kept = range(len(inputs)) if node.op_type in KEEPS_ALL else KEEPS.get(node.op_type, ())
-        for index, source in enumerate(inputs):
-            # The indices of a Gather choose among values and do not become values themselves.
-            if index in kept or not node.op_type.startswith("Gather"):
-                for target in outputs:
-                    self._link(source, target, index in kept)
+        if node.op_type in DRAWS or (node.op_type == "Dropout" and len(node.inputs) > 2):
+            self._drawn += [value for value in node.outputs if value is not None]
+        if node.subgraphs:
+            for target in node.outputs:
+                self._link(node.inputs[: {"If": 1, "Loop": 2}.get(node.op_type, 0)], target, keeps=False)
+            for body in node.subgraphs:
+                self._enter_body(node, body)
+        elif node.op_type not in BLIND:
+            kept = range(len(node.inputs)) if node.op_type in KEEPS_ALL else KEEPS.get(node.op_type, ())
+            for index, source in enumerate(node.inputs):
+                # The indices of a Gather choose among values and do not become values themselves.
+                if index in kept or not node.op_type.startswith("Gather"):
+                    for target in node.outputs:
+                        self._link([source], target, keeps=index in kept)
 
-    def _bind_function(
-        self, function: onnx.FunctionProto, inputs: list[Key | None], outputs: list[Key | None]
-    ) -> None:
-        name = (_domain(function.domain), function.name)
-        if name not in self._entered:
-            self._entered[name] = Scope(-1, None)  # a recursive function is invalid, and must not hang us
-            self._entered[name] = self._enter(function, None)
-        inner = self._entered[name]
-        for source, formal in zip(inputs, function.input, strict=False):
-            self._enters(source, (inner.number, formal))
-        for formal, target in zip(function.output, outputs, strict=False):
-            self._link((inner.number, formal), target, True)
-
-    def _bind_graphs(
-        self,
-        node: onnx.NodeProto,
-        graphs: list[onnx.GraphProto],
-        scope: Scope,
-        inputs: list[Key | None],
-        outputs: list[Key | None],
-    ) -> None:
+    def _enter_body(self, node: Node, body: Scope) -> None:
+        self._enter(body)
         # A Loop's body begins with the iteration number and its condition, and ends with the condition.
-        skip_in, skip_out = {"Loop": (2, 1), "Scan": (0, 0)}.get(node.op_type, (0, 0))
-        for graph in graphs:
-            inner = self._enter(graph, scope)
-            formals = list(graph.input)[skip_in:]
-            actuals = inputs[skip_in:] if node.op_type != "If" else []
-            if node.op_type == "Scan" and len(actuals) == len(formals) + 1:
-                actuals = actuals[1:]  # opset 8 has sequence_lens first
-            for source, formal in zip(actuals, formals, strict=False):
-                self._enters(source, (inner.number, formal.name))
-            for value, target in zip(list(graph.output)[skip_out:], outputs, strict=False):
-                self._link(self._key(value.name, inner), target, True)
+        skip_in, skip_out = {"Loop": (2, 1)}.get(node.op_type, (0, 0))
+        formals = body.inputs[skip_in:]
+        actuals = node.inputs[skip_in:] if node.op_type != "If" else []
+        if node.op_type == "Scan" and len(actuals) == len(formals) + 1:
+            actuals = actuals[1:]  # opset 8 has sequence_lens first
+        self._pass(actuals, formals)
+        for result, target in zip(body.outputs[skip_out:], node.outputs, strict=False):
+            self._link([result], target, keeps=True)
+
+    def _pass(self, actuals: Iterable[Value | None], formals: Iterable[Value]) -> None:
+        """Note which values a body is given for its inputs."""
+        for actual, formal in zip(actuals, formals, strict=False):
+            self._link([actual], formal, keeps=True)
+            if actual is not None:
+                self._actual.setdefault(formal, actual)
 
     @cached_property
-    def makers(self) -> dict[Key, Site]:
-        """The node that makes each value."""
-        return {key: site for site in self.sites for key in site.outputs if key is not None}
-
-    @cached_property
-    def kept_from(self) -> dict[Key, list[Key]]:
+    def kept_from(self) -> dict[Value, list[Value]]:
         """The values that each one holds, unchanged or merely rounded."""
-        found: dict[Key, list[Key]] = {}
+        found: dict[Value, list[Value]] = {}
         for source, targets in self.keeps.items():
             for target in targets:
                 found.setdefault(target, []).append(source)
         return found
 
-    def tensor(self, key: Key) -> onnx.TensorProto | None:
-        """The tensor of an initializer or a Constant; None of any other value."""
-        scope = self.scopes[key[0]]
-        node = scope.makers.get(key[1])
-        for attribute in node.attribute if node is not None and node.op_type == "Constant" else ():
-            if attribute.name == "value":
-                return attribute.t
-            if attribute.name == "value_int":
-                return onnx.helper.make_tensor("", onnx.TensorProto.INT64, [], [attribute.i])
-            if attribute.name == "value_float":
-                return onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [], [attribute.f])
-        return scope.tensors.get(key[1])
-
-    def is_main(self, key: Key) -> bool:
-        """Whether it is a value of the main graph."""
-        return key[0] == self.main.number
-
-    def reach_from_input(self, name: str) -> set[Key]:
+    def reach_from_input(self, name: str) -> set[Value]:
         """The values that are computed from a graph input."""
-        return self.reach((self.main.number, name), (self.keeps, self.changes))
+        return self.reach([self.main.values[name]], self.keeps, self.changes)
 
-    def reach(self, start: Key, through: tuple[defaultdict[Key, list[Key]], ...]) -> set[Key]:
-        return walk.reached([start], lambda key: [one for edges in through for one in edges.get(key, ())])
+    def reach(self, start: Iterable[Value], *through: Links) -> set[Value]:
+        """The values that one comes to from others."""
+        return walk.reached(start, lambda value: [one for links in through for one in links.get(value, ())])
 
     @property
     def draws(self) -> bool:
         """Whether some node's results differ from run to run."""
         return bool(self._drawn)
 
+    @cached_property
+    def _reached(self) -> set[Value]:
+        return self.reach(self._drawn, self.keeps, self.changes)
+
     def depends_on_draw(self, name: str) -> bool:
         """Whether the values of a graph output depend on such a node."""
-        if self._reached is None:
-            self._reached = set()
-            for key in self._drawn:
-                self._reached |= self.reach(key, (self.keeps, self.changes))
-        return (self.main.number, name) in self._reached
+        return self.main.lookup(name) in self._reached
 
     def role(self, name: str) -> Role:
         """What the graph input ``name`` is to the model."""
         role = Role()
-        start = (self.main.number, name)
-        kept = self.reach(start, (self.keeps,))
+        start = self.main.values.get(name)
+        if start is None:  # the model is no graph
+            return role
+        kept = self.reach([start], self.keeps)
         operators: set[str] = set()
-        for key in sorted(kept):
-            for node, index, scope in self._uses.get(key, ()):
-                operators.add(node.op_type)
-                self._sink(role, node, index, scope)
-                self._beside_constant(role, node, index, scope)
-        for node, index, scope in self._uses.get(start, ()):
-            self._demands(role, node, index, scope)
-        for key in self.reach_from_input(name) - kept:
-            for node, index, _ in self._uses.get(key, ()):
-                if (what := SINKS.get((node.op_type, index))) is not None:
-                    role.loose.add(what)
+        for value in sorted(kept, key=lambda value: (self._numbers[value.scope], value.name)):
+            for use in self._uses(value):
+                operators.add(use.node.op_type)
+                self._add_sink(role, use)
+                self._read_constant_operand(role, use)
+        for use in self._uses(start):
+            self._add_demands(role, use)
+        for value in self.reach_from_input(name) - kept:
+            operands = ((use.node.op_type, use.index) for use in self._uses(value))
+            role.loose.update(SINKS[operand] for operand in operands if operand in SINKS)
         ends = operators - KEEPS.keys() - set(KEEPS_ALL) - set(BLIND)
         role.masks = bool(ends) and ends <= set(MASK_OPS) and set(role.compared) <= {0.0, 0.5, 1.0}
         return role
 
-    def _sink(self, role: Role, node: onnx.NodeProto, index: int, scope: Scope) -> None:
-        what = SINKS.get((node.op_type, index))
+    def _uses(self, value: Value) -> list[Use]:
+        """The operands that a value is, without those of calls of functions."""
+        return [use for use in value.uses if use.node.function is None]
+
+    def _add_sink(self, role: Role, use: Use) -> None:
+        node, what = use.node, SINKS.get((use.node.op_type, use.index))
         if what is None:
             return
         role.strict.add(what)
         # How long a sequence may be is a matter of the keys.
-        data = node.input[1 if node.op_type == "Attention" else 0]
-        beside = self._shape(data, scope, 0)
-        role.beside.append(beside)
+        data = self._shape(node.input(1 if node.op_type == "Attention" else 0))
+        role.beside.append(data)
         if what == "index":
-            fallback = 1 if "Loss" in node.op_type else -1 if node.op_type == "ArrayFeatureExtractor" else 0
-            axis = next((a.i for a in node.attribute if a.name == "axis"), fallback)
+            default = 1 if "Loss" in node.op_type else -1 if node.op_type == "ArrayFeatureExtractor" else 0
+            axis = _read_integer(node, "axis", default)
             if node.op_type == "RotaryEmbedding":
-                beside, axis = self._shape(node.input[1], scope, 0), 0
-            inside = beside is not None and -len(beside) <= axis < len(beside)
-            role.bounds.append(beside[axis] if beside is not None and inside else None)
-        elif what == "split" and beside:
-            role.bounds.append(beside[next((a.i for a in node.attribute if a.name == "axis"), 0)])
+                data, axis = self._shape(node.input(1)), 0
+            inside = data is not None and -len(data) <= axis < len(data)
+            role.bounds.append(data[axis] if data is not None and inside else None)
+        elif what == "split" and data:
+            role.bounds.append(data[_read_integer(node, "axis", 0)])
         elif what == "index_nd":
-            role.bounds.extend(beside or [None])
+            role.bounds.extend(data or [None])
 
-    def _beside_constant(self, role: Role, node: onnx.NodeProto, index: int, scope: Scope) -> None:
+    def _read_constant_operand(self, role: Role, use: Use) -> None:
         """What a constant beside the operand tells of it."""
-        if len(node.input) != 2 or node.op_type not in _BESIDE:
+        node = use.node
+        if len(node.inputs) != 2 or node.op_type not in _BESIDE:
             return
-        other = self._key(node.input[1 - index], scope)
-        number = _number_of(self.tensor(other)) if other is not None else None
+        number = _read_number(node.inputs[1 - use.index])
         if number is None:
             return
-        made = self._key(node.output[0], scope)
-        users = [user.op_type for user, _, _ in self._uses.get(made, ())] if made is not None else []
-        if (what := _meaning(node.op_type, index, number, users)) is not None:
+        result = node.output()
+        users = [one.node.op_type for one in self._uses(result)] if result is not None else []
+        if (what := _meaning(node.op_type, use.index, number, users)) is not None:
             role.strict.add(what)
         elif node.op_type in _COMPARES and number not in role.compared:
             role.compared.append(number)
 
-    def _shape(self, name: str, scope: Scope, depth: int) -> tuple[Dim, ...] | None:
+    def _shape(self, value: Value | None, depth: int = 0) -> tuple[Dim, ...] | None:
         """The shape of a value, as far as types, initializers and operators that keep the shape tell."""
-        found = scope.find(name)
-        if found is None or depth > 20:
+        if value is None or depth > 20:
             return None
-        maker = found.makers.get(name)
-        if maker is not None and maker.op_type == "Constant" and maker.attribute:
-            return tuple(maker.attribute[0].t.dims) if maker.attribute[0].HasField("t") else None
-        if maker is not None and maker.op_type in SAME_SHAPE and maker.input:
-            inner = self._shape(maker.input[0], found, depth + 1)
-            if inner is not None:
-                return inner
-        if name in found.shapes:
-            return found.shapes[name]
-        actual = self._actual.get((found.number, name))  # a formal input: the shape of what a caller passes
-        return self._shape(actual[1], self.scopes[actual[0]], depth + 1) if actual is not None else None
+        maker = value.producer
+        if maker is not None and maker.op_type == "Constant" and maker.proto.attribute:
+            attribute = maker.proto.attribute[0]
+            return tuple(attribute.t.dims) if attribute.HasField("t") else None
+        if maker is not None and maker.op_type in SAME_SHAPE:
+            same = self._shape(maker.input(0), depth + 1)
+            if same is not None:
+                return same
+        if value.initializer is not None:
+            return tuple(value.initializer.dims)
+        dims = dims_of(value.declared) if value.declared is not None else None
+        # A formal input has the shape of what a caller passes.
+        return dims if dims is not None else self._shape(self._actual.get(value), depth + 1)
 
-    def _demands(self, role: Role, node: onnx.NodeProto, index: int, scope: Scope) -> None:
+    def _add_demands(self, role: Role, use: Use) -> None:
         """Sizes that the operator demands of this operand, from the shape of its weights."""
-        beside = [self._shape(name, scope, 0) for name in node.input]
-        attributes = {a.name: a for a in node.attribute}
+        node, index, op = use.node, use.index, use.node.op_type
 
         def want(axis: int, source: int, place: int, factor: int = 1) -> None:
-            shape = beside[source] if source < len(beside) else None
+            shape = self._shape(node.input(source))
             if shape is not None and -len(shape) <= place < len(shape) and isinstance(shape[place], int):
                 role.wants[axis] = int(shape[place] or 0) * factor
 
-        op = node.op_type
-        weights = beside[1] if len(beside) > 1 else None
         if index == 0 and op in _OF_CHANNELS:
+            weights = self._shape(node.input(1))
             if op in ("Conv", "ConvTranspose") and weights is not None:
                 role.rank = len(weights)
-            group = attributes["group"].i if "group" in attributes and op == "Conv" else 1
+            group = _read_integer(node, "group", 1) if op == "Conv" else 1
             want(1, 1, 1 if op == "Conv" else 0, group)
-        elif op == "MatMul" and len(beside) == 2:
+        elif op == "MatMul" and len(node.inputs) == 2:
             want(-1 if index == 0 else -2, 1 - index, -2 if index == 0 else -1)
         elif op == "Gemm" and index < 2:
-            turned = [bool(attributes[a].i) if a in attributes else False for a in ("transA", "transB")]
-            mine = 0 if turned[index] == (index == 0) else 1
-            other = 0 if turned[1 - index] == (index == 1) else 1
+            turned = [bool(_read_integer(node, name, 0)) for name in ("transA", "transB")]
             role.rank = 2
-            want(mine, 1 - index, other)
+            want(
+                0 if turned[index] == (index == 0) else 1,
+                1 - index,
+                0 if turned[1 - index] == (index == 1) else 1,
+            )
         elif op in ("LSTM", "GRU", "RNN") and index == 0:
             role.rank = 3
             want(2, 1, 2)
@@ -366,8 +281,18 @@ class Flow:
             want(-1, 1, -1)
 
 
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
+def _read_integer(node: Node, name: str, default: int) -> int:
+    """An integer attribute; 0 where it is that of a function."""
+    return next((one.i for one in node.proto.attribute if one.name == name), default)
+
+
+def read_constant(value: Value | None, max_bytes: int) -> npt.NDArray[Any] | None:
+    """The array of an initializer, defaults of inputs included, or of a Constant; None of any other value."""
+    if value is None or value.sparse:
+        return None
+    if value.initializer is not None:
+        return tensors.to_array(value.initializer, None, max_bytes)
+    return value.constant(max_bytes)
 
 
 def _meaning(op_type: str, index: int, number: float, users: Collection[str]) -> str | None:
@@ -381,12 +306,10 @@ def _meaning(op_type: str, index: int, number: float, users: Collection[str]) ->
     return None
 
 
-def _number_of(tensor: onnx.TensorProto | None) -> float | None:
+def _read_number(value: Value | None) -> float | None:
     """The one finite number that a constant holds; None for what is none."""
-    if tensor is None or math.prod(tensor.dims) != 1:
-        return None
-    array = tensors.to_array(tensor, None, _SMALL)
-    if array is None or array.dtype.kind not in "biuf":
+    array = read_constant(value, _SMALL)
+    if array is None or array.size != 1 or array.dtype.kind not in "biuf":
         return None
     number = float(array.reshape(-1)[0])
     return number if math.isfinite(number) else None

@@ -58,14 +58,7 @@ KEEPS_ALL = ("Concat", "SequenceConstruct")
 #: What only looks at the shape: no value passes.
 BLIND = ("Shape", "Size", "SequenceLength", "OptionalHasElement", "SequenceEmpty")
 #: Operators whose results differ from run to run.
-DRAWS = (
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-)
+DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 #: Uses that make an integer look like a mask, if it has no others.
 MASK_OPS = ("Mul", "Sub", "Where", "Equal", "Not", "And", "Or", "Greater", "Less", "Add")
 SAME_SHAPE = (

@@ -22,7 +22,7 @@ _GROWN = (4, 8, 16, 32, 64, 128, 224)
 #: The same for signals: inputs of which one dimension behind the leading one is free.
 _LONG = (512, 2048, 8192, 32768)
 _NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
-_SHAPE = re.compile(rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|(?=,|$)", re.ASCII)
+_SHAPE = rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def parse_shapes(
         return {name: tuple(shape) for name, shape in specs.items()}
     found: dict[str, tuple[int, ...]] = {}
     for spec in [specs] if isinstance(specs, str) else specs:
-        pairs = _match(spec.strip(), 0, sorted(names, key=len, reverse=True))
+        pairs = _split(spec.strip(), names)
         if pairs is None or not (signed or all(size >= 0 for _, shape in pairs for size in shape)):
             raise UsageError(
                 f"cannot read the input shape '{spec}': write name:[1,3], name:1,3 or name:1x3;"
@@ -113,26 +113,16 @@ def parse_shapes(
     return found
 
 
-def _match(text: str, start: int, names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]] | None:
-    for name in names:
-        if not text.startswith(name + ":", start):
-            continue
-        at = start + len(name) + 1
-        whole = _SHAPE.match(text, at)
-        # `x:1,3,2:4` with an input named "2" needs the shape to end early.
-        ends = range(whole.end(), at - 1, -1) if whole is not None else ()
-        for end in ends:
-            if end < len(text) and text[end] != ",":
-                continue
-            if _SHAPE.fullmatch(text, at, end) is None and end != at:
-                continue
-            shape = tuple(int(number) for number in re.findall(r"-?\d+", text[at:end]))
-            if end == len(text):
-                return [(name, shape)]
-            rest = _match(text, end + 1, names)
-            if rest is not None:
-                return [(name, shape), *rest]
-    return None
+def _split(text: str, names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]] | None:
+    """The names and shapes in a text; None where it cannot be read. A shape ends where the next name begins."""
+    name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    pairs = []
+    for part in re.split(f",(?=(?:{name}):)", text):
+        match = re.fullmatch(f"({name}):({_SHAPE})", part, re.ASCII)
+        if match is None or not match[1]:
+            return None
+        pairs.append((match[1], tuple(int(number) for number in re.findall(r"-?\d+", match[2]))))
+    return pairs
 
 
 def bind_shapes(known: Signature, shapes: Mapping[str, Sequence[int]]) -> Assignment:
@@ -306,46 +296,40 @@ def wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
 
 
 def _free(known: Signature, fixed: Mapping[str, int]) -> list[str]:
+    """The symbols whose sizes neither the user nor an operator fixes, axes of inputs without a rank included."""
     demanded = _demands(known)
     free = [name for name in known.symbols if name not in fixed and name not in demanded]
     for one in known.inputs:
         if one.dims is None and one.kind == "tensor" and f"{one.name}.rank" not in fixed:
-            free += [
-                n for n in (f"{one.name}.{axis}" for axis in range(_rank(known, one))) if n not in demanded
-            ]
+            free += [str(name) for name in _list_dims(known, one) if name not in demanded]
     return free
 
 
-def _rank(known: Signature, one: Input) -> int:
-    return known.roles[one.name].rank or 2
+def _list_dims(known: Signature, one: Input) -> Sequence[int | str]:
+    """The dimensions of an input; names for those of one that declares no rank."""
+    rank = known.roles[one.name].rank or 2
+    return one.dims if one.dims is not None else [f"{one.name}.{axis}" for axis in range(rank)]
 
 
 def _demands(known: Signature) -> Assignment:
     """Sizes that operators demand of symbols, and ranks for inputs that declare none."""
-    found: Assignment = {}
+    demanded: Assignment = {}
     for one in known.inputs:
-        role = known.roles[one.name]
-        rank = len(one.dims) if one.dims is not None else _rank(known, one)
+        dims = _list_dims(known, one)
         if one.dims is None and one.kind == "tensor":
-            found[f"{one.name}.rank"] = rank
-        for axis, size in role.wants.items():
-            place = axis + rank if axis < 0 else axis
-            if not 0 <= place < rank or size <= 0:
-                continue
-            dim = one.dims[place] if one.dims is not None else f"{one.name}.{place}"
-            if isinstance(dim, str):
-                found.setdefault(dim, size)
-    return found
+            demanded[f"{one.name}.rank"] = len(dims)
+        for axis, size in known.roles[one.name].wants.items():
+            dim = dims[axis] if -len(dims) <= axis < len(dims) else None
+            if isinstance(dim, str) and size > 0:
+                demanded.setdefault(dim, size)
+    return demanded
 
 
 def _places(known: Signature) -> dict[str, int]:
     """Symbol -> the first axis that it is the size of."""
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     for one in known.inputs:
-        dims = (
-            one.dims if one.dims is not None else [f"{one.name}.{axis}" for axis in range(_rank(known, one))]
-        )
-        for axis, dim in enumerate(dims):
+        for axis, dim in enumerate(_list_dims(known, one)):
             if isinstance(dim, str):
-                found.setdefault(dim, axis)
-    return found
+                places.setdefault(dim, axis)
+    return places

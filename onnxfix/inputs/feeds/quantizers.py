@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.files import tensors
-from onnxfix.inputs.feeds.flow import Flow, Key, Site
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.inputs.feeds.flow import Flow, read_constant
+from onnxfix.inputs.sizes.bounds import scale_and_shift
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,7 +30,6 @@ _MOST_STEPS = 64
 """Nodes on the path from a quantizer to an input, and as many places where paths part."""
 #: Operators that quantize what they compute: (operand that is the scale, operand that is the zero point).
 _PRODUCTS = {"QLinearConv": (6, 7), "QLinearMatMul": (6, 7)}
-_NEGATIVE = {"Neg": -1.0}
 #: Operators that let through what is inside their bounds.
 _BOUNDED = ("Relu", "Clip")
 
@@ -57,26 +57,24 @@ class Quantizers:
     hidden: int = 0
 
 
-def _constants(flow: Flow, key: Key | None) -> list[npt.NDArray[Any]]:
+def _constants(flow: Flow, value: Value | None) -> list[npt.NDArray[Any]]:
     """The small constants that a value may be: one, unless it is a function's and that is called several times; none
     where it may be computed."""
     found: list[npt.NDArray[Any]] = []
-    stack, seen = ([key] if key is not None else []), set[Key]()
+    stack, seen = ([value] if value is not None else []), set[Value]()
     while stack:
         one = stack.pop()
         if one in seen:
             continue
         seen.add(one)
-        tensor = flow.tensor(one)
-        array = tensors.to_array(tensor, None, _SMALL) if tensor is not None else None
+        array = read_constant(one, _SMALL)
         if array is not None:
             found.append(array)
             continue
-        site = flow.makers.get(one)
-        formal = site is None or (site.node.domain, site.node.op_type) in flow.functions
-        passed = formal or (site is not None and site.node.op_type == "Identity")
+        node = one.producer
+        passed = node is None or node.function is not None or node.op_type == "Identity"
         sources = flow.kept_from.get(one, []) if passed else []
-        if tensor is not None or not sources:
+        if one.initializer is not None or not sources:
             return []
         stack.extend(sources)
     return found
@@ -86,7 +84,7 @@ def _constants(flow: Flow, key: Key | None) -> list[npt.NDArray[Any]]:
 class _Step:
     """A value on the way back: the quantizer sees ``gain`` times it plus ``offset``."""
 
-    key: Key
+    value: Value
     gain: float = 1.0
     offset: float = 0.0
 
@@ -95,35 +93,33 @@ def find(flow: Flow, inputs: Mapping[str, int]) -> Quantizers:
     """The quantizers of a model whose scale and zero point are constants; ``inputs`` are its graph inputs with their
     element types."""
     points: dict[str, dict[float, None]] = {name: {} for name in inputs}
-    computed: list[
-        tuple[Key, tuple[float, float, float]]
-    ] = []  # data that no input determines, and their limits
-    sites = [site for site in flow.sites if (site.node.domain, site.node.op_type) not in flow.functions]
-    for site in sites:
-        if site.node.op_type != "QuantizeLinear":
-            continue
-        limits = _limits(flow, site, 1, 2)
+    computed: list[tuple[Value, float, float, float]] = []  # data that no input determines, and their limits
+    nodes = [node for node in flow.nodes if node.function is None]
+    for node in nodes:
+        limits = _limits(flow, node, 1, 2) if node.op_type == "QuantizeLinear" else None
         if limits is None:
             continue
         reached = False
-        for name, step, more in _ways(flow, _at(site, 0), inputs):
+        for step, more in _ways(flow, node.input(0), inputs):
             values = [*more, *(point for one in limits for point in one.points())]
             fed = ((value - step.offset) / step.gain for value in values)
-            points[name].update(dict.fromkeys(filter(math.isfinite, fed)))
+            points[step.value.name].update(dict.fromkeys(filter(math.isfinite, fed)))
             reached = True
-        if not reached and site.inputs[0] is not None:
+        data = node.input(0)
+        if not reached and data is not None:
             one = max(limits, key=lambda limits: limits.scale)
-            ends = (one.least - one.zero) * one.scale, (one.most - one.zero) * one.scale
-            computed.append((site.inputs[0], (*ends, 0.0)))
+            computed.append(
+                (data, (one.least - one.zero) * one.scale, (one.most - one.zero) * one.scale, 0.0)
+            )
     for op_type, (scale, zero) in _PRODUCTS.items():
-        for site in (one for one in sites if one.node.op_type == op_type):
-            limits = _limits(flow, site, scale, zero)
-            if limits is not None and site.outputs[0] is not None:
-                computed.append((site.outputs[0], (limits[0].least, limits[0].most, limits[0].zero)))
-    main = {key: None for key, _ in computed if flow.is_main(key)}
-    inside = dict.fromkeys(Range(key[1], *ends) for key, ends in computed if key in main)
-    hidden = sum(key not in main for key, _ in computed)
-    scaled = frozenset(name for name in inputs if main and main.keys() & flow.reach_from_input(name))
+        for node in (one for one in nodes if one.op_type == op_type):
+            limits, result = _limits(flow, node, scale, zero), node.output()
+            if limits is not None and result is not None:
+                computed.append((result, limits[0].least, limits[0].most, limits[0].zero))
+    main = {value for value, *_ in computed if value.scope is flow.main}
+    inside = dict.fromkeys(Range(value.name, *ends) for value, *ends in computed if value in main)
+    hidden = sum(value not in main for value, *_ in computed)
+    scaled = frozenset(name for name in inputs if main and main & flow.reach_from_input(name))
     chosen: dict[str, tuple[float, ...]] = {}
     for name, known in points.items():
         if known:  # of many values, those of all quantizers in turn
@@ -153,16 +149,16 @@ class _Limits:
         return ((number - self.zero) * self.scale for number in numbers)
 
 
-def _limits(flow: Flow, site: Site, scale: int, zero: int) -> list[_Limits] | None:
+def _limits(flow: Flow, node: Node, scale: int, zero: int) -> list[_Limits] | None:
     """The limits of a quantizer, for the greatest and the least of its scales; None where they are not constant."""
     found = (
-        array for array in _constants(flow, _at(site, scale)) if "float" in array.dtype.name and array.size
+        array for array in _constants(flow, node.input(scale)) if "float" in array.dtype.name and array.size
     )
     scales = [array for array in found if np.isfinite(array.astype(np.float64)).all()]
-    zeros = _constants(flow, _at(site, zero))
-    if not scales or (_at(site, zero) is not None and not zeros):
+    zeros = _constants(flow, node.input(zero))
+    if not scales or (node.input(zero) is not None and not zeros):
         return None
-    wanted = next((one.i for one in site.node.attribute if one.name == "output_dtype"), 0)
+    wanted = next((one.i for one in node.proto.attribute if one.name == "output_dtype"), 0)
     elem = wanted or TensorProto.UINT8
     dtype = zeros[0].dtype if zeros else helper.tensor_dtype_to_np_dtype(elem)
     ends = _ends(dtype)
@@ -173,10 +169,6 @@ def _limits(flow: Flow, site: Site, scale: int, zero: int) -> list[_Limits] | No
     return [
         _Limits(*ends, point, step) for step in sorted(steps, reverse=True) for point in sorted(points)
     ] or None
-
-
-def _at(site: Site, place: int) -> Key | None:
-    return site.inputs[place] if place < len(site.inputs) else None
 
 
 def _few(array: npt.NDArray[Any]) -> set[float]:
@@ -200,58 +192,48 @@ def _ends(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def _ways(
-    flow: Flow, start: Key | None, inputs: Mapping[str, int]
-) -> Iterator[tuple[str, _Step, tuple[float, ...]]]:
+    flow: Flow, start: Value | None, inputs: Mapping[str, int]
+) -> Iterator[tuple[_Step, tuple[float, ...]]]:
     """The graph inputs whose values reach a quantizer by moves and simple arithmetic, with how they do, and the bounds
     of the Clips on the way, as the quantizer sees them."""
     stack = [_Step(start)] if start is not None else []
-    seen: set[Key] = set()
+    seen: set[Value] = set()
     bounds: list[float] = []
     while stack and len(seen) < _MOST_STEPS:
         step = stack.pop()
-        if step.key in seen:
+        if step.value in seen:
             continue
-        seen.add(step.key)
-        if flow.is_main(step.key) and step.key[1] in inputs:
-            yield step.key[1], step, tuple(bounds)
+        seen.add(step.value)
+        if step.value.scope is flow.main and step.value.name in inputs:
+            yield step, tuple(bounds)
             continue
-        stack.extend(_Step(source, step.gain, step.offset) for source in flow.kept_from.get(step.key, []))
-        site = flow.makers.get(step.key)
-        if site is None:
+        stack.extend(replace(step, value=source) for source in flow.kept_from.get(step.value, []))
+        node = step.value.producer
+        if node is None:
             continue
-        if site.node.op_type in _BOUNDED and site.inputs:
-            for bound in _bounds(flow, site):
+        if node.op_type in _BOUNDED and node.inputs:
+            for bound in _bounds(flow, node):
                 bounds += [step.gain * bound * share + step.offset for share in (1.0, 1.01)]
-            if site.inputs[0] is not None:
-                stack.append(_Step(site.inputs[0], step.gain, step.offset))
-        stack.extend(_undone(flow, site, step))
+            if node.inputs[0] is not None:
+                stack.append(replace(step, value=node.inputs[0]))
+        stack.extend(_undo(flow, node, step))
 
 
-def _undone(flow: Flow, site: Site, step: _Step) -> Iterator[_Step]:
+def _undo(flow: Flow, node: Node, step: _Step) -> Iterator[_Step]:
     """The step before an addition or a product with a constant: ``gain * (factor * x + term) + offset``."""
-    op_type, inputs = site.node.op_type, site.inputs
-    if op_type in _NEGATIVE and inputs and inputs[0] is not None:
+    op_type, inputs = node.op_type, node.inputs
+    if op_type == "Neg" and inputs and inputs[0] is not None:
         yield _Step(inputs[0], -step.gain, step.offset)
     if op_type not in ("Add", "Sub", "Mul", "Div") or len(inputs) != 2:
         return
     for place in (0, 1):
-        key, constants = inputs[place], _constants(flow, inputs[1 - place])
-        number = _middle(constants)
-        if key is None or number is None or _constants(flow, key):
+        value, number = inputs[place], _middle(_constants(flow, inputs[1 - place]))
+        if value is None or number is None or _constants(flow, value):
             continue
-        factor, term = 1.0, 0.0
-        if op_type == "Mul":
-            factor = number
-        elif op_type == "Div" and place == 0:
-            factor = 1.0 / number if number else 0.0
-        elif op_type == "Add":
-            term = number
-        elif op_type == "Sub":
-            factor, term = (1.0, -number) if place == 0 else (-1.0, number)
-        else:
-            continue
-        if factor and math.isfinite(factor):
-            yield _Step(key, step.gain * factor, step.gain * term + step.offset)
+        arithmetic = scale_and_shift(op_type, place, number)
+        if arithmetic is not None and math.isfinite(arithmetic[0]):
+            factor, term = arithmetic
+            yield _Step(value, step.gain * factor, step.gain * term + step.offset)
 
 
 def _middle(constants: list[npt.NDArray[Any]]) -> float | None:
@@ -262,12 +244,12 @@ def _middle(constants: list[npt.NDArray[Any]]) -> float | None:
     return float(flat[flat.size // 2]) if math.isfinite(flat[flat.size // 2]) else None
 
 
-def _bounds(flow: Flow, site: Site) -> Iterator[float]:
+def _bounds(flow: Flow, node: Node) -> Iterator[float]:
     """The bounds of a Clip, attributes before opset 11."""
-    if site.node.op_type != "Clip":
+    if node.op_type != "Clip":
         return
-    for key in site.inputs[1:3]:
-        value = _middle(_constants(flow, key))
-        if value is not None:
-            yield value
-    yield from (one.f for one in site.node.attribute if one.name in ("min", "max") and math.isfinite(one.f))
+    for value in node.inputs[1:3]:
+        number = _middle(_constants(flow, value))
+        if number is not None:
+            yield number
+    yield from (one.f for one in node.proto.attribute if one.name in ("min", "max") and math.isfinite(one.f))

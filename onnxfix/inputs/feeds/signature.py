@@ -102,7 +102,7 @@ class Signature:
     @cached_property
     def limits(self) -> dict[str, list[Limit]]:
         """Inputs that become indices or lengths on ways that the graph shows in full, by name."""
-        return limits_of(self.model)
+        return limits_of(self.search.model)
 
     def within(self, name: str, assignment: Mapping[str, int]) -> tuple[float, float] | None:
         """The least and the greatest number that may be in an input, by its limits; None where there are none."""
@@ -112,7 +112,7 @@ class Signature:
 
     @cached_property
     def _flow(self) -> Flow:
-        return Flow(self.model)
+        return Flow(self.search.model)
 
     def may_override(self, one: Input) -> bool:
         """Whether feeding an input with a default makes sense: IR 4 and later, and no shape or axis depends on it."""
@@ -188,15 +188,8 @@ def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Inpu
 
 
 def _known_strings(model: onnx.ModelProto) -> list[str]:
-    found: dict[str, None] = {}
-    graphs: list[Any] = [model.graph, *model.functions]
-    while graphs:
-        graph = graphs.pop()
-        texts: list[bytes] = []
-        for attribute in (one for node in graph.node for one in node.attribute):
-            texts += [*attribute.strings[:50], *attribute.t.string_data[:50]]
-            graphs.extend(walk.attribute_graphs(attribute))
-        for tensor in getattr(graph, "initializer", ()):
-            texts += tensor.string_data[:50]
-        found.update((text.decode("utf-8", "replace"), None) for text in texts)
-    return list(found)
+    """The strings in attributes and weights, some of each, without repetitions."""
+    attributes = (one for node in walk.model_nodes(model) for one in node.attribute)
+    texts = [text for one in attributes for text in one.strings[:50]]
+    texts += [text for tensor in walk.model_tensors(model) for text in tensor.string_data[:50]]
+    return list(dict.fromkeys(text.decode("utf-8", "replace") for text in texts))

@@ -7,12 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from onnx import ModelProto
-
-from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import Dim, as_dim, evaluate
 
 
@@ -39,12 +35,11 @@ BOUNDED = frozenset((*_INDEXED, "GatherND", "OneHot", "ScatterND", "TopK")) | {n
 """Operators with bounds."""
 
 
-def bounds(node: Node, shapes: Shapes) -> Iterator[Bound]:
+def bounds(node: Node) -> Iterator[Bound]:
     """The bounds on the inputs of a node that are not constants."""
     if not node.is_onnx or node.op_type not in BOUNDED:
         return
-    data = node.input(0)
-    shape = shapes.shape(data) if data is not None else None
+    shape = _shape(node, 0)
     for index, value in enumerate(node.inputs):
         if value is None or value.is_constant or shape is None:
             continue
@@ -55,7 +50,7 @@ def bounds(node: Node, shapes: Shapes) -> Iterator[Bound]:
         elif node.op_type in ("GatherND", "ScatterND") and index == 1:
             yield from _nested(node, value, shape)
         elif (node.op_type, index) in _LENGTHS:
-            size = _longest(node, shape, shapes)
+            size = _longest(node, shape)
             if size is not None:
                 yield Bound(value, "lengths", 0 if node.op_type in ("GRU", "LSTM", "RNN") else 1, size)
         elif node.op_type == "TopK" and index == 1:
@@ -75,15 +70,19 @@ def _nested(node: Node, value: Value, shape: tuple[Dim, ...]) -> Iterator[Bound]
         yield Bound(value, "indices", -size, size - 1)
 
 
-def _longest(node: Node, shape: tuple[Dim, ...], shapes: Shapes) -> Dim | None:
+def _longest(node: Node, shape: tuple[Dim, ...]) -> Dim | None:
     """The size that a length may not exceed."""
     if node.op_type == "ReverseSequence":
         return _at(shape, node.attr("time_axis", 0))
     if node.op_type != "Attention":
         return _at(shape, node.attr("layout", 0))
-    keys = node.input(1)
-    lengths = shapes.shape(keys) if keys is not None else None
-    return _at(lengths, -2) if lengths is not None else None
+    keys = _shape(node, 1)
+    return _at(keys, -2) if keys is not None else None
+
+
+def _shape(node: Node, index: int) -> tuple[Dim, ...] | None:
+    value = node.input(index)
+    return node.model.shapes.shape(value) if value is not None else None
 
 
 def _at(shape: tuple[Dim, ...], axis: int) -> Dim | None:
@@ -145,12 +144,8 @@ def within(limits: Sequence[Limit], sizes: Mapping[str, int], whole: bool) -> tu
     return (low, high) if low <= high else None
 
 
-def limits_of(proto: ModelProto) -> dict[str, list[Limit]]:
+def limits_of(model: Model) -> dict[str, list[Limit]]:
     """The limits of each graph input that has any, by name."""
-    try:
-        model = Model(proto)
-    except ModelError:
-        return {}
     found = {value.name: _limits(value) for value in model.main.inputs}
     return {name: limits for name, limits in found.items() if limits}
 
@@ -164,8 +159,7 @@ def _limits(start: Value) -> list[Limit]:
         for use in value.uses:
             node = use.node
             if node.op_type in BOUNDED:  # infer shapes only if needed
-                known = bounds(node, node.model.shapes)
-                found += [Limit(scale, offset, one, up) for one in known if one.value is value]
+                found += [Limit(scale, offset, one, up) for one in bounds(node) if one.value is value]
             step = _step(node, use.index)
             made = node.output()
             if step is None or made is None or made in seen:
@@ -191,16 +185,21 @@ def _step(node: Node, index: int) -> tuple[float, float] | None:
     array = other.constant(_SMALL) if other is not None else None
     if array is None or array.size != 1 or array.dtype.kind not in "iuf":
         return None
-    number = float(array.reshape(-1)[0])
+    return scale_and_shift(node.op_type, index, float(array.reshape(-1)[0]))
+
+
+def scale_and_shift(op_type: str, index: int, number: float) -> tuple[float, float] | None:
+    """The factor and the summand of Add, Sub, Mul or Div for operand ``index``, where the other one is ``number``; None
+    where the result does not depend on the operand in this way."""
     if not math.isfinite(number):
         return None
-    if node.op_type == "Add":
+    if op_type == "Add":
         return 1.0, number
-    if node.op_type == "Sub":
+    if op_type == "Sub":
         return (1.0, -number) if index == 0 else (-1.0, number)
-    if number == 0 or (node.op_type == "Div" and index == 1):
+    if number == 0 or (op_type == "Div" and index == 1):
         return None
-    return (number, 0.0) if node.op_type == "Mul" else (1 / number, 0.0)
+    return (number, 0.0) if op_type == "Mul" else (1 / number, 0.0)
 
 
 def _size(end: Dim | int | None, sizes: Mapping[str, int]) -> int | None:
@@ -216,7 +215,7 @@ _MOVING = frozenset(
 _DEPTH = 50  # nodes on the way to what is known
 
 
-def largest(value: Value | None, shapes: Shapes, depth: int = _DEPTH) -> Dim | None:
+def largest(value: Value | None, depth: int = _DEPTH) -> Dim | None:
     """The greatest element, as arithmetic on symbols; None where it is not known, or an element may be negative.
 
     Tensors have elements, and those of a Range grow, as numbers must that are known: so the last ones of two operands
@@ -224,7 +223,7 @@ def largest(value: Value | None, shapes: Shapes, depth: int = _DEPTH) -> Dim | N
     """
     if value is None or depth == 0:
         return None
-    known = shapes.value(value)
+    known = value.scope.model.shapes.value(value)
     if known is not None and all(one.bounds[0] >= 0 for one in known.data):
         if len(known.data) == 1:
             return known.data[0]
@@ -235,16 +234,16 @@ def largest(value: Value | None, shapes: Shapes, depth: int = _DEPTH) -> Dim | N
     if node is None or not node.is_onnx:
         return None
     if node.op_type in _MOVING:
-        return largest(node.input(0), shapes, depth - 1)
+        return largest(node.input(0), depth - 1)
     if node.op_type == "Range":
-        start, end, step = (largest(node.input(k), shapes, 1) for k in range(3))
+        start, end, step = (largest(node.input(k), 1) for k in range(3))
         return (
             end - 1
             if start is not None and end is not None and step is not None and step.value == 1
             else None
         )
     if node.op_type in ("Add", "Mul"):
-        left, right = (largest(node.input(k), shapes, depth - 1) for k in range(2))
+        left, right = (largest(node.input(k), depth - 1) for k in range(2))
         if left is None or right is None:
             return None
         return left + right if node.op_type == "Add" else left * right

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from onnxfix.graph.overlay import Node
 from onnxfix.inputs.sizes.bounds import largest
 from onnxfix.inputs.sizes.demands import Term, at_least, broadcast, extends, multiple, same
-from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import Dim, as_dim, equal, product, total
 
 Found = Iterator[tuple[str, Term]]
@@ -21,8 +20,8 @@ Shape = tuple[Dim, ...]
 class Site:
     """A node with the known shapes and contents of its values."""
 
-    def __init__(self, node: Node, shapes: Shapes) -> None:
-        self.node, self.shapes = node, shapes
+    def __init__(self, node: Node) -> None:
+        self.node, self.shapes = node, node.model.shapes
 
     def shape(self, index: int) -> Shape | None:
         """The shape of an input; None if it is omitted or its rank is unknown."""
@@ -36,7 +35,7 @@ class Site:
 
     def largest(self, index: int) -> Dim | None:
         """The greatest element of an input that is computed from shapes, or None."""
-        return largest(self.node.input(index), self.shapes)
+        return largest(self.node.input(index))
 
     def numbers(self, index: int) -> tuple[Dim, ...] | None:
         """The elements of a small integer input, or None."""
@@ -209,7 +208,7 @@ def _nested(site: Site) -> Found:
     made = indices.producer if indices is not None else None
     if data is None or made is None or not made.is_onnx or made.op_type != "Concat":
         return
-    shapes, parts = site.shape(1), Site(made, site.shapes)
+    shapes, parts = site.shape(1), Site(made)
     if shapes is None or made.attr("axis") not in (-1, len(shapes) - 1):
         return
     if shapes[-1].value != len(made.inputs):  # each gives one index
@@ -369,8 +368,8 @@ TABLE: dict[str, Demander] = {
 """ONNX's operators with demands on sizes, in every opset with the inputs that are read here."""
 
 
-def demanded(node: Node, shapes: Shapes) -> Found:
+def demanded(node: Node) -> Found:
     """The demands of a node, as far as known; none for operators of other domains."""
     demander = TABLE.get(node.op_type) if node.is_onnx else None
     if demander is not None:
-        yield from demander(Site(node, shapes))
+        yield from demander(Site(node))

@@ -97,27 +97,22 @@ class Problem:
         return (one.term.holds(sizes, memo) for one in demands)
 
 
-def problem_of(
-    proto: ModelProto,
-    values: Mapping[str, Any] | None = None,
-    base_dir: Path | None = None,
-    sizes: Mapping[str, int] | None = None,
-) -> Problem:
-    """The demands of a model whose inputs in ``values`` have these values (numbers, or arrays of the input's type), and
-    whose symbols have these ``sizes``.
-
-    ``base_dir`` is the folder of external data. A model that cannot be read as a graph has no demands.
-    """
+def open_graph(proto: ModelProto, base_dir: Path | None = None) -> Model:
+    """The model as a graph; an empty one where it cannot be read as a graph, so that it has no demands."""
     try:
-        model = Model(_bound(proto, values or {}, sizes or {}) if values or sizes else proto, base_dir)
+        return Model(proto, base_dir)
     except ModelError:
-        return Problem()
-    found: list[Demand] = []
+        return Model(ModelProto())
+
+
+def problem_of(model: Model) -> Problem:
+    """The demands of a model."""
+    demands: list[Demand] = []
     likely: list[Demand] = []
     for node, certain in _nodes(model, model.main, True):
-        new = [Demand(term, node.place, node.op_type, about) for about, term in demanded(node, model.shapes)]
-        (found if certain else likely).extend(new)
-    return Problem(tuple(model.shapes.symbols), tuple(open_ones(found)), tuple(open_ones(likely)))
+        new = [Demand(term, node.place, node.op_type, about) for about, term in demanded(node)]
+        (demands if certain else likely).extend(new)
+    return Problem(tuple(model.shapes.symbols), tuple(open_ones(demands)), tuple(open_ones(likely)))
 
 
 def _nodes(model: Model, scope: Scope, certain: bool) -> Iterator[tuple[Node, bool]]:
@@ -139,8 +134,9 @@ def _branch_of(model: Model, node: Node) -> str | None:
     return "then_branch" if known.data[0].value else "else_branch"
 
 
-def _bound(proto: ModelProto, values: Mapping[str, Any], sizes: Mapping[str, int]) -> ModelProto:
-    """A copy of the model with these inputs as constants and these dimensions of inputs as numbers."""
+def bind(proto: ModelProto, values: Mapping[str, Any], sizes: Mapping[str, int]) -> ModelProto:
+    """A copy of the model whose inputs in ``values`` are these constants (numbers, or arrays of the input's type), and
+    whose symbols in ``sizes`` are these numbers."""
     copy = ModelProto()
     copy.CopyFrom(proto)
     for one in copy.graph.input:

@@ -10,9 +10,8 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto
 
-from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Use, Value
-from onnxfix.inputs.sizes.problem import Problem, problem_of
+from onnxfix.inputs.sizes.problem import Problem, bind, open_graph, problem_of
 from onnxfix.inputs.sizes.solve import Sizes, fitted
 from onnxfix.model import Model
 
@@ -34,9 +33,14 @@ class Search:
         self._near: dict[tuple[tuple[tuple[str, int], ...], ...], Sizes | None] = {}
 
     @cached_property
+    def model(self) -> Model:
+        """The model as a graph; an empty one where it cannot be read as a graph."""
+        return open_graph(self._proto, self._base_dir)
+
+    @cached_property
     def ways(self) -> list[Pins]:
         """Values of inputs, one set for each path through the control flow; [{}] if no input selects one."""
-        found = deciding(self._proto)
+        found = deciding(self.model)
         open_ones = [
             {name: value for name, value in pins.items() if name not in self._given} for pins in found
         ]
@@ -55,7 +59,10 @@ class Search:
             pins, sizes = {}, None
         key = (*pins.items(), *((f"{name}.size", size) for name, size in (sizes or {}).items()))
         if key not in self._problems:
-            self._problems[key] = problem_of(self._proto, {**self._given, **pins}, self._base_dir, sizes)
+            values, model = {**self._given, **pins}, self.model
+            if values or sizes:
+                model = open_graph(bind(self._proto, values, sizes or {}), self._base_dir)
+            self._problems[key] = problem_of(model)
         return self._problems[key]
 
     @property
@@ -119,7 +126,7 @@ _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqua
 _MOST = 4  # combinations of values: each has runs of its own
 
 
-def deciding(proto: ModelProto) -> list[Pins]:
+def deciding(model: Model) -> list[Pins]:
     """Values of inputs with one element that select a path through the control flow, by input name; [{}] if none does.
 
     For integers that are compared with constants: a value for each side of each comparison. The constant itself is a
@@ -127,10 +134,6 @@ def deciding(proto: ModelProto) -> list[Pins]:
     is tried for all other numbers. For booleans that are conditions of an If: both. Every value is used at least once;
     if there are few combinations, all of them are.
     """
-    try:
-        model = Model(proto)
-    except ModelError:
-        return [{}]
     single = [(value, elem) for value in model.main.inputs if (elem := _single(value))]
     found = {
         value.name: _both(value) if elem == TensorProto.BOOL else _sides(value) for value, elem in single

@@ -1,10 +1,11 @@
-"""Sizes that satisfy a model's demands, as near as possible to wanted sizes."""
+"""Sizes that satisfy a model's demands, as near as possible to wanted sizes, and the range that one may have."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from onnxfix.inputs.sizes.demands import Demand, Kind
@@ -24,6 +25,7 @@ GRID = tuple(
 _STEPS = 60  # changes of a size before the search ends
 _ELSEWHERE = (1, 2, 3, 4, 8)
 _TRIED = 8  # sizes of one symbol that are compared in a step
+_NEAR = 256  # sizes from the minimum on that are tested one by one
 
 
 def repaired(
@@ -155,3 +157,55 @@ def _apart(value: int, wanted: int) -> float:
 
 def _distance(sizes: Mapping[str, int], wish: Mapping[str, int]) -> float:
     return sum(_apart(size, wish.get(name, 1)) for name, size in sizes.items())
+
+
+# ------------------------------------------------------------------------------------------------------- ranges
+
+
+@dataclass(frozen=True)
+class Range:
+    """The valid sizes of a symbol, for valid sizes of the others: from ``least`` to ``most`` in steps of ``step``.
+
+    ``least`` is None if no size was found, ``most`` if no upper bound is known. ``because`` are the demands at the ends
+    and between the steps, each in a line. ``tied`` are the symbols whose sizes change this range: the numbers then hold
+    for one choice of those sizes, and ``always_same`` says that the size equals that of the first of them.
+    """
+
+    symbol: str
+    least: int | None
+    most: int | None = None
+    step: int = 1
+    because: tuple[str, ...] = ()
+    tied: tuple[str, ...] = ()
+    always_same: bool = False
+
+    @property
+    def span(self) -> tuple[int | None, int | None, int]:
+        """Minimum, maximum and step: equal for two ranges of the same sizes."""
+        return self.least, self.most, self.step
+
+
+def range_of(problem: Problem, name: str, sizes: Mapping[str, int]) -> Range:
+    """The sizes from 1 on that a symbol can have, for these ``sizes`` of the others."""
+    demands = problem.by_symbol.get(name, ())
+
+    def valid_at(size: int) -> bool:
+        return not problem.broken({**sizes, name: size}, demands)
+
+    points = set(GRID).difference((0,))
+    for demand in demands:
+        points.update(one for one in candidates(problem, demand, name, sizes) if one > 0)
+    valid = sorted(one for one in points if valid_at(one))
+    if not valid:
+        return Range(name, None)
+    least = valid[0]
+    near = [one for one in range(least, least + _NEAR) if valid_at(one)]
+    step = math.gcd(*(one - least for one in near)) if len(near) > 1 else 1
+    top = GRID[-1] - (GRID[-1] - least) % step
+    most = None if valid_at(top) else max(valid[-1], near[-1])
+    outside = {least - 1, *([] if step == 1 else [least + 1]), *([] if most is None else [most + 1])}
+    because: dict[str, None] = {}
+    for size in sorted(outside.difference((0,))):
+        for demand in problem.broken({**sizes, name: size}, demands)[:1]:
+            because[f"{demand.op_type} at {demand.place}: {demand}"] = None
+    return Range(name, least, most, step, tuple(because))

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from onnx import TensorProto
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.files import array_of, check_inputs, check_type, load_inputs
+from onnxfix.inputs.feeds.files import Inputs, array_of, check_inputs, check_type, load_feeds
 from onnxfix.inputs.feeds.profiles import given_profiles, symbols_of
 from onnxfix.inputs.feeds.signature import Assignment, Input, Signature
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization, shown
@@ -35,7 +34,7 @@ MOST_FILLED = 256 << 20
 def resolve(
     known: Signature,
     request: Specialization,
-    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None,
+    inputs: Inputs = None,
     input_shapes: Sequence[str] | Mapping[str, Sequence[int]] = (),
 ) -> tuple[ResolvedSpecialization, list[dict[str, Any]] | None, tuple[str, ...]]:
     """The specialization, the user's feeds that have its sizes and values (None where there are none), and notes.
@@ -43,7 +42,7 @@ def resolve(
     Raises:
         UsageError: a name is not in the model, a size or a value does not fit it, or something is left open.
     """
-    feeds = _feeds(inputs)
+    feeds = load_feeds(inputs)
     sizes = _named_sizes(known, request.dims)
     shapes = plan.bind_shapes(known, plan.parse_shapes(input_shapes, known.names)) if input_shapes else {}
     if request.static:
@@ -185,18 +184,17 @@ def _whole(known: Signature, sizes: Mapping[str, int], values: Mapping[str, Any]
             continue
         if one.dims is None and one.kind == "tensor" and f"{one.name}.rank" not in sizes:
             lacking[f"{one.name}.rank"] = None
-        dims = one.dims or ()
-        open_dims = [dim for dim in dims if isinstance(dim, str) and known.size(dim, sizes) is None]
-        lacking.update(dict.fromkeys(name for dim in open_dims for name in _inside(known, dim, sizes)))
+        lacking.update(dict.fromkeys(_list_unsized(known, one.dims or (), sizes)))
     if lacking:
         raise UsageError(
             f"--static does not know the size of {', '.join(lacking)}: give --inputs, --input-shapes or --fix-dim"
         )
 
 
-def _inside(known: Signature, dim: str, sizes: Mapping[str, int]) -> list[str]:
-    """The names without a size that a dimension is made of."""
-    return [name for name in known.free(dim) if name not in sizes]
+def _list_unsized(known: Signature, dims: Iterable[int | str], sizes: Mapping[str, int]) -> list[str]:
+    """The names without a size that these dimensions are made of, each once."""
+    unknown = [dim for dim in dims if isinstance(dim, str) and known.size(dim, sizes) is None]
+    return list(dict.fromkeys(name for dim in unknown for name in known.free(dim) if name not in sizes))
 
 
 # ---- values
@@ -273,21 +271,19 @@ def _fitted(
             )
         return array
     if not array.ndim and one.dims:
-        shape = [known.size(dim, sizes) for dim in one.dims]
-        lacking = {name: None for dim in one.dims if isinstance(dim, str) and known.size(dim, sizes) is None
-                   for name in _inside(known, dim, sizes)}  # fmt: skip
+        shape = [known.size(dim, sizes) or 0 for dim in one.dims]
+        lacking = _list_unsized(known, one.dims, sizes)
         if lacking:
             raise UsageError(
                 f"--fix-input {one.name}: its shape {list(one.dims)} is not known, so that a single value cannot fill "
                 f"it: give --fix-dim for {', '.join(lacking)}, or the whole value"
             )
-        filled = [size or 0 for size in shape]
-        if math.prod(filled) * array.itemsize > MOST_FILLED:
+        if math.prod(shape) * array.itemsize > MOST_FILLED:
             raise UsageError(
-                f"--fix-input {one.name}: a single value would fill {math.prod(filled):,} elements, which is more than "
+                f"--fix-input {one.name}: a single value would fill {math.prod(shape):,} elements, which is more than "
                 f"{MOST_FILLED >> 20} MiB"
             )
-        return np.full(filled, array[()], array.dtype)
+        return np.full(shape, array[()], array.dtype)
     try:
         found = plan.bind_shapes(known, {one.name: array.shape})
     except UsageError as error:
@@ -298,9 +294,7 @@ def _fitted(
             raise UsageError(
                 f"--fix-input {one.name}: {dim} is {due}, and the value has shape {list(array.shape)}"
             )
-        unknown = (
-            [name for name in _inside(known, str(dim), sizes) if name not in found] if due is None else []
-        )
+        unknown = [name for name in _list_unsized(known, [dim], sizes) if name not in found]
         if unknown:
             raise UsageError(
                 f"--fix-input {one.name}: give --fix-dim for {', '.join(unknown)}, on which {dim} depends"
@@ -311,15 +305,6 @@ def _fitted(
 
 
 # ---- feeds
-
-
-def _feeds(
-    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None,
-) -> list[dict[str, Any]] | None:
-    """The user's inputs, from a path or as they are."""
-    if inputs is None:
-        return None
-    return load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(map(dict, inputs))
 
 
 def _fitting(

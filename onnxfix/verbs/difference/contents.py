@@ -30,7 +30,7 @@ def same_tensor(one: TensorProto, base: Path | None, other: TensorProto, other_b
         return True
     left, right = tensors.to_array(one, base, _WHOLE), tensors.to_array(other, other_base, _WHOLE)
     if left is None or right is None:
-        return _stored(one) == _stored(other)
+        return serialize_without(one, "name", "doc_string") == serialize_without(other, "name", "doc_string")
     return same_array(left, right)
 
 
@@ -44,13 +44,13 @@ def same_array(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
     return bool(np.array_equal(bits[0], bits[1]))
 
 
-def _stored(tensor: TensorProto) -> bytes:
-    """What is stored, without the name and the documentation."""
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    copy.ClearField("name")
-    copy.ClearField("doc_string")
-    return copy.SerializeToString(deterministic=True)
+def serialize_without(message: Any, *fields: str) -> bytes:
+    """The bytes of a message without some of its fields."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    for field in fields:
+        copy.ClearField(field)
+    return bytes(copy.SerializeToString(deterministic=True))
 
 
 def tensor_text(tensor: TensorProto, base: Path | None) -> str:
@@ -110,12 +110,7 @@ def same_attribute(one: AttributeProto, other: AttributeProto, nodes: tuple[Node
         return same_tensor(one.t, nodes[0].model.base_dir, other.t, nodes[1].model.base_dir)
     if one.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
         return len(one.graphs) == len(other.graphs)
-    left, right = AttributeProto(), AttributeProto()
-    left.CopyFrom(one)
-    right.CopyFrom(other)
-    left.ClearField("doc_string")
-    right.ClearField("doc_string")
-    return left.SerializeToString(deterministic=True) == right.SerializeToString(deterministic=True)
+    return serialize_without(one, "doc_string") == serialize_without(other, "doc_string")
 
 
 def attribute_text(attribute: AttributeProto | None, node: Node) -> str:

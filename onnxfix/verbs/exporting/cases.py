@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,31 +17,6 @@ class Given:
 
     name: str
     array: Any
-
-
-class Subject(Protocol):
-    """A module with the arguments that it was exported with.
-
-    ``torch`` is the version that runs it, ``exporter`` "dynamo", "legacy" or "". ``given`` are the tensors among its
-    arguments, in order. ``bounds`` are the least and the greatest size of dynamic dimensions, by name, where the
-    user set any.
-    """
-
-    @property
-    def torch(self) -> str: ...
-    @property
-    def exporter(self) -> str: ...
-    @property
-    def given(self) -> Sequence[Given]: ...
-    @property
-    def bounds(self) -> Mapping[str, tuple[int, int]]: ...
-
-    def run(self, arrays: Sequence[Any]) -> list[Any]:
-        """The tensors of its outputs, for these in the place of the given ones.
-
-        Raises:
-            Exception: whatever the module raises.
-        """
 
 
 @dataclass(frozen=True)

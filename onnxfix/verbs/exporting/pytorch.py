@@ -101,11 +101,11 @@ def save(program: Any, path: Path) -> None:
         raise ExportFailed(f"the program cannot be saved: {first_line(error)}") from error
 
 
-def of_module(module: Any, args: Any, options: Mapping[str, Any]) -> TorchSubject:
+def of_module(module: Any, args: Any, options: Mapping[str, Any]) -> Subject:
     """A module with the arguments that it is exported with."""
     positional, keywords = arguments_of(args, options.get("kwargs"))
     exported = hasattr(module, "graph_signature") and callable(getattr(module, "module", None))
-    return TorchSubject(
+    return Subject(
         module.module() if exported else module,
         positional,
         keywords,
@@ -115,7 +115,7 @@ def of_module(module: Any, args: Any, options: Mapping[str, Any]) -> TorchSubjec
     )
 
 
-def of_program(program: Any) -> TorchSubject | str:
+def of_program(program: Any) -> Subject | str:
     """What a program was exported from, or why that is not known."""
     exported = getattr(program, "exported_program", None)
     if exported is None:
@@ -123,7 +123,7 @@ def of_program(program: Any) -> TorchSubject | str:
     if getattr(exported, "example_inputs", None) is None:
         return "the program does not keep the inputs that it was exported with"
     args, kwargs = exported.example_inputs
-    return TorchSubject(exported.module(), tuple(args), kwargs, exporter="dynamo")
+    return Subject(exported.module(), tuple(args), kwargs, exporter="dynamo")
 
 
 def is_training(options: Mapping[str, Any]) -> bool:
@@ -163,8 +163,13 @@ def arguments_of(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any
     return tuple(args), dict(kwargs or {})
 
 
-class TorchSubject:
-    """A callable of PyTorch with its arguments. ``names`` are those of its parameters, in order."""
+class Subject:
+    """A module, or another callable of PyTorch, with the arguments that it was exported with.
+
+    ``torch`` is the version that runs it, ``exporter`` "dynamo", "legacy" or "". ``given`` are the tensors among its
+    arguments, in order; ``names`` are those of its parameters. ``bounds`` are the least and the greatest size of
+    dynamic dimensions, by name, where the user set any.
+    """
 
     def __init__(
         self,
@@ -191,7 +196,11 @@ class TorchSubject:
         return isinstance(value, self._torch.Tensor)
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
-        """The tensors of the outputs as arrays; see ``Subject``."""
+        """The tensors of its outputs, for these in the place of the given ones.
+
+        Raises:
+            Exception: whatever the module raises.
+        """
         leaves = list(self._leaves)
         for number, array in zip(self._at, arrays, strict=True):  # new tensors: a module may write into them
             leaves[number] = self._tensor(array, leaves[number])
@@ -199,9 +208,7 @@ class TorchSubject:
         devices = [*range(self._torch.cuda.device_count())] if self._torch.cuda.is_initialized() else []
         self._runs += 1
         with self._torch.no_grad(), self._torch.random.fork_rng(devices=devices):
-            self._torch.manual_seed(
-                self._runs
-            )  # what is drawn at random is to show: it differs from run to run
+            self._torch.manual_seed(self._runs)  # random draws differ from run to run, so that they show
             found = self._call(*args, **kwargs)
         return [array_of(one) for one in self._tree.tree_leaves(found) if self._is_tensor(one)]
 

@@ -16,8 +16,8 @@ from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime import deadline
 from onnxfix.verbs import applying
 from onnxfix.verbs.exporting import pytorch
-from onnxfix.verbs.exporting.cases import Subject
 from onnxfix.verbs.exporting.judge import judge
+from onnxfix.verbs.exporting.pytorch import Subject
 from onnxfix.verbs.job import Job, Progress
 from onnxfix.verbs.proof import allowed_by
 from onnxfix.verbs.prove import Proven

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from onnxfix.files import tensors, walk
+from onnxfix.verbs.difference.contents import serialize_without
 
 T = TypeVar("T", NodeProto, TensorProto)
 
@@ -112,18 +113,13 @@ def _described(original: Iterable[NodeProto], result: Iterable[NodeProto]) -> It
     old = {tuple(node.output): node for node in original}
     for node in result:
         before = old.get(tuple(node.output))
-        yield before if before is not None and _same(_bare(before), _bare(node)) else node
+        yield before if before is not None and _bare(before) == _bare(node) else node
 
 
-def _bare(node: NodeProto) -> NodeProto:
-    """A node without its name and description."""
-    bare = NodeProto()
-    bare.CopyFrom(node)
-    for name in ("name", "doc_string", "metadata_props"):
-        bare.ClearField(name)
-    attributes = sorted(bare.attribute, key=lambda attribute: attribute.name)
-    _fill(bare, "attribute", attributes)
-    return bare
+def _bare(node: NodeProto) -> tuple[bytes, list[bytes]]:
+    """A node without its name and description, and its attributes in one order."""
+    attributes = sorted(one.SerializeToString(deterministic=True) for one in node.attribute)
+    return serialize_without(node, "name", "doc_string", "metadata_props", "attribute"), attributes
 
 
 def _captures(graph: GraphProto) -> set[str]:

@@ -7,13 +7,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Literal
+from typing import Any
 
 from onnx import ModelProto
 
+from onnxfix.errors import UsageError
 from onnxfix.runtime.sandbox import one_line
 
 FUNCTION = "fix"
@@ -29,15 +29,11 @@ _FOLDED = "64KB"
 """The largest constant that onnxsim folds: Expand of one number can have any size."""
 
 
-@dataclass(frozen=True)
-class ToolResult:
-    """The result of a tool's run. ``fault`` says what is to blame if nothing was written: the tool, or the script."""
-
-    fault: Literal["", "tool", "script"] = ""
-    message: str = ""
+Failure = UsageError | str
+"""Why nothing was written: a fault of the script, or what the tool says; "" where all is well."""
 
 
-def simplify(source: str, output: str) -> ToolResult:
+def simplify(source: str, output: str) -> Failure:
     """Run onnxsim on a model file and write its result, all weights embedded."""
     import onnx  # lazy: loaded in the child
     import onnxsim  # lazy: an optional package
@@ -48,16 +44,16 @@ def simplify(source: str, output: str) -> ToolResult:
     model.ir_version = max(model.ir_version, 4)
     try:
         for _ in range(_ROUNDS):  # a second run may simplify more
-            before, result = result, _simplified(onnxsim.simplify, result)
+            before, result = result, _simplify_once(onnxsim.simplify, result)
             if len(result.graph.node) >= len(before.graph.node):
                 break
     except Exception as error:
-        return ToolResult("tool", one_line(error, 200))
+        return one_line(error, 200)
     onnx.save(result, output)
-    return ToolResult()
+    return ""
 
 
-def _simplified(tool: Callable[..., Any], model: ModelProto) -> ModelProto:
+def _simplify_once(tool: Callable[..., Any], model: ModelProto) -> ModelProto:
     """One run of onnxsim. Inputs with a default stay inputs: a caller may set other values."""
     domains = {node.domain for node in model.graph.node} | {"", "ai.onnx"}
     known = inspect.signature(tool).parameters
@@ -75,7 +71,7 @@ def _simplified(tool: Callable[..., Any], model: ModelProto) -> ModelProto:
     return result
 
 
-def graphsurgeon(source: str, script: str, output: str, unchanged: str, embed: bool) -> ToolResult:
+def graphsurgeon(source: str, script: str, output: str, unchanged: str, embed: bool) -> Failure:
     """Run a GraphSurgeon script on a model file and write the result.
 
     ``unchanged`` is the file of the model as graphsurgeon writes it unchanged. ``embed``: load external data, so that
@@ -88,53 +84,41 @@ def graphsurgeon(source: str, script: str, output: str, unchanged: str, embed: b
         onnx.save(gs.export_onnx(gs.import_onnx(onnx.load(source, load_external_data=embed))), unchanged)
         graph = gs.import_onnx(onnx.load(source, load_external_data=embed))
     except Exception as error:
-        return ToolResult("tool", f"it cannot represent the model: {one_line(error, 200)}")
+        return f"it cannot represent the model: {one_line(error, 200)}"
     path = os.path.abspath(script)
     if not embed:
         os.chdir(Path(source).parent)
     try:
-        function = _function(path, script)
+        function = _function(path)
+        if not callable(function):
+            return UsageError(f"{script}: defines no function {FUNCTION}(graph) that takes a gs.Graph")
         changed = function(graph)
-    except _Unusable as error:
-        return ToolResult("script", str(error))
     # Even SystemExit and KeyboardInterrupt: only the script can have raised it.
     except BaseException as error:
-        return ToolResult("script", _explained(error, path, script))
+        return UsageError(_explain(error, path, script))
     graph = graph if changed is None else changed
     if not isinstance(graph, gs.Graph):
         what = type(graph).__name__
-        return ToolResult(
-            "script", f"{script}: {FUNCTION} returns {what}; return a gs.Graph, or change the given one"
-        )
+        return UsageError(f"{script}: {FUNCTION} returns {what}; return a gs.Graph, or change the given one")
     try:
         onnx.save(gs.export_onnx(graph), output)
     except Exception as error:
-        return ToolResult(
-            "script",
-            f"{script}: the graph from {FUNCTION} cannot be exported: {one_line(error, 200)}",
-        )
-    return ToolResult()
+        return UsageError(f"{script}: the graph from {FUNCTION} cannot be exported: {one_line(error, 200)}")
+    return ""
 
 
-class _Unusable(Exception):
-    """The script has no function to call."""
-
-
-def _function(path: str, script: str) -> Any:
-    """The function of the script, which is run as a module of its own."""
+def _function(path: str) -> Any:
+    """The function of the script, which is run as a module of its own; None where it defines none."""
     module = ModuleType("onnxfix_graphsurgeon_script")
     module.__file__ = path
     sys.modules[module.__name__] = module  # dataclasses and pickle look it up there
     sys.path.insert(0, os.path.dirname(path))  # as for a started script: it may import modules beside it
     code: CodeType = compile(Path(path).read_bytes(), path, "exec")
     exec(code, module.__dict__)
-    function = getattr(module, FUNCTION, None)
-    if not callable(function):
-        raise _Unusable(f"{script}: defines no function {FUNCTION}(graph) that takes a gs.Graph")
-    return function
+    return getattr(module, FUNCTION, None)
 
 
-def _explained(error: BaseException, path: str, script: str) -> str:
+def _explain(error: BaseException, path: str, script: str) -> str:
     """A script's exception, with the line of the script that it came from."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None

@@ -21,7 +21,7 @@ from onnxfix.report.report import Fixed, StepDone
 from onnxfix.rule import Safety
 from onnxfix.verbs.candidate import Candidate
 from onnxfix.verbs.job import Job
-from onnxfix.verbs.proof import Comparison, is_refuted, reason_of, run_checks
+from onnxfix.verbs.proof import Comparison, explain_unjudged, is_refuted, reason_of, run_checks
 from onnxfix.verbs.whole import specialize
 from onnxfix.verbs.whole.steps import Made, Step, make
 
@@ -145,7 +145,8 @@ class StepRun:
         if made.broken and not is_refuted(verdict):
             why.append(_values(verdict) or "values were not compared")
         if not verdict.passed:
-            why.append(reason_of(verdict) or f"not proven: {_unproven(verdict)}")
+            unjudged = explain_unjudged(verdict) or "no check could run it"
+            why.append(reason_of(verdict) or f"not proven: {unjudged}")
         after = loading.Loaded(made.proto, data, self.job.loaded.path)
         if not why:
             self._taken.append(_Taken(index, after, True))
@@ -238,11 +239,6 @@ def _random(proto: ModelProto) -> list[str]:
     return (
         [f"random operators decide {', '.join(names)}, which can therefore not be compared"] if names else []
     )
-
-
-def _unproven(verdict: Verdict) -> str:
-    skipped = [f"{rung.name}: {rung.reason}" for rung in verdict.rungs if not rung.judged]
-    return "; ".join(skipped) or "no check could run it"
 
 
 def _values(verdict: Verdict) -> str:

@@ -6,7 +6,7 @@ model keeps their stand-ins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from onnx import (
     NodeProto,
     TensorProto,
     TensorShapeProto,
-    TypeProto,
     ValueInfoProto,
     helper,
     numpy_helper,
@@ -28,6 +27,7 @@ from onnxfix.graph.overlay import Value
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 from onnxfix.model import Model
 from onnxfix.shapes import dimnames
+from onnxfix.verbs.contract import find_tensor_type
 
 _IR_WITH_CONSTANTS = 4
 """The IR version since which an initializer need not be a graph input."""
@@ -47,8 +47,9 @@ def specialize(proto: ModelProto, special: ResolvedSpecialization, base_dir: Pat
     for graph in walk.graphs(proto.graph):  # in local functions, names of dimensions are their own
         for info in (*graph.input, *graph.output, *graph.value_info):
             of_main = graph is proto.graph and info.name in inputs
-            for kind in _tensor_types(info.type):
-                _size_dims(kind, info.name if of_main else "", special.sizes)
+            tensor = find_tensor_type(info.type)
+            if tensor is not None:
+                _size_dims(tensor, info.name if of_main else "", special.sizes)
 
 
 def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str, tuple[int | None, ...]]:
@@ -84,15 +85,6 @@ def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str
 
 def _is_open(dim: TensorShapeProto.Dimension) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value < 0
-
-
-def _tensor_types(kind: TypeProto) -> Iterator[Any]:
-    """The tensor types in a type: its own, or that of a sequence's or an optional's elements."""
-    which = kind.WhichOneof("value")
-    if which in ("tensor_type", "sparse_tensor_type"):
-        yield getattr(kind, which)
-    elif which in ("sequence_type", "optional_type"):
-        yield from _tensor_types(getattr(kind, which).elem_type)
 
 
 def _size_dims(kind: Any, name: str, sizes: Mapping[str, int]) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix.errors import ModelError, OnnxfixError, UsageError
+from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, tensors, walk, wire
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 from onnxfix.runtime import confinement
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.verbs import contract
 from onnxfix.verbs.whole.adopt import adopt
-from onnxfix.verbs.whole.remote import FUNCTION, ToolResult
+from onnxfix.verbs.whole.remote import FUNCTION
 
 REMOTE = "onnxfix.verbs.whole.remote"
 TIMEOUT = 600.0
@@ -153,9 +153,6 @@ def _refusal(step: Step, outcome: Outcome) -> str:
         if step.script is not None and outcome.status != "error":
             raise UsageError(f"{step.script}: the script {outcome.message}")
         return f"{step.package} {outcome.message}" if outcome.status != "error" else outcome.message
-    result = outcome.value
-    if not isinstance(result, ToolResult):
-        raise OnnxfixError(f"{step.name}: the sandbox returned an unexpected result")
-    if result.fault == "script":
-        raise UsageError(result.message)
-    return result.message
+    if isinstance(outcome.value, UsageError):
+        raise outcome.value
+    return str(outcome.value)

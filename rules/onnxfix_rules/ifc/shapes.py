@@ -152,7 +152,7 @@ def single_valued_dimension(model: Model) -> Iterator[Match]:
     for node in model.main.nodes if free else ():
         if node.op_type not in _DEMANDING or not _is_open(node, model):
             continue
-        for about, term in demanded(node, model.shapes):
+        for about, term in demanded(node):
             name, size = _only(term)
             if name not in free or name in reported or size < 1:
                 continue

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
@@ -262,3 +265,33 @@ def test_the_effect_of_a_node_is_that_of_the_whole_model_with_it_alone() -> None
         share = alone.outputs[0].max_abs / alone.outputs[0].scale
         assert effect is not None
         assert effect == pytest.approx(share, rel=0.5)
+
+
+# ONNX Runtime has no recurrences of layout 1 on a CPU.
+RECURRENT = """<ir_version: 10, opset_import: ["" : 22]>
+g (float[2,3,4] x, float[1,5,4] w, float[1,5,5] r) => (float[2,1,5] y) {
+  scale = Constant<value = float {SCALE}>()
+  scaled = Mul(x, scale)
+  all, last = RNN<hidden_size = 5, layout = 1>(scaled, w, r)
+  y = Tanh(last)
+}"""
+
+
+def written(path: Path, scale: str) -> Path:
+    onnx.save(onnx.parser.parse_model(RECURRENT.replace("SCALE", scale)), path)
+    return path
+
+
+def test_the_reference_evaluator_stands_in_for_a_kernel(tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.onnx", "0.5"), written(tmp_path / "b.onnx", "0.75")
+    found = onnxfix.diagnose(first, second)
+    assert (found.status, [one.error.place.output for one in found.culprits]) == ("differ", ["scaled"])
+    assert any("reference evaluator" in note for note in found.notes)
+    assert found.outputs[0].differing
+
+
+def test_where_all_kernels_are_there_it_is_not_used(tmp_path: Path) -> None:
+    text = RECURRENT.replace("layout = 1", "layout = 0").replace("float[2,1,5] y", "float[1,3,5] y")
+    onnx.save(onnx.parser.parse_model(text.replace("SCALE", "0.5")), tmp_path / "a.onnx")
+    found = onnxfix.diagnose(tmp_path / "a.onnx", tmp_path / "a.onnx")
+    assert (found.status, [note for note in found.notes if "evaluator" in note]) == ("agree", [])

@@ -4,8 +4,9 @@ it is installed; what a session would execute on a GPU is computed by ONNX Runti
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -13,17 +14,19 @@ import pytest
 from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.engines import Engines, prepared
+from onnxfix.diagnosis.child import Held
+from onnxfix.diagnosis.engines import Engines, with_layers
 from onnxfix.diagnosis.graph import Graph, open_graph
-from onnxfix.diagnosis.lockstep import Lockstep
-from onnxfix.diagnosis.sides import KERNELS, itself
+from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
+from onnxfix.place import Place
 from onnxfix.proof.asking import require_tensorrt
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import TrtOptions
-from support.models import model, write
+from support.models import model
+from support.paths import ROOT
 from support.real_tensorrt import REAL
 
 pytestmark = REAL
@@ -102,14 +105,6 @@ def test_the_whole_model_with_marks(builder: Builder, bench: Bench) -> None:
     assert not [path for path in bench.scratch.iterdir() if path.is_dir()]
 
 
-def test_the_graph_itself_is_not_changed(builder: Builder, bench: Bench) -> None:
-    graph = net()
-    before = graph.proto.SerializeToString()
-    made, _ = engines(graph, builder, bench)
-    made.whole(["a"])
-    assert graph.proto.SerializeToString() == before
-
-
 def test_a_part_has_fixed_sizes_and_shapes_as_constants(builder: Builder, bench: Bench) -> None:
     graph = net()
     made, sessions = engines(graph, builder, bench)
@@ -123,35 +118,6 @@ def test_a_part_has_fixed_sizes_and_shapes_as_constants(builder: Builder, bench:
     assert [one.name for one in built.graph.input] == ["a"]
     assert [dim.dim_value for dim in built.graph.input[0].type.tensor_type.shape.dim] == [3, 4]
     assert sorted(one.name for one in built.graph.initializer) == ["s", "w"]
-
-
-def test_the_own_errors_of_all_nodes_by_engines(builder: Builder, bench: Bench) -> None:
-    graph = net()
-    made, sessions = engines(graph, builder, bench)
-    side = prepared(made, itself(graph, "", ""), "float32", "a GPU")
-    assert side.kernels == KERNELS
-    names = ["a", "s", "b", "c", "i", "y"]
-    reply = bench.run(graph.part(range(6), names, made.feed)[0], made.feed, of=graph)
-    lockstep = Lockstep(bench, graph, side)
-    walk = lockstep.measure(lockstep.regions, {**made.feed, **reply.values}, made.feed)
-    assert not walk.refused
-    rows = walk.rows
-    assert set(rows) == set(names)
-    assert all(row.own is not None and row.own.relative < 1e-6 for row in rows.values())
-    assert len(sessions.models) == 1
-
-
-def test_weights_stay_in_the_models_file(builder: Builder, bench: Bench, tmp_path: Path) -> None:
-    weight = np.random.default_rng(0).standard_normal((4, 1200000)).astype(np.float32)
-    text = "g (float[3,4] x) => (float[3,1200000] y) { a = Tanh(x)  y = MatMul(a, w) }"
-    path = write(tmp_path / "large.onnx", model(text, w=weight))
-    graph = open_graph(path)
-    assert graph.mapped
-    made, sessions = engines(graph, builder, bench, failure="not executed")
-    before = path.stat()
-    assert made.whole(["a"]).error == "not executed"
-    assert len(sessions.models[0].SerializeToString()) < 10000
-    assert path.stat().st_ctime_ns == before.st_ctime_ns
 
 
 def test_a_model_that_no_engine_is_built_of(builder: Builder, bench: Bench) -> None:
@@ -175,9 +141,42 @@ def test_an_engine_that_does_not_run(
     assert next(iter(more.values())) in reply.error
 
 
-def test_tf32_widens_what_a_rounding_is(builder: Builder, bench: Bench) -> None:
-    made, _ = engines(net(), builder, bench)
-    like = itself(made.graph, "", "")
-    assert prepared(made, like, "tf32", "a GPU").unit == 2.0**-11
-    assert prepared(made, like, "float32", "a GPU").unit == like.unit
-    assert "a GPU" in prepared(made, like, "float32", "a GPU").name
+PATH = ROOT / "fixtures/misread/decoder.onnx"
+
+
+class Pretend:
+    """Engines that are not executed; their last sample has an image of ``size``."""
+
+    def __init__(self, builder: Builder, size: int) -> None:
+        self.graph, self.builder = open_graph(PATH), builder
+        image = np.zeros((3, 3, size, size), np.float32)
+        self.feed = {name: Held("float32", image.shape, value=image) for name in self.graph.inputs}
+
+
+def diagnosis() -> Diagnosis:
+    node = next(one for one in open_graph(PATH).nodes if one.op_type == "ConvTranspose")
+    error = NodeError(Place((), node.name, node.op_type, node.output[0], 0), 1.0, nodes=(node.name,))
+    other = NodeError(Place(output="y"), 1.0, nodes=("unknown node",))
+    culprits = tuple(Culprit(one, "unknown", "it differs") for one in (error, other))
+    return Diagnosis(str(PATH), "trt-gpu", "", "differ", culprits=culprits)
+
+
+def named(size: int) -> Diagnosis:
+    with closing(require_tensorrt(TrtOptions())) as builder:
+        return with_layers(diagnosis(), cast(Engines, Pretend(builder, size)), PATH)
+
+
+def test_a_culprit_has_the_layers_of_its_node() -> None:
+    found = named(16)
+    layers = found.culprits[0].error.nodes
+    assert any("decode" in layer for layer in layers)
+    assert "decode" not in layers  # the node's own name
+    assert found.culprits[1].error.nodes == ("unknown node",)
+    assert found.notes == ()
+
+
+def test_where_there_is_no_engine_a_note_says_why() -> None:
+    found = named(8)  # which the model does not take
+    assert found.culprits == diagnosis().culprits
+    assert "the engine's layers are not known" in found.notes[0]
+    assert "Dimension mismatch" in found.notes[0]

@@ -15,8 +15,7 @@ from onnx import ModelProto
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.child import Held, Reply
 from onnxfix.diagnosis.diagnose import Case, diagnose
-from onnxfix.diagnosis.distance import distance
-from onnxfix.diagnosis.engines import Engines, declare, is_off, prepared
+from onnxfix.diagnosis.engines import Engines, declare, prepared
 from onnxfix.diagnosis.explain import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Diagnosis
@@ -138,13 +137,6 @@ def test_where_only_the_whole_engine_is_wrong(bench: Bench) -> None:
 
 HALVES = """g (float[3,4] x) => (float[3,4] y) {
     h = Cast<to = 10>(x)  s = Sqrt(h)  f = Cast<to = 1>(s)  y = Mul(f, f) }"""
-
-
-def test_half_precision_on_the_way_counts() -> None:
-    held, far = Held("float32", (3, 4)), distance(X, X * np.float32(1.001))
-    assert is_off(held, far)
-    assert not is_off(held, far, "float16")
-    assert is_off(held, distance(X, X * np.float32(1.1)), "float16")
 
 
 @pytest.mark.parametrize(("columns", "exit_code"), [(4, 1), (128, 0)])

@@ -150,18 +150,6 @@ def test_several_outputs_and_inputs_left_out(bench: Bench) -> None:
     every_cut(bench, model(MANY, **weights), {"x": X})
 
 
-def test_constant_nodes_and_weights_that_several_nodes_read(bench: Bench) -> None:
-    text = """g (float[2,3] x) => (float[2,3] y) {
-        k = Constant<value_float = 2.0>()
-        j = Constant<value = float[3] {1.0, 2.0, 3.0}>()
-        a = Mul(x, k)
-        b = Add(a, w)
-        c = Add(b, j)
-        y = Mul(c, w)
-    }"""
-    every_cut(bench, model(text, w=np.ones(3, np.float32)), {"x": X})
-
-
 def test_sparse_weights(bench: Bench) -> None:
     proto = model("g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Add(a, w) }")
     held = helper.make_sparse_tensor(
@@ -197,17 +185,6 @@ def test_nodes_in_any_order(bench: Bench) -> None:
         for number, node in enumerate(graph.nodes):
             assert done.issuperset(graph.reads[number])
             done.update(node.output)
-
-
-def test_what_a_subgraph_defines_itself_keeps_its_name() -> None:
-    proto = model(LOOP)
-    loop = next(node for node in proto.graph.node if node.op_type == "Loop")
-    found = renamed(loop, {"a": "A", "v": "V", "w": "W", "z": "Z", "r": "R"})
-    assert list(found.input) == ["n", "t", "A"]
-    assert list(found.output) == ["R", "Z"]
-    body = next(one.g for one in found.attribute)
-    assert [list(node.input) for node in body.node] == [["on"], ["v", "A"], ["w", "x"]]
-    assert [info.name for info in body.output] == ["go", "w", "u"]
 
 
 def test_a_branch_that_returns_a_value_of_the_graph_around_it() -> None:

@@ -14,14 +14,13 @@ from onnx import ModelProto, parser
 import onnxfix
 from onnxfix.diagnosis.canonical import content_of, tensor_content
 from onnxfix.diagnosis.fingerprints import error, fingerprint
-from onnxfix.diagnosis.graph import Graph, open_graph
+from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from support.matched import (
     FAULTS,
     PAIRS,
-    Measured,
     every_value,
     feed_of,
     measured,
@@ -56,14 +55,6 @@ def test_exports_of_one_module(a: str, b: str, least_a: float, least_b: float, t
     assert not found.wrong
     assert found.share_a >= least_a
     assert found.share_b >= least_b
-
-
-@pytest.mark.corpus
-@pytest.mark.parametrize(("a", "b", "least_a", "least_b"), EXPORTS)
-def test_structure_and_weights_alone_are_right_too(a: str, b: str, least_a: float, least_b: float) -> None:
-    found = measured(read(a), read(b), probing=False)
-    assert not found.wrong
-    assert found.share_b >= 0.55
 
 
 @pytest.mark.parametrize("probing", [True, False], ids=["values", "structure"])
@@ -104,35 +95,12 @@ def test_faults_stay_paired_under_other_names(name: str, kind: str) -> None:
 _NO_PLACE = {("llama.legacy.op14", "epsilon")}
 
 
-@pytest.mark.corpus
-@pytest.mark.parametrize("kind", ["weight", "epsilon", "half"])
 @pytest.mark.parametrize(
-    ("a", "b"),
+    "name",
     [
-        ("bert.legacy.op11", "bert.dynamo.op20"),
-        ("bert.dynamo.op20", "bert.legacy.op17"),
-        ("llama.legacy.op14", "llama.dynamo.op20"),
-        ("swin.legacy.op13", "swin.dynamo.op18"),
-        ("mixer.legacy.op12", "mixer.dynamo.op18"),
+        "bert.legacy.op11",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("swin.legacy.op13", "mixer.dynamo.op18")),
     ],
-)
-def test_faults_in_the_other_export(a: str, b: str, kind: str) -> None:
-    model, other = read(a), read(b)
-    base = measured(model, other)
-    sound = every_value(other, feed_of(other))
-    for which in (0, 2):
-        fault = planted(other, kind, which)
-        if fault is None:
-            continue
-        found = measured(model, fault[0], sound=sound)
-        assert not found.wrong
-        assert found.share_a >= 0.85 * base.share_a
-        if fault[1] in base.found.pairs:
-            assert found.found.pairs[fault[1]] == base.found.pairs[fault[1]]
-
-
-@pytest.mark.parametrize(
-    "name", ["bert.legacy.op11", "llama.legacy.op14", "swin.legacy.op13", "mixer.dynamo.op18"]
 )
 def test_what_onnx_runtime_makes_of_a_model(name: str, tmp_path: Path) -> None:
     out = tmp_path / "optimized.onnx"
@@ -146,42 +114,15 @@ def test_what_onnx_runtime_makes_of_a_model(name: str, tmp_path: Path) -> None:
     assert found.share_b >= 0.93
 
 
-@pytest.mark.parametrize("name", ["bert.legacy.op11", "swin.legacy.op13", "mixer.legacy.op12"])
+@pytest.mark.parametrize(
+    "name", ["bert.legacy.op11", pytest.param("swin.legacy.op13", marks=pytest.mark.slow)]
+)
 def test_what_onnxfix_makes_of_a_model(name: str, tmp_path: Path) -> None:
     out = tmp_path / "fixed.onnx"
     onnxfix.apply(PAIRS / f"{name}.onnx", out, numeric_fixes=True, verify=False)
     found = measured(read(name), onnx.load(out))
     assert not found.wrong
     assert found.share_b >= 0.99
-
-
-def _crossings(a: Graph, b: Graph, found: Measured) -> int:
-    above = {name: _above(a, name) for name in found.found.pairs.values()}
-    below = {name: _above(b, name) for name in found.found.pairs}
-    return sum(
-        1
-        for theirs, ours in found.found.pairs.items()
-        for upper in below[theirs] & set(found.found.pairs)
-        if ours in above[found.found.pairs[upper]]
-    )
-
-
-def _above(graph: Graph, name: str) -> set[str]:
-    found: set[str] = set()
-    stack = [name]
-    while stack:
-        number = graph.producer.get(stack.pop())
-        for value in graph.reads[number] if number is not None else ():
-            if value not in found:
-                found.add(value)
-                stack.append(value)
-    return found
-
-
-@pytest.mark.parametrize(("a", "b"), [(a, b) for a, b, *_ in EXPORTS[1:4]])
-def test_pairs_never_cross(a: str, b: str) -> None:
-    first, second = read(a), read(b)
-    assert _crossings(Graph(first), Graph(second), measured(first, second)) == 0
 
 
 def test_a_pair_that_would_cross_is_not_made() -> None:
@@ -303,18 +244,9 @@ def test_a_mask_does_not_hide_a_difference() -> None:
     assert 0.005 < found < 1
 
 
-def test_the_graph_of_a_file_is_matched(tmp_path: Path) -> None:
-    path = PAIRS / "bert.legacy.op17.onnx"
-    other, _ = renamed(onnx.load(path))
-    onnx.save(other, tmp_path / "other.onnx")
-    found = match(open_graph(path), open_graph(tmp_path / "other.onnx"))
-    assert len(found.pairs) > 170
-
-
 def test_one_fault_under_other_names() -> None:
     model = read("mixer.dynamo.op18")
     fault = planted(model, "weight", 1)
-    assert fault is not None
     other, names = renamed(fault[0])
     found = measured(
         model, other, sound={names.get(k, k): v for k, v in every_value(model, feed_of(model)).items()}

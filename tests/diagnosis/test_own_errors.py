@@ -9,7 +9,6 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.records import Diagnosis
 from support.models import model
 
@@ -71,22 +70,6 @@ def test_half_precision_among_neighbors_is_no_culprit(tmp_path: Path) -> None:
     x[0, 0] = 300
     found = diagnosed(tmp_path, *(text.replace("LAST", last) for last in ("Tanh", "Erf")), opset=17, x=x)
     assert [one.error.place.output for one in found.culprits] == ["y"]
-
-
-def test_quantiles_of_differences() -> None:
-    truth = np.arange(1, 101, dtype=np.float32)
-    other = truth.copy()
-    other[-1] += 1000
-    found = distance(truth, other)
-    assert found.typical is not None
-    assert found.largest == 1000
-    assert found.typical.off == (0.0, 0.0)
-    assert found.typical.size == pytest.approx((50.5, 90.1))
-    assert distance(truth, truth).typical is None, "nothing differs"
-    assert distance(truth[:3], other[:3] + 1).typical is None, "too few elements"
-    everywhere = distance(truth, truth + np.float32(0.5)).typical
-    assert everywhere is not None
-    assert everywhere.off == (0.5, 0.5)
 
 
 def test_bfloat16_needs_an_opset_that_has_it(tmp_path: Path) -> None:

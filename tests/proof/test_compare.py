@@ -92,7 +92,6 @@ def test_minus_zero_is_not_zero(dtype: Any) -> None:
     zero, minus = np.zeros(3).astype(dtype), np.array([0.0, -0.0, 0.0]).astype(dtype)
     found = one(zero, minus)
     assert (found.agreement, found.mismatches, found.at) == ("different", 1, (1,))
-    assert found.values is not None
     assert found.values[1].startswith("-0")
     assert one(zero, minus, exact=False).agreement == "within"
     assert one(zero[1:2].reshape(()), minus[1:2].reshape(())).at == ()
@@ -189,14 +188,6 @@ def test_sequences_maps_and_optionals() -> None:
     assert not identical([{3: f32(1.0)}], [{3: f32(2.0)}])
 
 
-def test_empty_tensors_agree() -> None:
-    assert one(np.ones((0, 3), np.float32), np.ones((0, 3), np.float32), exact=False).agreement == "identical"
-
-
-def test_python_and_numpy_scalars_are_tensors() -> None:
-    assert one(np.float32(2.0), np.array(2.0, np.float32)).agreement == "identical"
-
-
 @given(
     st.lists(st.floats(width=32), min_size=1, max_size=5),
     st.lists(st.floats(width=32), min_size=1, max_size=5),
@@ -213,10 +204,8 @@ def test_errors_are_counted_by_powers_of_10() -> None:
     original = np.ones(6, np.float64)
     fixed = original + np.array([0.0, 2e-3, 3e-3, 5e-5, np.nan, 0.0])
     found = one(original, fixed, exact=False).errors
-    assert found is not None
     counts = {round(low, 9): count for low, count in zip(found.edges, found.counts, strict=False)}
     assert (found.zeros, found.step, counts) == (2, 1, {1e-5: 1, 1e-4: 0, 1e-3: 2})
     assert one(f32(1.0), f32(1.0)).errors is None
     large = error_histogram(np.zeros(3 * ENOUGH), np.full(3 * ENOUGH, 0.5))
-    assert large is not None
     assert (large.step, large.counts) == (3, (ENOUGH,))

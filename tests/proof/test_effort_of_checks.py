@@ -79,22 +79,6 @@ def test_what_runs_cost_is_predicted_from_what_ran() -> None:
     assert found.predicted({"batch": 3}) == 1.0, "no more than larger ones cost"
 
 
-def test_open_sizes_behind_the_first_count_twice() -> None:
-    found = budget_of(ABS)
-    found.ran({"batch": 1, "seq": 1}, 1.0)
-    assert found.predicted({"batch": 5, "seq": 1}) == pytest.approx(5.0)
-    assert found.predicted({"batch": 1, "seq": 5}) == pytest.approx(25.0)
-
-
-def test_the_largest_affordable_sizes_else_the_cheapest() -> None:
-    found = budget_of(ABS)
-    candidates = [{"batch": size, "seq": 1} for size in (4, 1, 2)]
-    found.ran({"batch": 1, "seq": 1}, 1.0)
-    assert found.largest(candidates)["batch"] == 2
-    found.ran({"batch": 1, "seq": 1}, 3.0)
-    assert found.largest(candidates)["batch"] == 1
-
-
 # ---- which feeds run
 
 

@@ -15,9 +15,8 @@ from onnxfix.proof.checks import gpu, probe
 from onnxfix.proof.checks.judge import REPAIRED, Terms, judge
 from onnxfix.proof.checks.probe import Probe
 from onnxfix.proof.checks.trials import key_of
-from onnxfix.runtime.backends import ort
 from onnxfix.runtime.nvidia import Gpu
-from onnxfix.runtime.sandbox import Worker, shared
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import trial
 from onnxfix.tensorrt.engine import Ran
 from support.patience import PATIENCE
@@ -33,15 +32,14 @@ def rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Rung]:
 # ------------------------------------------------------------------------------------------------------- the trial
 
 
-def test_a_product_tells_what_it_was_computed_in(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(trial.model())
-    session = ort.load(str(tmp_path / "m.onnx"))
-    outputs = dict(zip(session.outputs, session.run(trial.feed()), strict=True))
-    assert trial.precision(outputs) == "float32"
-    bits = np.ascontiguousarray(trial.feed()["a"]).view(np.uint32)
+def test_a_product_tells_what_it_was_computed_in() -> None:
+    feed = trial.feed()
+    product = feed["a"] @ feed["b"]
+    assert trial.precision({"y": product}) == "float32"
+    bits = np.ascontiguousarray(feed["a"]).view(np.uint32)
     tf32 = ((bits + 0x1000) & 0xFFFFE000).view(np.float32)  # 10 bits of fraction are left, rounded to nearest
-    assert trial.precision({"y": tf32 @ trial.feed()["b"]}) == "tf32"
-    assert trial.precision({"y": outputs["y"] * 2}) == ""
+    assert trial.precision({"y": tf32 @ feed["b"]}) == "tf32"
+    assert trial.precision({"y": product * 2}) == ""
 
 
 def test_what_nvidia_lists_is_data() -> None:
@@ -52,14 +50,11 @@ def test_what_nvidia_lists_is_data() -> None:
 def test_tf32_that_stays_on_is_said_and_judged_so(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     one = "g (float[N,2] x) => (float[N,2] y) <float k = {1}> { y = Mul(x, k) }"
     rung.engines = {"original": one, "fixed": one.replace("{1}", "{1.001}")}
-    assert rung(one, one + " ").status == "failed"
     told = Probe(precision="tf32", card=Gpu("L4", "8.9"))
     monkeypatch.setattr(probe, "probe", lambda found: told)
-    gpu._LAST.clear()
     result = rung(one, one + " ")
     assert result.status == "passed"
     assert any("TF32 could not be turned off here" in note for note in result.notes)
-    assert result.executed is not None
     assert result.executed.precision == "tf32"
 
 
@@ -84,7 +79,6 @@ def test_the_reference_evaluator_is_asked_where_onnx_runtime_has_no_kernel(rung:
     assert result.status == "passed", result.reason
     assert "the new model's engine agrees with the reference evaluator" in result.reason
     assert REPAIRED in result.reason
-    assert result.executed is not None
     assert result.executed.outcome == "repaired"
     rung.engines = {"original": TURNED, "fixed": IGNORED}
     gpu._LAST.clear()
@@ -131,7 +125,6 @@ def test_differences_that_rounding_explains_are_no_failure(rung: Rung) -> None:
     rung.engines = {"original": direct, "fixed": direct}
     result = rung(CANCELS, CANCELS + " ")
     assert result.status == "passed", result.reason
-    assert result.executed is not None
     assert (result.executed.outcome, [name for name, _ in result.executed.noise]) == ("agree", ["y"])
     assert any("the original's own rounding" in note for note in result.notes)
 
@@ -178,7 +171,6 @@ def test_an_engine_that_changes_is_no_fixs_fault(rung: Rung) -> None:
     assert (result.status, result.refutes) == ("passed", False), result.reason
     said = "the new model's engine is not reproducible: 3 of 6 contexts are wrong on the same inputs"
     assert result.reason.startswith(f"no fix is to blame: {said}")
-    assert result.executed is not None
     assert (result.executed.outcome, result.executed.output) == ("unsteady", "y")
 
 
@@ -187,14 +179,7 @@ def test_engines_that_are_wrong_alike_and_right_when_loaded_again(rung: Rung) ->
     result = rung(RELU, RELU_CAST, inherit=True)
     assert (result.status, result.refutes) == ("passed", False), result.reason
     assert "the new model's engine is not reproducible: 2 of 3 contexts are wrong" in result.reason
-    assert result.executed is not None
     assert result.executed.outcome == "unsteady"
-
-
-def test_a_fix_is_blamed_where_every_context_is_wrong(rung: Rung) -> None:
-    rung.engines["fixed"] = RELU.replace("Relu", "Abs")
-    assert rung(RELU, RELU_CAST, inherit=True).refutes
-    assert [name for name, _ in rung.asked] == ["original", "fixed", "fixed"]
 
 
 @pytest.mark.parametrize("trick", [{"unsteady": 2.0}, {"dies": 1}])
@@ -217,32 +202,11 @@ def test_an_engine_that_changes_is_excused_for_these_inputs_alone(rung: Rung) ->
 # ---------------------------------------------------------------------------------------------------- the sandbox
 
 
-def test_a_child_starts_with_the_variables_that_it_is_given() -> None:
-    with Worker(variables={"NVIDIA_TF32_OVERRIDE": "0"}) as worker:
-        assert worker.call("os:getenv", timeout=PATIENCE, key="NVIDIA_TF32_OVERRIDE").value == "0"
-    assert "NVIDIA_TF32_OVERRIDE" not in os.environ
-    told = {"ONNXFIX_TEST": "1"}
-    assert (
-        shared("with a variable", told).call("os:getenv", timeout=PATIENCE, key="ONNXFIX_TEST").value == "1"
-    )
-
-
-def test_what_was_begun_is_waited_for_and_its_answer_dropped() -> None:
-    with Worker() as worker:
-        worker.begin("operator:add", timeout=PATIENCE)  # which fails: it wants two arguments
-        worker.begin("os:getppid", timeout=PATIENCE)
-        assert worker.call("os:getpid", timeout=PATIENCE).value == worker.pid
-        pid = worker.pid
-        worker.begin("os:abort", timeout=PATIENCE)
-        assert worker.call("os:getpid", timeout=PATIENCE).value != pid, "a child that died is replaced"
-
-
 def test_what_was_posted_is_collected_in_any_order() -> None:
     with Worker() as worker:
         posted = [worker.post("operator:neg", timeout=PATIENCE, **wrong) for wrong in ({}, {"a": 1})]
         pid = worker.post("os:getpid", timeout=PATIENCE)
         found = worker.collect(pid)
-        assert found is not None
         assert found.value == worker.pid
         assert [one.outcome.status for one in posted if one.outcome is not None] == ["error", "error"]
         assert worker.collect(pid) is found, "it is kept"
@@ -256,12 +220,10 @@ def test_what_a_child_that_died_did_not_begin_is_lost() -> None:
     with Worker() as worker:
         died, lost = (worker.post(name, timeout=PATIENCE) for name in ("os:abort", "os:getpid"))
         assert worker.collect(lost) is None
-        assert died.outcome is not None
         assert died.outcome.status == "crash"
         slow = worker.post("signal:pause", timeout=60.0)
         worker.close()
         assert worker.collect(slow) is None, "it was ended"
         slow = worker.post("signal:pause", timeout=0.2)
         found = worker.collect(slow)
-        assert found is not None
         assert found.status == "timeout"

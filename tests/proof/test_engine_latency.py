@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
-import glob
 import json
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,15 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 import onnxfix
 from onnxfix.inputs.feeds.plan import Feed
-from onnxfix.options import Verification
-from onnxfix.proof import verify as proving
 from onnxfix.proof.checks import gpu, probe
-from onnxfix.proof.checks.sessions import Sessions
 from onnxfix.proof.checks.trials import usual
 from onnxfix.proof.request import Trial
 from onnxfix.proof.verdict import RungResult, Verdict
@@ -39,21 +33,17 @@ from onnxfix.tensorrt import engine as trt_run
 from onnxfix.tensorrt.cudart import Cuda, CudaError
 from onnxfix.tensorrt.latency import NotRun, Tools, measure
 from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
-from onnxfix.tensorrt.timing import Latency, Limits, Timing, compared, interleave, quantile, timing
-from onnxfix.verbs import proof
+from onnxfix.tensorrt.timing import Latency, Limits, Timing, compared, interleave, timing
 from onnxfix.verbs.fleet.journal import recall
-from support import fake_engines
 from support.cli import run
 from support.fake_gpu import RTX, TRT, Context, Device, Engine, RtxEngine
 from support.patience import PATIENCE
 from test_rung_trt_gpu import (
     ABS,
-    HEADER,
     NO_DRIVER,
     REAL,
     RELU,
     RELU_CAST,
-    FakeRunner,
     Rung,
     on_a_gpu,
     request,
@@ -63,11 +53,6 @@ from test_rung_trt_gpu import (
 # ----------------------------------------------------------------------------------------------------- the statistics
 
 
-def test_quantiles_are_interpolated() -> None:
-    assert [quantile([1.0, 2.0, 4.0], share) for share in (0, 0.25, 0.5, 0.75, 1)] == [1, 1.5, 2, 3, 4]
-    assert quantile([7.0], 0.95) == 7
-
-
 def test_an_engines_statistics() -> None:
     found = timing([[1.0, 1.0, 2.0], [3.0, 3.0, 9.0]], load_seconds=0.5, first_seconds=1.002)
     assert (found.median_ms, found.p5_ms, found.p95_ms) == (2.5, 1.0, 7.5)
@@ -75,10 +60,6 @@ def test_an_engines_statistics() -> None:
     assert found.noise == pytest.approx(0.9 / 2.5), "medians 1 and 3: half of the distance from 1.1 to 2.9"
     assert (found.load_seconds, found.jit_seconds) == (0.5, pytest.approx(0.9995))
     assert timing([[2.0]], first_seconds=0.001).jit_seconds == 0
-
-
-def test_spread_within_blocks_is_no_noise_between_them() -> None:
-    assert timing([[1.0, 2.0, 3.0]] * 5).noise == 0
 
 
 @pytest.mark.parametrize(
@@ -101,11 +82,6 @@ def test_what_is_slower_by_more_than_the_noise(
     found = compared(noisy, replace(other, noise=noise) if side == "fixed" else other)
     assert (found.comparison, found.noise) == (comparison, noise)
     assert found.ratio == pytest.approx(median / 2)
-
-
-def test_one_engine_is_compared_with_nothing() -> None:
-    found = compared(None, Timing(2.0, 2.0, 2.0, 9, 3, 0.03))
-    assert (found.original, found.ratio, found.comparison, found.noise) == (None, None, "", 0.03)
 
 
 # --------------------------------------------------------------------------------------------------------- the turns
@@ -140,27 +116,16 @@ def test_engines_take_turns_and_the_order_alternates() -> None:
 def test_runs_are_bounded_by_count_and_by_time() -> None:
     assert [len(one) for one in Turns(a=0.1, b=0.1)()["a"]] == [25] * 20
     turns = Turns(a=10.0, b=10.0)
-    blocks = turns()
-    assert {len(one) for one in blocks["a"]} == {10}, "a block lasts a tenth of a second"
+    assert {len(one) for one in turns()["a"]} == {10}, "a block lasts a tenth of a second"
     assert 4.0 <= turns.now < 5.0
-    slow = Turns(a=1000.0, b=3000.0)
-    blocks = slow()
-    assert blocks["b"] == [[3000.0]] * 4, "the least that shows noise"
-    assert [len(one) for one in blocks.values()] == [4, 4]
-
-
-def test_a_block_is_as_long_as_the_slower_engine_allows() -> None:
-    assert len(Turns(a=1.0, b=20.0)()["a"][0]) == 5
+    assert len(Turns(a=1.0, b=20.0)()["a"][0]) == 5, "as long as the slower engine allows"
+    assert [*Turns(a=1000.0, b=3000.0)().values()] == [[[1000.0]] * 4, [[3000.0]] * 4], (
+        "the least that shows noise"
+    )
     assert len(Turns(a=0.0, b=0.0)(runs=100)["a"][0]) == 25, "a clock that is too coarse stops nothing"
-
-
-def test_engines_warm_up_first() -> None:
-    turns = Turns(a=1.0, b=1.0)
-    turns(warm_runs=3, runs=1, block_runs=1, rounds=1)
-    assert turns.order.startswith("aaabbb")
     slow = Turns(a=200.0, b=1.0)
     slow(warm_runs=50, warm_seconds=0.3, runs=1, block_runs=1, rounds=1)
-    assert slow.order.startswith("aab")
+    assert slow.order.startswith("aab"), "warming up is bounded, too"
 
 
 # ----------------------------------------------------------------------------------------------------- on the device
@@ -180,40 +145,22 @@ def timed(device: Device, trt: Any, inputs: dict[str, Any] | None = None, **engi
 def test_both_engines_by_graphs_that_tensorrt_rtx_captures() -> None:
     device = Device()
     found = timed(device, RTX, original=RtxEngine(device, ms=2.0), fixed=RtxEngine(device, ms=3.0, jit=100.0))
+    original, fixed = found.original, found.fixed
     assert (found.launch, found.captured_by, found.fallback) == ("cuda-graph", "tensorrt", "")
-    assert found.original is not None
-    assert found.fixed is not None
-    assert [one.median_ms for one in (found.original, found.fixed)] == [
-        pytest.approx(0.2),
-        pytest.approx(0.3),
-    ]
+    assert (original.median_ms, fixed.median_ms) == (pytest.approx(0.2), pytest.approx(0.3))
     assert (found.comparison, found.ratio) == ("slower", pytest.approx(1.5))
-    assert found.original.runs == found.fixed.runs == 10
-    assert (found.original.load_seconds, found.fixed.load_seconds) == (0.25, 0.25)
-    assert [one.jit_seconds for one in (found.original, found.fixed)] == [
-        pytest.approx(0.502, abs=1e-3),
-        pytest.approx(0.103, abs=1e-3),
-    ]
+    assert original.runs == fixed.runs == 10
+    assert (original.load_seconds, fixed.load_seconds) == (0.25, 0.25)
+    assert original.jit_seconds == pytest.approx(0.502, abs=1e-3)
+    assert fixed.jit_seconds == pytest.approx(0.103, abs=1e-3)
     assert found.shapes == (("x", (3,)),)
     assert "launch" not in device.log
-
-
-def test_contexts_compile_for_the_shape_at_once_and_without_a_cache() -> None:
-    device = Device()
-    engine = RtxEngine(device)
-    timed(device, RTX, fixed=engine)
-    (context,) = engine.contexts
-    assert vars(context.config) == {
-        "cuda_graph_strategy": 1,
-        "dynamic_shapes_kernel_specialization_strategy": 2,
-    }
 
 
 def test_both_engines_by_graphs_that_are_captured_for_the_full_tensorrt() -> None:
     device = Device()
     found = timed(device, TRT, original=Engine(device), fixed=Engine(device))
     assert (found.launch, found.captured_by, found.fallback) == ("cuda-graph", "cuda", "")
-    assert found.fixed is not None
     assert found.fixed.median_ms == pytest.approx(0.2)
     assert found.comparison == "same"
     first = device.log.index("record")
@@ -235,8 +182,6 @@ def test_where_one_cannot_be_captured_both_are_streamed(
     engines = {name: Engine(device, **(trick if name == which else {})) for name in ("original", "fixed")}
     found = timed(device, TRT, **engines)
     assert (found.launch, found.captured_by, found.fallback) == ("stream", "", words)
-    assert found.original is not None
-    assert found.fixed is not None
     assert found.original.median_ms == found.fixed.median_ms == pytest.approx(2.0)
     first = device.log.index("record")
     assert "launch" not in device.log[first:]
@@ -269,25 +214,20 @@ def test_rtx_engines_that_nobody_captures() -> None:
     assert found.fallback == (
         "TensorRT says that the engine cannot be captured; heard; TensorRT does not run the engine; heard"
     )
-    assert found.original is not None
     assert found.original.median_ms == pytest.approx(2.0), "in a context without graphs of its own"
 
 
-@pytest.mark.parametrize("function", ["begin_capture", "end_capture", "instantiate", "nodes"])
+@pytest.mark.parametrize("function", ["begin_capture", "end_capture", "instantiate", "nodes", ""])
 def test_cuda_that_cannot_capture(function: str) -> None:
-    device = Device(**{function: "operation not supported"})
+    device = Device(**({function: "operation not supported"} if function else {}))
     if function == "end_capture":
         device.begin_capture = lambda stream: setattr(device, "capturing", [])  # type: ignore[method-assign]
+    if not function:
+        device.nodes = lambda graph: 0  # type: ignore[method-assign]
     found = timed(device, TRT, fixed=Engine(device))
-    assert (found.launch, found.fallback) == ("stream", f"{function}: operation not supported; heard")
+    why = f"{function}: operation not supported" if function else "the captured graph is empty"
+    assert (found.launch, found.fallback) == ("stream", f"{why}; heard")
     assert device.held == []
-
-
-def test_a_graph_without_nodes_is_none() -> None:
-    device = Device()
-    device.nodes = lambda graph: 0  # type: ignore[method-assign]
-    found = timed(device, TRT, fixed=Engine(device))
-    assert found.fallback == "the captured graph is empty; heard"
 
 
 def test_nothing_is_copied_or_allocated_while_engines_are_timed() -> None:
@@ -304,18 +244,6 @@ def test_nothing_is_copied_or_allocated_while_engines_are_timed() -> None:
     # Both have their input and output once, whatever contexts are made.
     assert device.log.count("allocate") == 4
     assert device.log.count("upload") == 2
-
-
-def test_times_and_outputs_are_read_after_the_stream_is_idle() -> None:
-    device = Device()
-    timed(device, TRT, fixed=Engine(device))
-    runs = [place for place, one in enumerate(device.log) if one == "elapsed"]
-    assert runs
-    assert all(
-        device.log[place - 4 : place] == ["record", "launch", "record", "synchronize"] for place in runs
-    )
-    copied = device.log.index("download")
-    assert device.log[copied + 1] == "synchronize", "what was copied is looked at after that"
 
 
 def test_all_is_given_back() -> None:
@@ -354,37 +282,20 @@ def test_a_context_goes_before_what_it_uses() -> None:
     assert gone == ["context", "config"] * 3
 
 
-def test_one_engine_alone_is_timed() -> None:
-    device = Device()
-    found = timed(device, TRT, fixed=Engine(device))
-    assert found.original is None
-    assert found.fixed is not None
-    assert (found.fixed.median_ms, found.launch) == (pytest.approx(0.2), "cuda-graph")
-
-
 @pytest.mark.parametrize(
-    ("engine", "words"),
-    [
-        ({"sizes": -1}, ""),
-        ({"sizes": 0}, ""),
-        ({"aliased": True}, ""),
-    ],
+    ("engine", "blocks"), [({"sizes": -1}, 2), ({"sizes": 0}, 2), ({"aliased": True}, 1)]
 )
-def test_outputs_have_room(engine: dict[str, Any], words: str) -> None:
+def test_outputs_have_room(engine: dict[str, Any], blocks: int) -> None:
     device = Device()
     found = timed(device, TRT, fixed=Engine(device, **engine))
-    assert (found.reason, found.launch) == (words, "cuda-graph")
-    if engine.get("aliased"):
-        assert device.log.count("allocate") == 1
+    assert (found.reason, found.launch, found.original) == ("", "cuda-graph", None)
+    assert device.log.count("allocate") == blocks
 
 
-def test_inputs_that_do_not_fit_are_named() -> None:
+def test_why_nothing_was_timed_is_told() -> None:
     device = Device()
     found = timed(device, TRT, {"x": np.zeros((1, 3), np.float32)}, fixed=Engine(device))
     assert found.reason == "input x of shape [1, 3] does not fit the engine"
-
-
-def test_no_memory_is_a_reason() -> None:
     device = Device(allocate="out of memory")
     assert timed(device, TRT, fixed=Engine(device)).reason == "allocate: out of memory"
 
@@ -428,51 +339,19 @@ def test_cudas_own_words_are_passed_on() -> None:
 
 def test_the_runtime_releases_the_last_first_whatever_it_says() -> None:
     released: list[str] = []
-
-    def give(name: str) -> Callable[..., int]:
-        return lambda *_: released.append(name) or 700  # type: ignore[func-returns-value]
-
-    functions: dict[str, Any] = {name: give(name) for name in ("cudaStreamDestroy", "cudaFree")}
-    functions |= dict.fromkeys(("cudaMalloc", "cudaStreamCreateWithFlags"), lambda *_: 0)
-    library = SimpleNamespace(cudaGetLastError=lambda: 0, cudaGetErrorString=lambda code: None, **functions)
-    library.cudaGetErrorString = type(
-        "Words", (), {"__call__": lambda self, code: b"broken", "restype": None}
-    )()
+    library = SimpleNamespace(
+        cudaGetLastError=lambda: 0,
+        cudaGetErrorString=type("Words", (), {"__call__": lambda self, code: b"broken", "restype": None})(),
+        **dict.fromkeys(("cudaMalloc", "cudaStreamCreateWithFlags"), lambda *_: 0),
+        cudaFree=lambda *_: released.append("cudaFree") or 700,
+        cudaStreamDestroy=lambda *_: released.append("cudaStreamDestroy") or 700,
+    )
     cuda = Cuda(library)
     cuda.stream()
     cuda.allocate(4)
     cuda.close()
     cuda.close()
     assert released == ["cudaFree", "cudaStreamDestroy"]
-
-
-def runtimes() -> list[str]:
-    found = ctypes.util.find_library("cudart")
-    return [*([found] if found else []), *glob.glob("/usr/local/cuda*/lib*/libcudart.so*")]
-
-
-@pytest.mark.skipif(not runtimes(), reason="no CUDA runtime is installed")
-def test_the_real_runtime_has_every_function() -> None:
-    """Without a GPU each call fails, and none for want of a function."""
-    cuda = Cuda(ctypes.CDLL(runtimes()[-1]))
-    calls: list[Callable[[], object]] = [
-        lambda: cuda.allocate(1),
-        lambda: cuda.upload(0, 0, 0, 0),
-        lambda: cuda.fill(0, 0, 0, 0),
-        cuda.stream,
-        cuda.event,
-        lambda: cuda.begin_capture(0),
-    ]
-    said = []
-    for call in calls:
-        with pytest.raises(CudaError) as caught:
-            call()
-        said.append(str(caught.value))
-    assert not any("has no" in one or "error " in one for one in said), said
-    names = ("cudaStreamDestroy", "cudaStreamSynchronize", "cudaEventDestroy", "cudaEventRecord")
-    more = ("cudaEventElapsedTime", "cudaStreamEndCapture", "cudaGraphGetNodes", "cudaGraphLaunch")
-    last = ("cudaGraphInstantiateWithFlags", "cudaGraphDestroy", "cudaGraphExecDestroy")
-    assert all(hasattr(cuda._library, name) for name in (*names, *more, *last))
 
 
 # --------------------------------------------------------------------------- the real modules, up to the missing GPU
@@ -495,43 +374,6 @@ def test_without_a_gpu_timing_ends_with_a_reason(worker: Worker, tmp_path: Path)
     assert "cudaStreamCreateWithFlags: " in found.reason or "libcudart" in found.reason
 
 
-# ------------------------------------------------------------------------------------------ what is read, and when
-
-
-def test_outputs_are_read_after_the_stream_was_synchronized() -> None:
-    """The order of calls of ``trt_run.infer``, which all runs of the rung go through."""
-    log: list[str] = []
-    runner = FakeRunner()
-    settle, infer = runner.stream.synchronize, runner.infer
-
-    class Result:
-        def __init__(self, value: Any) -> None:
-            self._value, self.shape = value, value.shape
-
-        @property
-        def array(self) -> Any:
-            log.append("read")
-            return self._value.array
-
-    def synchronized() -> None:
-        log.append("synchronize")
-        settle()
-
-    def inferred(feed: dict[str, Any], **more: Any) -> dict[str, Any]:
-        log.append("infer")
-        return {name: Result(value) for name, value in infer(feed, **more).items()}
-
-    runner.stream.synchronize, runner.infer = synchronized, inferred  # type: ignore[method-assign]
-    for _ in range(2):
-        assert trt_run.infer(runner, X).outputs["y"].tolist() == [2, 4, 6]
-    assert log == ["infer", "synchronize", "read"] * 2
-
-
-def test_a_runtime_configuration_of_the_full_tensorrt_has_no_cache() -> None:
-    engine = SimpleNamespace(create_runtime_config=lambda: SimpleNamespace())
-    assert trt_run._context(engine, "one") is engine
-
-
 # ---------------------------------------------------------------------------------------------------------- the rung
 
 
@@ -549,19 +391,12 @@ def test_engines_that_agree_are_timed(rung: Rung) -> None:
     result = rung(RELU, RELU_CAST, trt=ASKED)
     found = result.latency
     assert (result.status, result.refutes) == ("passed", False), "slower is no failure"
-    assert found is not None
     assert (found.reason, found.comparison, found.ratio) == ("", "slower", 1.5)
     assert found.original is not None
     assert found.fixed is not None
     assert [one.engine_bytes > 50 for one in (found.original, found.fixed)] == [True, True]
     (profile,) = result.builds[-1].profiles
     assert found.shapes == (("x", profile.shapes["x"][1]),), "the usual shape"
-
-
-def test_it_costs_nothing_unless_it_is_asked_for(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxfix.proof.checks.sessions.Sessions.latency", None)
-    result = rung(RELU, RELU_CAST)
-    assert (result.status, result.latency) == ("passed", None)
 
 
 def test_a_refuted_fix_is_not_timed(rung: Rung) -> None:
@@ -571,21 +406,13 @@ def test_a_refuted_fix_is_not_timed(rung: Rung) -> None:
     assert result.latency == Latency(reason="the new model's engine is wrong")
 
 
-def test_what_both_engines_have_wrong_is_timed(rung: Rung) -> None:
-    rung.engines = {"original": ABS, "fixed": ABS}
-    result = rung(RELU, RELU_CAST, trt=ASKED, inherit=True)
-    assert result.latency is not None
-    assert result.latency.comparison == "same"
-
-
-@pytest.mark.parametrize("lacking", [True, False])
-def test_one_engine_has_no_ratio(rung: Rung, lacking: bool) -> None:
-    if lacking:
+@pytest.mark.parametrize("refused", [True, False])
+def test_one_engine_has_no_ratio(rung: Rung, refused: bool) -> None:
+    if refused:
         rung.refusals["original"] = "no such plugin"
-    result = rung(RELU, RELU_CAST if lacking else RELU, trt=ASKED)
-    assert result.latency is not None
-    assert (result.latency.original, result.latency.ratio, result.latency.reason) == (None, None, "")
-    assert result.latency.fixed is not None
+    latency = rung(RELU, RELU_CAST if refused else RELU, trt=ASKED).latency
+    assert (latency.original, latency.ratio, latency.reason) == (None, None, "")
+    assert latency.fixed.median_ms > 0
 
 
 def test_the_originals_engine_of_a_rung_before_is_built_again(rung: Rung) -> None:
@@ -597,7 +424,6 @@ def test_the_originals_engine_of_a_rung_before_is_built_again(rung: Rung) -> Non
     rung.options = ASKED
     for times in (1, 2):
         found = gpu.run(replace(asked, trt=ASKED)).latency
-        assert found is not None
         assert found.ratio == 1.0
         assert [name for name, _ in rung.asked] == ["original", "fixed", *["fixed", "original"] * times]
     assert rung.asked[3] == rung.asked[0], "with the same profiles"
@@ -615,20 +441,9 @@ def test_what_goes_wrong_is_a_reason_and_no_failure(rung: Rung) -> None:
     rung.tricks = {"fixed": {"dies_timed": True}}
     result = rung(RELU, f"{RELU_CAST} ", trt=ASKED)
     assert result.status == "passed"
-    assert result.latency is not None
     assert "SIGABRT" in result.latency.reason
     rung.tricks = {}
     assert rung(RELU, f"{RELU_CAST}  ", trt=ASKED).latency != result.latency, "the next child is a new one"
-
-
-def test_engines_are_loaded_again_after_they_were_timed(worker: Worker, tmp_path: Path) -> None:
-    path = save(tmp_path / "m.engine", RELU)
-    told = {"package": "tensorrt"}
-    with Sessions(worker, fake_engines.__name__, told, loading=PATIENCE, running=PATIENCE) as side:
-        feed = {"x": np.ones((1, 2), np.float32)}
-        assert side.load("fixed", str(path)) == ""
-        assert side.latency({"fixed": str(path)}, feed).reason == ""
-        assert side.run("fixed", feed).error == ""
 
 
 def test_the_usual_trial() -> None:
@@ -643,28 +458,6 @@ def test_the_usual_trial() -> None:
     )
     assert usual(trials, [Profile({"x": ((1, 2), (7, 2), (1, 2))})]).label == "1"
     assert usual(trials, [Profile({}, {"k": ((1,), (4,), (4,))})]).label == "4"
-
-
-def test_whoever_looks_for_a_culprit_times_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[bool] = []
-
-    def verify(*_: Any, trt: TrtOptions, **__: Any) -> Verdict:
-        seen.append(trt.benchmark)
-        return Verdict(())
-
-    monkeypatch.setattr(proof, "verify_files", verify)
-    proto = onnx.parser.parse_model(HEADER + RELU)
-    for rungs in (None, ("trt-gpu",)):
-        proof.run_checks(
-            tmp_path,
-            tmp_path,
-            proto,
-            proto,
-            proof.Comparison(Verification(), ASKED),
-            exact=True,
-            rungs=rungs,  # type: ignore[arg-type]
-        )
-    assert seen == [True, False]
 
 
 # ------------------------------------------------------------------------------------------------- how it is told
@@ -682,35 +475,30 @@ def lines(found: Latency) -> list[str]:
     return [one.plain for one in latency_lines(found)]
 
 
-def test_the_lines() -> None:
-    assert lines(BOTH) == [
-        "  latency   original 1.377 ms, new 1.297 ms (0.94x, CUDA graphs, 500 runs each; noise 1 %)",
-        "            loaded in 0.10 → 0.09 s; first run 0.41 → 0.38 s more; built in 3.10 → 3.00 s; "
-        "engine 12.30 → 12.30 MiB",
-    ]
+SLOWER = compared(SIDE, replace(SIDE, median_ms=1.5, noise=0.0234))
+ALONE = compared(None, replace(SIDE, median_ms=0.0123, runs=1))
 
 
-def test_slower_is_said() -> None:
-    slow = compared(SIDE, replace(SIDE, median_ms=1.5, noise=0.0234))
-    slow = replace(slow, launch="stream", fallback="the engine cannot be captured")
-    told = lines(slow)
-    assert told[0].endswith("new 1.500 ms (1.09x, slower, stream launches, 500 runs each; noise 2.3 %)")
-    assert told[1] == "            no CUDA graphs: the engine cannot be captured"
-    assert "slower" not in "".join(lines(BOTH))
-
-
-def test_one_engine_is_told_alone() -> None:
-    told = lines(replace(compared(None, replace(SIDE, median_ms=0.0123, runs=1)), launch="cuda-graph"))
-    assert told[0] == "  latency   0.0123 ms (CUDA graphs, 1 run; noise 1 %)"
-    assert told[1].startswith(
-        "            loaded in 0.10 s; first run 0.41 s more; built in 3.10 s; engine 12"
-    )
-
-
-def test_no_latency_is_told_with_its_reason() -> None:
-    assert lines(Latency(reason="no engine was executed: no NVIDIA GPU found")) == [
-        "  latency   not measured: no engine was executed: no NVIDIA GPU found"
-    ]
+@pytest.mark.parametrize(
+    ("latency", "told"),
+    [
+        (BOTH, ["original 1.377 ms, new 1.297 ms (0.94x, CUDA graphs, 500 runs each; noise 1 %)",
+                "loaded in 0.10 → 0.09 s; first run 0.41 → 0.38 s more; built in 3.10 → 3.00 s; "
+                "engine 12.30 → 12.30 MiB"]),
+        (replace(SLOWER, launch="stream", fallback="the engine cannot be captured"),
+         ["original 1.377 ms, new 1.500 ms (1.09x, slower, stream launches, 500 runs each; noise 2.3 %)",
+          "no CUDA graphs: the engine cannot be captured",
+          "loaded in 0.10 → 0.10 s; first run 0.41 → 0.41 s more; built in 3.10 → 3.10 s; "
+          "engine 12.30 → 12.30 MiB"]),
+        (replace(ALONE, launch="cuda-graph"),
+         ["0.0123 ms (CUDA graphs, 1 run; noise 1 %)",
+          "loaded in 0.10 s; first run 0.41 s more; built in 3.10 s; engine 12.30 MiB"]),
+        (Latency(reason="no engine was executed: no NVIDIA GPU found"),
+         ["not measured: no engine was executed: no NVIDIA GPU found"]),
+    ],
+)  # fmt: skip
+def test_the_lines(latency: Latency, told: list[str]) -> None:
+    assert lines(latency) == ["  latency   " + told[0], *(" " * 12 + one for one in told[1:])]
 
 
 def test_a_report_has_it_under_the_rung_and_in_json() -> None:
@@ -755,10 +543,9 @@ def test_without_a_gpu_one_line_says_why(nothing: None, tmp_path: Path, command:
     assert "latency" not in run(*given[:2], *given[3:])[1]
 
 
-@pytest.mark.parametrize("command", ["verify", "apply"])
-def test_without_the_rung_one_note_says_so(nothing: None, tmp_path: Path, command: str) -> None:
+def test_without_the_rung_one_note_says_so(tmp_path: Path) -> None:
     save(tmp_path / "m.onnx", RELU_CAST)
-    given = [command, tmp_path / "m.onnx", "--rungs", "ort-cpu"]
+    given = ["verify", tmp_path / "m.onnx", "--rungs", "ort-cpu"]
     note = "note      no latency was measured: the check trt-gpu did not run"
     assert note in run(*given, "--benchmark")[1]
     assert "latency" not in run(*given)[1]
@@ -774,34 +561,11 @@ def test_a_rung_that_broke_has_a_note(monkeypatch: pytest.MonkeyPatch, nothing: 
     assert report.notes == ("no latency was measured: the check trt-gpu broke",)
 
 
-def test_python_takes_it_as_a_keyword_or_in_its_options(
-    nothing: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[TrtOptions] = []
-    real = proving.verify
-
-    def verify(*given: Any, **more: Any) -> Verdict:
-        asked.append(more["trt"])
-        return real(*given, **more)
-
-    monkeypatch.setattr(proof, "verify_files", verify)
-    path = save(tmp_path / "m.onnx", RELU_CAST)
-    told: list[dict[str, Any]] = [{"benchmark": True}, {"trt": ASKED}, {"trt": TrtOptions(tf32=True)}]
-    for more in told:
-        onnxfix.verify(path, rungs=["trt-gpu"], **more)
-        onnxfix.apply(path, rungs=["trt-gpu", "ort-cpu"], **more)
-    assert [one.benchmark for one in asked] == [True] * 4 + [False] * 2
-
-
 def test_no_verify_contradicts_it(tmp_path: Path) -> None:
     code, _, err = run("apply", save(tmp_path / "m.onnx", RELU), "--no-verify", "--benchmark")
     assert code == 2
     assert "--no-verify contradicts" in err
     assert "--benchmark" in err
-
-
-def test_check_has_no_such_option(tmp_path: Path) -> None:
-    assert run("check", save(tmp_path / "m.onnx", RELU), "--benchmark")[0] == 2
 
 
 def test_builds_are_told_with_the_engines(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -813,8 +577,5 @@ def test_builds_are_told_with_the_engines(rung: Rung, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(rung, "build", build)
     found = rung(RELU, RELU_CAST, trt=ASKED).latency
-    assert found is not None
-    assert [(one.build_seconds, one.engine_bytes >> 20) for one in (found.original, found.fixed) if one] == [
-        (3.0, 3),
-        (2.0, 2),
-    ]
+    assert (found.original.build_seconds, found.original.engine_bytes) == (3.0, 3 << 20)
+    assert (found.fixed.build_seconds, found.fixed.engine_bytes) == (2.0, 2 << 20)

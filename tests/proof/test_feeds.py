@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
 from onnxfix.errors import ModelError, UsageError
-from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import KINDS, make_inputs, shape_of
 from onnxfix.inputs.feeds.plan import assignments, bind_shapes, feeds, grown, parse_shapes
 from onnxfix.inputs.feeds.signature import Signature, signature
@@ -137,11 +135,6 @@ def test_a_static_model_has_one_shape_and_several_kinds_of_data() -> None:
     assert len({feed.seed for feed in feeds(one, sweep, 5, exact=True)}) == 6
     assert "extreme" not in {feed.kind for feed in feeds(one, sweep, 5, exact=False)}
     assert not list(grown(one, {}))
-
-
-def test_a_model_without_inputs_runs_once() -> None:
-    one = known("g () => (float[1] y) { y = Constant<value = float[1] {1}>() }")
-    assert len(feeds(one, assignments(one, {}), 0, exact=True)) == 1
 
 
 def test_operators_demand_sizes_of_dimensions() -> None:
@@ -425,16 +418,3 @@ def test_a_path_works_and_a_bad_one_is_named(tmp_path: Any) -> None:
     path.write_bytes(b"\xff" * 50)
     with pytest.raises(ModelError, match=r"m\.onnx"):
         make_inputs(path, {})
-
-
-def test_int4_is_small() -> None:
-    value = helper.make_tensor_value_info("x", TensorProto.INT4, [50])
-    one = signature(helper.make_model(helper.make_graph([], "g", [value], [])))
-    made = make_inputs(one, {}, kind="extreme")["x"]
-    assert made.dtype == ml_dtypes.int4
-    assert {int(i) for i in made} >= {-8, 7}
-
-
-def test_labels_tell_what_to_repeat() -> None:
-    feed = plan.Feed({"N": 2}, "edge", 3, override=True)
-    assert feed.label == "N=2; edge values; seed 3; defaults overridden"

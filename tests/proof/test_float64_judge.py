@@ -16,7 +16,6 @@ from onnxfix.proof.compare.compare import Metrics, compare
 from onnxfix.proof.compare.rounding import Precise
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
-from onnxfix.runtime import backends
 from onnxfix.runtime.backends import reference
 from support import networks
 
@@ -128,7 +127,6 @@ def test_attention_with_a_cache_is_not_withdrawn_for_scores_near_1e9(tmp_path: P
     assert [item.code for item in report.withdrawn] == []
     assert "OPS050" in [item.code for item in report.applied]
     rung = report.verdict.rung("ort-cpu")
-    assert rung is not None
     assert "decided by rounding in the original too" in rung.reason
     assert any(metric.by_noise for feed in rung.feeds for metric in feed.metrics)
 
@@ -197,24 +195,6 @@ def rung(folder: Path, before: str, after: str, name: str, **more: Any) -> RungR
 
 
 BOTH = pytest.mark.parametrize("name", ["reference", "ort-cpu"])
-NORM = "g (float[4,8] x) => (float[4,8] y) <float[8] s = {1,2,3,4,5,6,7,8}> {"
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (
-            f"{NORM} y = LayerNormalization(x, s) }}",
-            f"{NORM} y = LayerNormalization<epsilon = 1e-3>(x, s) }}",
-        ),
-        (f"{NORM} y = Mul(x, s) }}", f"{NORM.replace('8}>', '8.01}>')} y = Mul(x, s) }}"),
-        (f"{NORM} y = Softmax(x) }}", f"{NORM} y = Softmax<axis = 0>(x) }}"),
-    ],
-    ids=["epsilon", "weight", "axis"],
-)
-def test_wrong_models_fail(tmp_path: Path, before: str, after: str, name: str) -> None:
-    assert rung(tmp_path, before, after, name).status == "failed"
 
 
 @BOTH
@@ -284,15 +264,6 @@ def test_the_evaluator_where_the_backend_has_no_kernels(tmp_path: Path) -> None:
     assert first["y"].dtype == np.float64
     assert np.allclose(first["y"], [1, 2])
     assert np.array_equal(first["y"], second["y"])
-
-
-def test_a_large_model_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = networks.write(tmp_path / "m.onnx", f"{NORM} y = Mul(x, s) }}")
-    monkeypatch.setattr(copies, "MOST_BYTES", 63)
-    with pytest.raises(backends.Unsupported, match="weights in float64"):
-        copies.load_doubled("ort-cpu", (path, path), str(tmp_path))
-    monkeypatch.setattr(copies, "MOST_BYTES", 64)
-    assert copies.load_doubled("ort-cpu", (path, path), str(tmp_path))
 
 
 def test_without_it_a_difference_fails_as_before_and_the_notes_say_why(tmp_path: Path) -> None:

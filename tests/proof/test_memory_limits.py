@@ -14,20 +14,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
-from typer.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix import api
-from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
 from onnxfix.files import lazy, wire
 from onnxfix.proof.checker import Checked
-from onnxfix.proof.readback import child
 from onnxfix.proof.verify import Limits, RungResult, Verdict, verify
 from onnxfix.runtime import _child, forks, sandbox
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.runtime.backends import ort, ort_weights
 from onnxfix.runtime.sandbox import Outcome, Worker, allow_maps
+from support import models
+from support.cli import run as command
 from support.patience import PATIENCE
 
 if not sys.platform.startswith("linux"):
@@ -41,18 +40,10 @@ Run = Callable[..., Verdict]
 
 
 def rung(verdict: Verdict, name: str = "ort-cpu") -> RungResult:
-    found = verdict.rung(name)
-    assert found is not None
-    return found
+    return next(one for one in verdict.rungs if one.name == name)
 
 
 # ------------------------------------------------------------------------------------------------ the limit
-
-
-def data_limit() -> int:
-    import resource
-
-    return resource.getrlimit(resource.RLIMIT_DATA)[0]
 
 
 def map_and_fill(path: str, told: bool, more_mib: int) -> str:
@@ -102,32 +93,6 @@ def test_files_that_are_mapped_do_not_count_and_all_else_does(sparse: Path) -> N
         assert call(False, 1) == "not mapped", "the limit is what it was as soon as nothing is mapped"
 
 
-def test_one_place_limits_every_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Worker() as worker:
-
-        def limit() -> tuple[int, int | None]:
-            found = worker.call(f"{__name__}:data_limit", timeout=PATIENCE)
-            return found.value // MIB, worker.limit_mb
-
-        with memory_limit(300):
-            assert limit() == (300, 300)
-            first = worker.generation
-            with memory_limit(None):
-                assert limit() == (300, 300)
-            assert worker.generation == first
-            with memory_limit(400):
-                assert limit() == (400, 400)
-            assert worker.generation == first + 1
-            monkeypatch.setenv("ONNXFIX_MEMORY_MB", "350")
-            assert sandbox.default_memory_mb() == 300
-        assert sandbox.default_memory_mb() == 350, "the share of a process is no more than that"
-        with memory_limit(400):
-            assert sandbox.default_memory_mb() == 350
-        assert limit() == (350, 350)
-    with Worker(memory_mb=500) as own, memory_limit(300):
-        assert own.call(f"{__name__}:data_limit", timeout=PATIENCE).value == 500 * MIB
-
-
 @pytest.mark.parametrize("enough", [-1, 0, 63])
 def test_what_python_itself_needs_is_the_least(enough: int) -> None:
     with (
@@ -170,11 +135,12 @@ def matmul(path: Path, *, seed: int = 0, external: bool = False, **changed: Any)
         "b": rng.standard_normal(MATMUL, np.float32),
     }
     weights.update(changed)
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, {MATMUL}] x) => (float[N, {MATMUL}] y)
-        {{ m = MatMul(x, w)  a = Add(m, b)  y = Relu(a) }}"""
+    model = models.model(
+        f"""g (float[N, {MATMUL}] x) => (float[N, {MATMUL}] y)
+        {{ m = MatMul(x, w)  a = Add(m, b)  y = Relu(a) }}""",
+        17,
+        **weights,
     )
-    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
     path.parent.mkdir(exist_ok=True)
     where = {"save_as_external_data": True, "location": "weights.bin"} if external else {}
     onnx.save(model, path, **where)
@@ -187,7 +153,6 @@ FEED = {"x": np.random.default_rng(1).standard_normal((3, MATMUL), np.float32)}
 def test_large_weights_are_mapped_from_the_model_itself(tmp_path: Path) -> None:
     path = matmul(tmp_path / "m.onnx")
     where = ort_weights.stored(str(path))
-    assert where.skeleton is not None
     weight, bias = where.skeleton.graph.initializer
     about = {one.key: one.value for one in weight.external_data}
     data, wanted = path.read_bytes(), numpy_helper.to_array(onnx.load(path).graph.initializer[0]).tobytes()
@@ -251,25 +216,6 @@ def test_a_model_with_weights_inside_and_beside_it(tmp_path: Path) -> None:
     assert ort.load(str(link)).run(FEED)[0].tobytes() == wanted
 
 
-def test_a_range_that_is_another_tensors_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = matmul(tmp_path / "m.onnx", v=np.zeros((MATMUL, MATMUL), np.float32))
-    true = lazy.range_of
-    ranges: dict[str, Any] = {}
-
-    def mistaken(tensor: TensorProto) -> Any:
-        """The lazy reader takes v for w."""
-        where = true(tensor)
-        if where is not None:
-            ranges[tensor.name] = where
-        return ranges.get("w") if tensor.name == "v" else where
-
-    monkeypatch.setattr(lazy, "range_of", mistaken)
-    found = ort_weights.stored(str(path)).skeleton
-    assert found is not None
-    external = {one.name for one in found.graph.initializer if one.external_data}
-    assert external == {"w"}
-
-
 def test_models_that_are_loaded_as_they_are(tmp_path: Path) -> None:
     path = matmul(tmp_path / "m.onnx")
     outside = matmul(tmp_path / "external" / "m.onnx", external=True)
@@ -284,12 +230,7 @@ def test_models_that_are_loaded_as_they_are(tmp_path: Path) -> None:
     model.graph.initializer[0].dims[0] = MATMUL - 1
     onnx.save(model, short)
     small = tmp_path / "small.onnx"
-    onnx.save(
-        parser.parse_model(
-            '<ir_version: 8, opset_import: ["": 17]> g (float x) => (float y) { y = Relu(x) }'
-        ),
-        small,
-    )
+    models.write(small, "g (float x) => (float y) { y = Relu(x) }", 17)
     for one in (outside, typed, short, small):
         assert ort_weights.stored(str(one)).skeleton is None, one
     for one in (outside, typed):
@@ -300,34 +241,14 @@ def test_models_that_are_loaded_as_they_are(tmp_path: Path) -> None:
     assert ort_weights.stored(str(tmp_path / "no.onnx")) == ort_weights.Stored()
 
 
-def test_a_large_model_is_loaded_to_save_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, asked = str(matmul(tmp_path / "m.onnx")), []
-    true = ort.session_options
-    monkeypatch.setattr(
-        ort, "session_options", lambda *a, lean=False: asked.append(lean) or true(*a, lean=lean)
-    )
-    monkeypatch.setattr(ort_weights, "LARGE", MATMUL * MATMUL * 4 + MATMUL * 4)
-    ort.load(path)
-    monkeypatch.setattr(ort_weights, "LARGE", ort_weights.LARGE + 1)
-    ort.load(path)
-    ort.load(path, lean=True)
-    assert asked == [True, False, True]
-
-
-def test_to_save_memory_nothing_is_packed_kept_or_reserved() -> None:
-    lean, usual = ort.session_options(lean=True), ort.session_options()
-    assert (lean.enable_cpu_mem_arena, lean.enable_mem_pattern) == (False, False)
-    assert lean.get_session_config_entry("session.disable_prepacking") == "1"
-    assert (usual.enable_cpu_mem_arena, usual.enable_mem_pattern) == (True, True)
-
-
 def test_weights_in_half_precision_are_widened_one_at_a_time(tmp_path: Path) -> None:
     """ONNX Runtime computes in float32: the 20 weights are 200 MiB, and 400 in that type."""
     size, count = 2290, 20
     steps = "  ".join(f"x{n + 1} = MatMul(x{n}, w{n})" for n in range(count))
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 17]> g (float16[N, {size}] x0) => (float16[N, {size}] x{count})
-        {{ {steps} }}"""
+    model = models.model(
+        f"""g (float16[N, {size}] x0) => (float16[N, {size}] x{count})
+        {{ {steps} }}""",
+        17,
     )
     for number in range(count):
         tensor = model.graph.initializer.add(
@@ -352,19 +273,6 @@ def test_weights_in_half_precision_are_widened_one_at_a_time(tmp_path: Path) -> 
     assert found.status == "passed", found.reason
 
 
-def test_variants_of_a_model_map_its_weights(tmp_path: Path) -> None:
-    """As the rung trt-network asks for what is computed inside."""
-    path, scratch = matmul(tmp_path / "m.onnx"), tmp_path / "scratch"
-    scratch.mkdir()
-    assert not child.load("ort-cpu", str(path), extra=["m", "w"], scratch=str(scratch)).error
-    assert child._STATE.session.mapped  # type: ignore[union-attr]
-    assert not child.run("onnx", "0", FEED).error
-    wanted = numpy_helper.to_array(onnx.load(path).graph.initializer[0])
-    np.testing.assert_array_equal(child._STATE.kept["onnx", "0"]["w"], wanted)
-    child.drop()
-    assert list(scratch.iterdir()) == []
-
-
 # ---------------------------------------------------------------------------------------- larger than memory
 
 
@@ -372,9 +280,7 @@ def table(folder: Path, *, external: bool, name: str = "m.onnx", last: float = 0
     """``y = Gather(w, i)`` with 1.2 GiB of weights, in a file that has hardly a page of its own."""
     rows, width = 300_000, 1024
     size = rows * width * 4
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 17]> g (int64[N] i) => (float[N, {width}] y) {{ y = Gather(w, i) }}"""
-    )
+    model = models.model(f"g (int64[N] i) => (float[N, {width}] y) {{ y = Gather(w, i) }}", 17)
     tensor = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[rows, width])
     folder.mkdir(exist_ok=True)
     path = folder / name
@@ -435,10 +341,8 @@ def run(tmp_path: Path) -> Run:
     """``verify`` of two models in ONNX text."""
 
     def call(original: str, fixed: str, **more: Any) -> Verdict:
-        paths = []
-        for name, text in (("original", original), ("fixed", fixed)):
-            paths.append(tmp_path / f"{name}.onnx")
-            onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{text}'), paths[-1])
+        texts = {"original": original, "fixed": fixed}
+        paths = [models.write(tmp_path / f"{name}.onnx", text, 17) for name, text in texts.items()]
         return verify(*paths, exact=True, **more)
 
     return call
@@ -503,42 +407,16 @@ def test_a_fork_says_its_limit_unless_it_is_its_own() -> None:
         assert "--memory-limit" not in forks.forked(eat, timeout=PATIENCE, memory_mb=100).message
 
 
-def test_weights_that_do_not_fit_are_no_difference(tmp_path: Path) -> None:
-    """They are loaded, since a Constant node holds them; the original fits and the fixed model does not beside it."""
-    paths = []
-    for name, rows in (("original", 32_000), ("fixed", 100_000)):
-        value = numpy_helper.from_array(np.zeros((rows, 512), np.float32))
-        nodes = [
-            helper.make_node("Constant", [], ["w"], value=value),
-            helper.make_node("Gather", ["w", "i"], ["y"]),
-        ]
-        ends = [
-            helper.make_tensor_value_info("i", TensorProto.INT64, ["N"]),
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 512]),
-        ]
-        graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
-        paths.append(tmp_path / f"{name}.onnx")
-        onnx.save(
-            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), paths[-1]
-        )
-    feeds = [{"i": np.zeros(2, np.int64)}]
-    found = rung(verify(*paths, exact=True, rungs=["ort-cpu"], limits=Limits(memory_mb=250), inputs=feeds))
-    assert (found.status, found.reason.count("limited to 250 MiB")) == ("skipped", 1), found.reason
-    assert found.reason.startswith("the new model: ran out of memory")
-
-
 def test_the_command_takes_the_limit(tmp_path: Path) -> None:
-    model = tmp_path / "m.onnx"
-    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{hungry(600)}'), model)
-    found = CliRunner().invoke(app, ["verify", str(model), "--memory-limit", "400", "--rungs", "ort-cpu"])
-    assert (found.exit_code, found.stdout.count(TOLD)) == (3, 1), found.output
-    report = api.apply(model, tmp_path / "out.onnx", memory_mb=400, rungs=["ort-cpu"], select=["CST001"])
-    assert report.verdict is not None
+    path = models.write(tmp_path / "m.onnx", hungry(600), 17)
+    code, out, _ = command("verify", path, "--memory-limit", "400", "--rungs", "ort-cpu")
+    assert (code, out.count(TOLD)) == (3, 1), out
+    report = api.apply(path, tmp_path / "out.onnx", memory_mb=400, rungs=["ort-cpu"], select=["CST001"])
     assert report.verdict.settled or TOLD in rung(report.verdict).reason
-    found = CliRunner().invoke(app, ["check", str(model), "--memory-limit", "400"])
-    assert found.exit_code == 2
-    assert "--memory-limit: has no effect without --trt" in found.stderr
-    assert CliRunner().invoke(app, ["verify", str(model), "--memory-limit", "10"]).exit_code == 2
+    code, _, error = command("check", path, "--memory-limit", "400")
+    assert code == 2
+    assert "--memory-limit: has no effect without --trt" in error
+    assert command("verify", path, "--memory-limit", "10")[0] == 2
 
 
 # --------------------------------------------------------------------------------------- what backends make of it
@@ -654,14 +532,6 @@ def test_what_fits_alone_and_not_beside_the_original_does_no_harm(odd: Any) -> N
     found, loads = odd(load=beside.format("> 2"))
     assert (found.status, loads) == ("failed", ["None True", *["True True"] * 4])
     assert found.reason.startswith("the original runs within 2000 MiB, the new model needs more than twice")
-
-
-def test_a_lack_of_memory_says_nothing_about_a_model_and_its_network(tmp_path: Path) -> None:
-    for error in (MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("Failed to allocate memory")):
-        told = child._failed(error)
-        assert (told.lacking, told.starved) == (True, True)
-    told = child._failed(RuntimeError("no such operator"))
-    assert (told.lacking, told.starved) == (False, False)
 
 
 def test_nothing_is_left_beside_the_model(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Outputs that are kept for the check of TensorRT's networks, which inputs a budget allows, and feeds that stay."""
+"""Outputs that are kept for the check of TensorRT's networks, and feeds that stay as they are."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfix.inputs.feeds.plan import Feed
-from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof import outputs, remote
-from onnxfix.proof.budget import Budget
-from onnxfix.proof.checks.trials import Finder
 from onnxfix.proof.compare.compare import Terms
 from onnxfix.proof.readback import child
 from onnxfix.proof.readback.bench import Bench, Tried
 from onnxfix.proof.remote import _State
 from onnxfix.runtime.backends import ort
-from onnxfix.runtime.effort import THOROUGH, Effort
 from onnxfix.runtime.sandbox import Worker
-from onnxfix.tensorrt.engine import Ran
 from support.patience import PATIENCE
 
 RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
@@ -87,44 +81,6 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
         assert bench.ask("knows", path=path).value is False
         assert not Tried(bench, load, path).expect(FEED).error, "a child that died has lost it"
         assert loads == [path, path]
-
-
-# ------------------------------------------------------------------------------------------------ what a budget allows
-
-IMAGE = "g (float[N,3,8,8] x) => (float[N,3,8,8] y) { y = Relu(x) }"
-SIZES = [{"N": 1}, {"N": 2}, {"N": 3}]
-
-
-class Request:
-    """What a finder reads of a request."""
-
-    networks = None
-    known = signature(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {IMAGE}'))
-    given, total, shapes, seed = None, PATIENCE, dict[str, int](), 0
-
-
-def test_inputs_that_cost_too_much_are_spared_and_said() -> None:
-    feeds = [Feed(sizes, "normal", number) for number, sizes in enumerate(SIZES)]
-    tried: list[int] = []
-
-    def expect(values: dict[str, Any]) -> Ran:
-        batch = values["x"].shape[0]
-        tried.append(batch)
-        return Ran(seconds=float(batch))
-
-    def found(effort: Effort, ran: tuple[Feed, ...] = ()) -> tuple[list[int], list[Feed]]:
-        tried.clear()
-        budget = Budget(Request.known, effort)
-        finder = Finder(Request, expect, None, feeds, budget=budget, ran=ran)  # type: ignore[arg-type]
-        finder.find()
-        return [*tried], finder.spared
-
-    assert found(THOROUGH) == ([1, 2, 3], [])
-    assert found(Effort("", 0.0, 0.0)) == ([1], feeds[1:])
-    # What the model has not run yet costs twice as much: 2 and 3 seconds, or 4 and 6.
-    assert found(Effort("", 0.0, 5.0), tuple(feeds)) == ([1, 2, 3], [])
-    assert found(Effort("", 0.0, 4.9), tuple(feeds)) == ([1, 2], feeds[2:])
-    assert found(Effort("", 0.0, 1.9)) == ([1], feeds[1:])
 
 
 # ------------------------------------------------------------------------------------- inputs that a model writes to

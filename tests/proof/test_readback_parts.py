@@ -12,15 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfix.proof.compare.compare import compare
 from onnxfix.proof.compare.rounding import shaken
 from onnxfix.proof.readback import child
 from onnxfix.proof.readback.bench import Bench, Tried
 from onnxfix.proof.readback.child import Reply, aligned
-from onnxfix.proof.readback.interface import inputs_of, partners
-from onnxfix.proof.readback.locate import downstream, layers_of, upstream
+from onnxfix.proof.readback.interface import partners
+from onnxfix.proof.readback.locate import downstream, upstream
 from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
-from onnxfix.runtime.backends import Unsupported
 from onnxfix.runtime.backends.ort_messages import without_status
 from onnxfix.runtime.sandbox import Worker
 from support import networks
@@ -120,40 +118,6 @@ def test_tensors_inside_become_outputs_and_weights_stay_where_they_are(
         second = weighty(tmp_path / "second" / "m.onnx", external=False)  # it has a file of its own
         assert child.load(backend, str(second), extra=["a"], scratch=str(scratch)) == Reply()
         assert len(list(scratch.iterdir())) == 2
-
-
-def test_outputs_are_fed_in_the_networks_types(tmp_path: Path) -> None:
-    path = networks.write(tmp_path / "m.onnx", "g (float[2] v) => (float[2] y) { y = Neg(v) }")
-    child.load("ort-cpu", str(path))
-    values = {"x": np.array([1.0, 2.0])}
-    assert child.run("lifted", "0", values, wires={"x": ("v", TensorProto.FLOAT)}).size == 8
-    assert child.run("lifted", "0", values).error  # there is no input x
-    child.unload()
-    assert child.run("lifted", "0", values).lacking
-
-
-def test_distance_of_the_model_from_itself() -> None:
-    child._STATE.kept["onnx", "0"] = {"y": np.array([1.0, 2.0]), "z": np.array([1, 5])}
-    child._STATE.kept["moved", "0"] = {"y": np.array([1.5, 2.0]), "z": np.array([1, 7])}
-    assert child.wobble("0", ["y", "z"]) == {"y": 0.5, "z": 2.0}
-    child._STATE.kept["moved", "1"] = child._STATE.kept["onnx", "1"] = {"y": np.ones(2), "z": np.arange(2)}
-    assert child.wobble("1", ["y", "z"]) == {"y": child.FLOOR, "z": 0.0}
-    child.forget("1")
-    child._STATE.kept["lifted", "0"] = {"y": np.array([1.5, 2.0])}
-    pairs = [("y", "y"), ("z", "w")]
-    first, second = child.judge("0", pairs, coarse="", noise={"y": 0.2})
-    assert (first.agreement, second.reason) == ("within", "is not an output of the network")
-    assert child.judge("0", pairs[:1], coarse="", noise={})[0].agreement == "different"
-    child.forget("0")
-    assert child._STATE.kept == {}
-
-
-def test_a_backend_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise Unsupported("no float4 here")
-
-    monkeypatch.setattr(child.backends, "load", refuse)
-    assert child.load("ort-cpu", "m.onnx") == Reply("no float4 here", lacking=True)
 
 
 # ------------------------------------------------------------------------------------------------ the sandbox
@@ -280,23 +244,6 @@ def test_up_and_down_the_graph() -> None:
     assert downstream(graph, graph.node[1]) == {"b", "y", "z"}
 
 
-def test_layers_that_are_called_like_the_node_come_first() -> None:
-    network = networks.model("g (float[2] x) => (float[2] y) { h = Neg(x) y = Abs(h) }").graph
-    for node, name in zip(network.node, ("ONNXTRT_castHelper", "node_of_y"), strict=True):
-        for key, value in (("onnx_node", "node_of_y"), ("trt_kind", node.op_type), ("trt_layer", name)):
-            node.metadata_props.add(key=key, value=value)
-    graph = networks.model("g (float[2] x) => (float[2] y) { y = Exp(x) }").graph
-    assert layers_of(network, graph.node[0]) == ("Abs node_of_y", "Neg ONNXTRT_castHelper")
-
-
-def test_inputs_with_a_default_are_none() -> None:
-    graph = networks.model(
-        "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1,2}> { y = Add(x, w) }"
-    ).graph
-    graph.input.extend([] if len(graph.input) == 2 else [helper.make_tensor_value_info("w", 1, [2])])
-    assert [info.name for info in inputs_of(graph)] == ["x"]
-
-
 @pytest.mark.parametrize(
     ("declared", "found", "pairs"),
     [
@@ -309,9 +256,3 @@ def test_inputs_with_a_default_are_none() -> None:
 )
 def test_partners(declared: list[str], found: list[str], pairs: dict[str, int]) -> None:
     assert partners(declared, found) == pairs
-
-
-def test_metrics_of_an_element_belong_to_its_output() -> None:
-    value = [{"[a]": np.zeros(1)}, np.zeros(1)]
-    found = compare("y[0]", value, value, exact=True)
-    assert [(one.name, one.output) for one in found] == [("y[0][0]['[a]']", "y[0]"), ("y[0][1]", "y[0]")]

@@ -36,7 +36,6 @@ def test_values_that_differ_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = models.write(tmp_path / "whole.onnx", CHAIN)
     found = onnxfix.reduce(path, tmp_path / "out", check="ort-cuda")
     assert (found.status, found.complete, found.operators) == ("reduced", True, ("Tanh",))
-    assert found.failure is not None
     assert (found.failure.kind, found.failure.place.output) == ("differs", "wild")
     expected, seen = (np.load(tmp_path / "out" / f"{name}.npz")["wild"] for name in ("expected", "seen"))
     assert (abs(seen) > 1.5 * abs(expected)).all()

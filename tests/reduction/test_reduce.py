@@ -54,7 +54,6 @@ def test_what_tensorrt_refuses(tmp_path: Path, path: Path) -> None:
     found, model = reduced(tmp_path, path, check="trt-build")
     assert 1 <= found.nodes_after <= 3
     assert found.nodes_after <= found.nodes_before
-    assert found.failure is not None
     first = refusal(path)
     assert (found.failure.op_type, found.failure.code) == (first.place.op_type, first.code)
     assert len(model.graph.output) >= 1
@@ -69,7 +68,6 @@ def test_a_refusal_in_a_real_export(tmp_path: Path) -> None:
     )
     found, model = reduced(tmp_path, with_uint16(whole, at), check="trt-build")
     assert operators(model) == ["Cast"]
-    assert found.failure is not None
     assert found.failure.op_type == "Cast"
     assert model.graph.node[0].name == "planted"
     assert found.bytes_after < 1000
@@ -103,15 +101,14 @@ def test_another_refusal_on_the_way_is_not_taken(tmp_path: Path) -> None:
     wanted = refusal(tmp_path / "whole.onnx").place
     assert operators(model) == [wanted.op_type]
     assert wanted.output in model.graph.node[0].output
-    assert found.failure is not None
     assert found.failure.place.output == wanted.output
 
 
 @REAL
+@pytest.mark.slow
 def test_a_misread_node(tmp_path: Path) -> None:
     found, model = reduced(tmp_path, FIXTURES / "misread" / "decoder.onnx", check="trt-network")
     assert operators(model) == ["ConvTranspose"]
-    assert found.failure is not None
     assert (found.failure.kind, found.failure.place.node) == ("misread", "decode")
     expected, seen = (np.load(tmp_path / "out" / f"{name}.npz") for name in ("expected", "seen"))
     assert expected.files == seen.files == ["upsampled"]
@@ -179,12 +176,10 @@ def test_an_error_of_onnx_runtime(tmp_path: Path) -> None:
     inputs = {"x": np.ones((2, 6), np.float32), "i": np.array([5, 5])}
     found, model = reduced(tmp_path, models.model(BROKEN), check="ort-cpu", inputs=inputs)
     assert operators(model) == ["Reshape"]
-    assert found.failure is not None
     assert (found.failure.kind, found.failure.op_type) == ("error", "Reshape")
     # The shape became a constant, with the value that it has in the whole model.
     [shape] = [numpy_helper.to_array(one) for one in model.graph.initializer]
     assert set(shape.tolist()) == {5}
-    assert fresh(tmp_path / "out") == 1
 
 
 def scaled(model: ModelProto, name: str, by: float) -> ModelProto:
@@ -196,6 +191,7 @@ def scaled(model: ModelProto, name: str, by: float) -> ModelProto:
     return found
 
 
+@pytest.mark.slow
 def test_two_models(tmp_path: Path) -> None:
     whole = onnx.load(FIXTURES / "gpt2.dynamo.op18.onnx")
     weight = [one.name for one in whole.graph.initializer if len(one.dims) == 2 and one.data_type == 1][5]

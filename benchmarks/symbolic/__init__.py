@@ -1,0 +1,1 @@
+"""How much the symbolic check proves, and whether it proves what is wrong."""

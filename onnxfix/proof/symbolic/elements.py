@@ -1,0 +1,329 @@
+"""Operators that compute each element from the elements at its place: arithmetic, logic, casts, quantization."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from onnxfix.proof.symbolic import hashes
+from onnxfix.proof.symbolic.calls import Call, operator
+from onnxfix.proof.symbolic.moves import broadcast
+from onnxfix.proof.symbolic.tensor import (
+    INTEGERS,
+    MANTISSAS,
+    T,
+    Tensor,
+    constant,
+    contains,
+    elementwise,
+    identify,
+    numpy_type,
+    strip,
+    widest,
+)
+
+Bounds = tuple[int, int] | None
+
+
+def exact(dtype: int, bounds: Bounds) -> bool:
+    """Whether a type has each whole number between the bounds: then arithmetic on them does not round."""
+    if bounds is None:
+        return False
+    return dtype in INTEGERS or (dtype in MANTISSAS and max(map(abs, bounds)) <= 1 << MANTISSAS[dtype])
+
+
+def is_all(tensor: Tensor, number: float) -> bool:
+    """Whether all elements are known to be one number; 0.0 and -0.0 are two."""
+    if tensor.known is None or not tensor.size or tensor.known.dtype.kind in "OSUcb":
+        return False
+    values = tensor.known.astype(np.float64)
+    return bool(np.all(values == number)) and bool(np.all(np.signbit(values) == np.signbit(number)))
+
+
+def _shape(*tensors: Tensor) -> tuple[int, ...]:
+    return np.broadcast_shapes(*(one.shape for one in tensors))
+
+
+def add(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
+    """Sums. A float is unchanged by -0.0; the order of two does not matter."""
+    for one, other in ((x, y), (y, x)):
+        if one.is_float and is_all(other, -0.0):
+            return broadcast(one, _shape(x, y))
+    bounds: Bounds = None
+    if x.bounds is not None and y.bounds is not None:
+        bounds = x.bounds[0] + y.bounds[0], x.bounds[1] + y.bounds[1]
+    if exact(x.dtype, bounds) or as_real:
+        return elementwise(x.dtype, "+", (x, y), bounds, ordered=False, ring=hashes.add)
+    return elementwise(x.dtype, f"add {x.dtype}", (x, y), ordered=False)
+
+
+def negate(x: Tensor, as_real: bool = False) -> Tensor:
+    """Negatives; the negative of zero is -0.0 in floats."""
+    if x.known is not None and x.known.dtype.kind != "u":
+        return constant(np.negative(x.known), x.dtype)
+    bounds = None if x.bounds is None else (-x.bounds[1], -x.bounds[0])
+    if as_real or x.is_integer or (bounds is not None and not bounds[0] <= 0 <= bounds[1]):
+        return elementwise(
+            x.dtype, "-", (constant(np.zeros((), np.int8)), x), bounds, x.within, ring=hashes.subtract
+        )
+    return elementwise(x.dtype, "-", (constant(np.array(-0.0)), x), None, x.within, ring=hashes.subtract)
+
+
+def subtract(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
+    """Differences."""
+    if x.is_integer and x.key == y.key and x.shape == y.shape:
+        return constant(np.zeros(x.shape, numpy_type(x.dtype)), x.dtype)
+    bounds: Bounds = None
+    if x.bounds is not None and y.bounds is not None:
+        bounds = x.bounds[0] - y.bounds[1], x.bounds[1] - y.bounds[0]
+    if exact(x.dtype, bounds):
+        return elementwise(x.dtype, "-", (x, y), bounds, ring=hashes.subtract)
+    return add(x, negate(y, as_real), as_real)
+
+
+def multiply(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
+    """Products. A float is unchanged by 1; the order of two does not matter."""
+    for one, other in ((x, y), (y, x)):
+        if is_all(other, 1):
+            return broadcast(one, _shape(x, y))
+        if is_all(other, -1) and one.is_float:
+            return broadcast(negate(one), _shape(x, y))
+    bounds: Bounds = None
+    if x.bounds is not None and y.bounds is not None:
+        corners = [one * other for one in x.bounds for other in y.bounds]
+        bounds = min(corners), max(corners)
+        lows = x.bounds[0], y.bounds[0]
+        if x.is_float and not (min(lows) >= 0 or max(lows) > 0):
+            bounds = None  # zero times a negative number is -0.0
+    if exact(x.dtype, bounds) or as_real:
+        return elementwise(x.dtype, "*", (x, y), bounds, ordered=False, ring=hashes.multiply)
+    return elementwise(x.dtype, f"multiply {x.dtype}", (x, y), ordered=False)
+
+
+def divide(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
+    """Quotients; of floats, rounded. To divide by a power of two is to multiply by its inverse."""
+    if is_all(y, 1):
+        return broadcast(x, _shape(x, y))
+    if y.known is not None and y.is_float and y.size:
+        values = y.known.astype(np.float64)
+        fractions = np.frexp(values)[0]
+        inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values != 0)
+        narrow = inverse.astype(numpy_type(y.dtype))
+        if np.all(np.abs(fractions) == 0.5) and np.array_equal(narrow.astype(np.float64), inverse):
+            return multiply(x, constant(narrow, y.dtype), as_real)
+    if as_real and y.is_float:
+        return multiply(x, elementwise(y.dtype, "inverse", (y,)), True)
+    if x.is_integer and x.bounds is not None:
+        most = max(map(abs, x.bounds))
+        bounds = (0 if min(x.bounds[0], (y.bounds or x.bounds)[0]) >= 0 else -most), most
+        return elementwise(x.dtype, "divide integers", (x, y), bounds).settled()
+    return elementwise(x.dtype, f"divide {x.dtype}", (x, y))
+
+
+@operator("Add", "Sub", "Mul", "Div")
+def _arithmetic(call: Call) -> Tensor | None:
+    if call.version < 7 and (call.attributes.get("broadcast") or call.attributes.get("axis") is not None):
+        return None
+    if call.name == "Div":
+        return divide(call.tensor(0), call.tensor(1), call.as_real)
+    function = {"Add": add, "Sub": subtract, "Mul": multiply}[call.name]
+    return function(call.ring(0), call.ring(1), call.as_real)
+
+
+@operator("Sum")
+def _sum(call: Call) -> Tensor:
+    result = call.ring(0)
+    for index in range(1, len(call.inputs)):
+        result = add(result, call.ring(index), call.as_real)
+    return result
+
+
+@operator("Neg")
+def _neg(call: Call) -> Tensor:
+    return negate(call.ring(0), call.as_real)
+
+
+@operator("Reciprocal")
+def _reciprocal(call: Call) -> Tensor:
+    x = call.tensor(0)
+    return divide(constant(np.ones((), numpy_type(x.dtype)), x.dtype), x, call.as_real)
+
+
+def extreme(name: str, x: Tensor, y: Tensor) -> Tensor:
+    """The larger ("max") or the smaller ("min") of two."""
+    shape = _shape(x, y)
+    if x.bounds is not None and y.bounds is not None:
+        for one, other in ((x, y), (y, x)):
+            assert one.bounds is not None
+            assert other.bounds is not None
+            above = one.bounds[0] >= other.bounds[1] if name == "max" else one.bounds[1] <= other.bounds[0]
+            if above:
+                return broadcast(one, shape)
+    bounds: Bounds = None
+    if x.bounds is not None and y.bounds is not None:
+        choose = max if name == "max" else min
+        bounds = choose(x.bounds[0], y.bounds[0]), choose(x.bounds[1], y.bounds[1])
+    return elementwise(x.dtype, name, (x, y), bounds, widest([x, y]), ordered=False)
+
+
+@operator("Max", "Min")
+def _extreme(call: Call) -> Tensor:
+    result = call.tensor(0)
+    for index in range(1, len(call.inputs)):
+        result = extreme(call.name.lower(), result, call.tensor(index))
+    return result
+
+
+@operator("Clip")
+def _clip(call: Call) -> Tensor:
+    result = call.tensor(0)
+    for index, (attribute, name) in enumerate((("min", "max"), ("max", "min")), start=1):
+        limit: Tensor | None = None
+        if call.has(index):
+            limit = call.tensor(index)
+        elif call.version < 11 and any(one.name == attribute for one in call.node.attribute):
+            limit = constant(np.array(call.attributes[attribute], numpy_type(result.dtype)), result.dtype)
+        if limit is not None:
+            result = extreme(name, result, limit)
+    return result
+
+
+def cast(x: Tensor, dtype: int, as_real: bool = False, how: str = "") -> Tensor:
+    """The values in another type: the same where each of them is one of that type."""
+    if x.known is not None and (dtype in _PLAIN or (dtype in INTEGERS and _is_defined(x, dtype))):
+        with np.errstate(all="ignore"):
+            return constant(x.known.astype(numpy_type(dtype)), dtype)
+    if x.dtype == dtype:
+        return x
+    keep = replace(x, dtype=dtype, known=None, compute=lambda: x.words, recipe=_cast_key(x), atom="")
+    if x.bounds is not None and dtype in INTEGERS:
+        low, high = INTEGERS[dtype]
+        if low <= x.bounds[0] and x.bounds[1] <= high:
+            return replace(keep, wraps=False, within=0)
+        if dtype == T.BOOL:
+            return elementwise(dtype, "not zero", (x,))
+        if x.is_integer:
+            return replace(keep, wraps=True, within=0)
+    elif dtype in MANTISSAS and x.bounds is not None and exact(dtype, x.bounds):
+        return replace(keep, within=dtype)
+    elif dtype in MANTISSAS and x.is_float and (contains(dtype, x.within) or as_real):
+        return keep
+    if x.is_float and dtype == T.BOOL:
+        return elementwise(dtype, "not zero", (x,))
+    return elementwise(dtype, f"cast {dtype} {how}", (x,))
+
+
+_PLAIN = (T.DOUBLE, T.FLOAT, T.FLOAT16, T.BFLOAT16)
+
+
+def _is_defined(x: Tensor, dtype: int) -> bool:
+    """Whether ONNX says what each known element is in an integer type."""
+    if dtype == T.BOOL or (x.is_integer and dtype not in (T.INT4, T.UINT4)):
+        return True
+    low, high = INTEGERS[dtype]
+    return x.bounds is not None and low <= x.bounds[0] and x.bounds[1] <= high
+
+
+def _cast_key(x: Tensor) -> bytes:
+    """The recipe of values that are the same in another type: known numbers are told by their hashes."""
+    return (
+        x.key
+        if x.known is None
+        else identify(b"cast", str(strip(x.shape)).encode(), hashes.digest(x.words).tobytes())
+    )
+
+
+@operator("Cast", "CastLike")
+def _cast(call: Call) -> Tensor | None:
+    dtype = call.attributes["to"] if call.name == "Cast" else call.tensor(1).dtype
+    if call.tensor(0).dtype == T.STRING or dtype == T.STRING or dtype not in {*INTEGERS, *MANTISSAS}:
+        return None
+    value = call.ring(0)
+    if value.wraps and not (
+        dtype in INTEGERS and INTEGERS[dtype][1] <= INTEGERS[value.dtype][1] and dtype != T.BOOL
+    ):
+        value = value.settled()  # only towards fewer bits is a wrapped number wrapped again
+    how = "" if call.attributes.get("saturate", 1) else "not saturated"
+    return cast(value, dtype, call.as_real, how)
+
+
+ELEMENTWISE = (
+    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr"),
+    *("BitwiseXor", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "IsInf"),
+    *("IsNaN", "LeakyRelu", "Log", "Mish", "PRelu", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softplus"),
+    *("Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
+)
+"""Operators that compute each element from the elements at its place: random functions of their hashes."""
+_SELECTING = ("Abs", "Floor", "Ceil", "Round", "Relu", "Sign")
+"""Operators whose result does not depend on the type in which it is computed."""
+
+
+def _elementwise(call: Call) -> Tensor | None:
+    """A random function of the operands' hashes, by the operator, its attributes and its result's type."""
+    if call.version < 7 and call.attributes.get("broadcast"):
+        return None
+    tensors = [call.tensor(index) for index in range(len(call.inputs))]
+    dtype = T.BOOL if call.name.startswith("Is") else tensors[0].dtype
+    attributes = sorted((name, value) for name, value in call.attributes.items() if name != "consumed_inputs")
+    ordered = call.name not in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+    return elementwise(dtype, f"{call.name} {dtype} {attributes}", tensors, ordered=ordered)
+
+
+operator(*ELEMENTWISE)(_elementwise)
+
+
+@operator(*_SELECTING)
+def _select(call: Call) -> Tensor | None:
+    x = call.tensor(0)
+    if (
+        x.bounds is not None
+        and call.name != "Sign"
+        and (x.bounds[0] >= 0 or call.name not in ("Abs", "Relu"))
+    ):
+        return x
+    bounds = None
+    if x.bounds is not None:
+        low, high = x.bounds
+        bounds = {"Abs": (0, max(-low, high)), "Relu": (0, max(high, 0)), "Sign": (-1, 1)}.get(
+            call.name, x.bounds
+        )
+    return elementwise(x.dtype, call.name, (x,), bounds, x.within)
+
+
+@operator("Mod")
+def _mod(call: Call) -> Tensor | None:
+    x, y = call.ring(0), call.tensor(1)
+    if x.is_integer and not call.attributes.get("fmod"):
+        for bits in (8, 16, 32):
+            if is_all(y, 1 << bits) and x.bounds is not None and INTEGERS[x.dtype][1] >= (1 << bits) - 1:
+                kind = {8: T.UINT8, 16: T.UINT16, 32: T.UINT32}[bits]
+                return cast(
+                    cast(x, kind).settled(), x.dtype
+                )  # what is left over of a power of two is what wraps
+    if not x.is_integer:
+        return _elementwise(call)
+    x = x.settled()
+    assert x.bounds is not None
+    assert y.bounds is not None
+    most = max(map(abs, y.bounds))
+    signs = x.bounds if call.attributes.get("fmod") else y.bounds
+    bounds = (0 if signs[0] >= 0 else -most), (most if signs[1] > 0 else 0)
+    return elementwise(x.dtype, f"{call.name} {call.attributes.get('fmod')}", (x, y), bounds)
+
+
+@operator("BitCast")
+def _bitcast(call: Call) -> Tensor | None:
+    x, dtype = call.tensor(0), call.attributes["to"]
+    if x.dtype == T.BOOL and dtype in (T.UINT8, T.INT8):
+        return cast(x, dtype)
+    if not x.is_integer or dtype not in INTEGERS or T.BOOL in (x.dtype, dtype):
+        return None
+    same = INTEGERS[dtype][1] - INTEGERS[dtype][0] == INTEGERS[x.dtype][1] - INTEGERS[x.dtype][0]
+    return cast(x, dtype).settled() if same else None
+
+
+@operator("Pow")
+def _pow(call: Call) -> Tensor | None:
+    x, y = call.tensor(0), call.tensor(1)
+    return broadcast(x, _shape(x, y)) if is_all(y, 1) else _elementwise(call)

@@ -1,0 +1,346 @@
+"""Computes the tensors of a graph on demand: control flow, sequences, constants, and operators as black boxes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
+
+from onnxfix.proof.symbolic import hashes
+from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, fold, schema_of
+from onnxfix.proof.symbolic.inference import Kind, infer
+from onnxfix.proof.symbolic.tensor import (
+    T,
+    Tensor,
+    Undecided,
+    constant,
+    made,
+)
+from onnxfix.proof.symbolic.weights import Weights
+
+FOLDED = 1 << 24
+"""Elements of known inputs up to which a call is computed by ONNX's reference implementation."""
+ELEMENTS = 1 << 27
+"""Elements that one tensor may have."""
+RANDOM = {
+    *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
+    *("Bernoulli", "Multinomial", "Dropout"),
+}
+"""Operators that may draw random numbers."""
+
+
+Special = Callable[["Evaluator", "Frame", Call], Sequence[Value]]
+SPECIAL: dict[str, Special] = {}
+"""The operators that need more than their inputs: constants, those with graphs, those of sequences (see
+``control``)."""
+
+
+_LARGE = 1 << 20
+"""Elements from which on a tensor of which nothing is known is told by its name instead of its hashes."""
+_SHAPELESS = Kind(T.UNDEFINED, ())
+"""Stands for the type and the shape of what an operator that is not ONNX's, or one after it, results in."""
+
+
+def subgraphs(node: NodeProto) -> list[GraphProto]:
+    """The graphs in a node's attributes."""
+    single = [one.g for one in node.attribute if one.type == AttributeProto.GRAPH]
+    return single + [
+        graph for one in node.attribute if one.type == AttributeProto.GRAPHS for graph in one.graphs
+    ]
+
+
+class Table:
+    """What a graph, or a function's body, defines by name."""
+
+    def __init__(
+        self, nodes: Sequence[NodeProto], inputs: Iterable[str], initializers: Sequence[TensorProto]
+    ) -> None:
+        self.nodes = nodes
+        self.inputs = list(inputs)
+        self.initializers = {one.name: one for one in initializers}
+        self.producers = {name: node for node in nodes for name in node.output if name}
+        self._captured: dict[int, list[str]] = {}
+
+    def captured(self, node: NodeProto) -> list[str]:
+        """The names outside of a node's subgraphs that these read."""
+        if id(node) not in self._captured:
+            names: dict[str, None] = {}
+            for graph in subgraphs(node):
+                names |= dict.fromkeys(free_names(graph))
+            self._captured[id(node)] = list(names)
+        return self._captured[id(node)]
+
+    def needs(self, node: NodeProto) -> list[str]:
+        """The names whose values a node needs."""
+        return [name for name in (*node.input, *self.captured(node)) if name]
+
+
+def free_names(graph: GraphProto) -> list[str]:
+    """The names that a subgraph reads and does not define."""
+    table = graph_table(graph)
+    own = {*table.inputs, *table.initializers, *table.producers}
+    read = [name for node in graph.node for name in table.needs(node)] + [one.name for one in graph.output]
+    return [name for name in dict.fromkeys(read) if name not in own]
+
+
+def graph_table(graph: GraphProto) -> Table:
+    """The table of a graph."""
+    if graph.sparse_initializer:
+        raise Undecided("sparse initializers are not read")
+    return Table(graph.node, (one.name for one in graph.input), graph.initializer)
+
+
+class Frame:
+    """The values of one graph in one call of it; ``values`` has what is known of them at the beginning, ``cut`` what
+    stands in for a value instead of what computes it."""
+
+    def __init__(
+        self,
+        side: Evaluator,
+        table: Table,
+        values: dict[str, Value],
+        parent: Frame | None = None,
+        cut: Callable[[str], Value | None] = lambda name: None,
+    ) -> None:
+        self.side, self.table, self.values, self.parent, self.cut = side, table, values, parent, cut
+        self.failed: dict[str, Undecided] = {}
+        if parent is not None:
+            for name in (*table.inputs, *table.initializers, *table.producers):
+                if parent.find(name) is not None:
+                    raise Undecided(f"{name} in a subgraph hides a name outside of it")
+
+    def find(self, name: str) -> Value | None:
+        """The value of a name, here or in the graphs around."""
+        if name in self.values:
+            return self.values[name]
+        return self.parent.find(name) if self.parent is not None else None
+
+    def value(self, name: str) -> Value:
+        """The value of a name, computed if need be."""
+        waiting, begun = [name], set[str]()
+        while waiting:
+            current = waiting[-1]
+            if self.find(current) is not None:
+                waiting.pop()
+            elif (known := self.cut(current)) is not None:
+                self.values[current] = known
+            elif current in self.table.initializers:
+                self.values[current] = self.side.initializer(self.table.initializers[current])
+            else:
+                node = self.table.producers.get(current)
+                if node is None:
+                    if self.parent is None:
+                        raise Undecided(f"{current} is not defined")
+                    self.parent.value(current)
+                    continue
+                missing = [one for one in self.table.needs(node) if self.find(one) is None]
+                if not missing:
+                    self._run(node)
+                elif current in begun:
+                    raise Undecided(f"{current} depends on itself")
+                else:
+                    begun.add(current)
+                    waiting.extend(missing)
+        found = self.find(name)
+        assert found is not None
+        return found
+
+    def depth(self) -> int:
+        """How many graphs are around this one."""
+        return 0 if self.parent is None else 1 + self.parent.depth()
+
+    def _run(self, node: NodeProto) -> None:
+        key = next(name for name in node.output if name)
+        if key in self.failed:
+            raise self.failed[key]
+        try:
+            self.side.run(self, node)
+        except Undecided as error:
+            self.failed[key] = error
+            raise
+
+
+class Evaluator:
+    """Computes tensors of one model without local functions. ``as_real``: without rounding."""
+
+    def __init__(
+        self,
+        model: ModelProto,
+        weights: Weights,
+        *,
+        as_real: bool = False,
+        until: float = float("inf"),
+    ) -> None:
+        self.versions = {one.domain or "": one.version for one in model.opset_import}
+        self.versions[""] = self.versions.get("", self.versions.get("ai.onnx", 0))
+        self._weights, self._as_real, self._until = weights, as_real, until
+        self.elements = 0
+
+    def initializer(self, proto: TensorProto) -> Tensor:
+        """An initializer's elements."""
+        return constant(self._weights.read(proto), proto.data_type)
+
+    def run(self, frame: Frame, node: NodeProto) -> None:
+        """Compute a node's outputs, whose inputs the frame has."""
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        inputs = [frame.find(name) if name else None for name in node.input]
+        call = Call(node, self.versions.get(domain, 0), inputs, self._as_real)
+        if time.monotonic() > self._until:
+            raise call.stuck("time limit exceeded")
+        try:
+            outputs = self._outputs(frame, call, domain)
+        except (
+            ValueError,
+            TypeError,
+            IndexError,
+            KeyError,
+            OverflowError,
+            ZeroDivisionError,
+            AssertionError,
+        ) as error:
+            raise call.stuck(f"{type(error).__name__}: {error}") from error
+        for name, value in zip(node.output, outputs, strict=False):
+            if name:
+                self._count(call, value)
+                frame.values[name] = value
+        missing = [name for name in node.output if name and name not in frame.values]
+        if missing:
+            raise call.stuck(f"its output {missing[0]} is not computed")
+
+    def _count(self, call: Call, value: Value) -> None:
+        if isinstance(value, Tensor):
+            self.elements += value.size
+            if value.size > ELEMENTS:
+                raise call.stuck(f"{value.size} elements are too many")
+
+    def _outputs(self, frame: Frame, call: Call, domain: str) -> Sequence[Value]:
+        if domain or call.has_shapeless:
+            return self.black_box(call)
+        if call.name in SPECIAL:
+            return SPECIAL[call.name](self, frame, call)
+        tensors = [one for one in call.inputs if one is not None]
+        known = [one.known for one in tensors if isinstance(one, Tensor) and one.known is not None]
+        if (
+            tensors
+            and len(known) == len(tensors)
+            and call.name not in RANDOM
+            and sum(one.size for one in known) <= FOLDED
+        ):
+            folded = self._fold(call)
+            if folded is not None:
+                return folded
+        meaning = OPERATORS.get(call.name)
+        result = meaning(call) if meaning is not None else None
+        if result is None:
+            return self.black_box(call)
+        return [result] if isinstance(result, Tensor) else result
+
+    def _fold(self, call: Call) -> Sequence[Value] | None:
+        if call.name in (
+            "Cast",
+            "CastLike",
+            "QuantizeLinear",
+            "Identity",
+            "Shape",
+            "Size",
+            "Reshape",
+            "Expand",
+        ):
+            return None  # its meaning computes known elements as well
+        schema = schema_of(call.name, "", call.version)
+        if schema is None or subgraphs(call.node):
+            return None
+        arrays = [one.known if isinstance(one, Tensor) else None for one in call.inputs]
+        try:
+            results = fold(call, arrays)
+            return [constant(np.asarray(one)) if one is not None else () for one in results]
+        except (Undecided, ValueError, TypeError, KeyError):
+            return None
+
+    def black_box(self, call: Call) -> Sequence[Value]:
+        """Random functions of all inputs and attributes, by position; of an operator whose meaning is not known."""
+        if subgraphs(call.node):
+            raise call.stuck("an operator with graphs whose meaning is not known")
+        domain = "" if call.node.domain == "ai.onnx" else call.node.domain
+        schema = schema_of(call.name, domain, call.version)
+        since = schema.since_version if schema is not None else call.version
+        attributes = sorted((name, repr(value)) for name, value in call.attributes.items())
+        name = f"{domain} {call.name} {since} {attributes} {len(call.inputs)} {len(call.node.output)}"
+        if call.name in RANDOM:
+            name += f" {list(call.node.output)}"
+        digests = [summarize(one) for one in call.inputs]
+        content = hashes.mix(name, *digests) if digests else hashes.mix(name, np.zeros((2,), np.uint64))
+        results: list[Value] = []
+        kinds = [_SHAPELESS] * len(call.node.output) if call.has_shapeless else self._types(call)
+        for place, (output, kind) in enumerate(zip(call.node.output, kinds, strict=True)):
+            if kind is None and schema is None:
+                kind = _SHAPELESS
+            if output and kind is None:
+                reason = "the shape of its result is not known before the model runs"
+                raise call.stuck(reason, *call.deciding_inputs)
+            results.append(spread(f"output {place}", content, *kind) if output and kind is not None else ())
+        return results
+
+    def _types(self, call: Call) -> list[Kind | None]:
+        """Element type and shape of each output, as ONNX infers them for this node alone."""
+        node = NodeProto()
+        node.CopyFrom(call.node)
+        del node.input[:], node.output[:]
+        model = ModelProto(ir_version=10)
+        for place, one in enumerate(call.inputs):
+            node.input.append("" if one is None else f"i{place}")
+            if one is not None and not isinstance(one, Tensor):
+                raise call.stuck("a sequence goes into an operator whose meaning is not known")
+            if one is not None and one.known is not None and one.dtype == T.INT64:
+                model.graph.initializer.append(
+                    numpy_helper.from_array(np.ascontiguousarray(one.known), f"i{place}")
+                )
+            elif one is not None:
+                model.graph.input.append(helper.make_tensor_value_info(f"i{place}", one.dtype, one.shape))
+        node.output.extend(f"o{place}" if name else "" for place, name in enumerate(call.node.output))
+        model.graph.node.append(node)
+        model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in node.output if name)
+        model.opset_import.extend(
+            OperatorSetIdProto(domain=domain, version=version)
+            for domain, version in self.versions.items()
+            if version
+        )
+        shapes = {one.name: call.inputs[int(one.name[1:])].shape for one in model.graph.input}  # type: ignore[union-attr]
+        kinds = infer(model, shapes)
+        return [kinds.get(name) for name in node.output]
+
+    def branch(self, frame: Frame, graph: GraphProto, values: Mapping[str, Value]) -> list[Value]:
+        """The outputs of a subgraph, for values of its inputs."""
+        inner = Frame(self, graph_table(graph), dict(values), frame)
+        return [inner.value(one.name) for one in graph.output]
+
+
+def summarize(value: Value | None) -> hashes.Words:
+    """One hash of a whole value: words of shape (2,)."""
+    if value is None:
+        return hashes.mix("absent", np.zeros((2,), np.uint64))
+    if isinstance(value, Tensor):
+        value = value.settled()
+        if value.atom and value.size > _LARGE:
+            content = np.array(hashes.key(f"tensor {value.atom}"), np.uint64)
+        else:
+            content = hashes.digest(value.words)
+        return hashes.mix(f"{value.shape}", content)
+    return hashes.mix(f"sequence {len(value)}", *(summarize(one) for one in value))
+
+
+def spread(name: str, content: hashes.Words, dtype: int, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of which each element is a function of ``content``, words of shape (2,), and of its place."""
+    positions = hashes.encode(np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(2, *shape)
+    return made(dtype, hashes.mix(name, content.reshape(2, *[1] * len(shape)), positions))

@@ -1,0 +1,79 @@
+"""What tells tensors apart that are made differently: equal identities are equal tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from onnxfix.proof.symbolic.calls import schema_of
+from onnxfix.proof.symbolic.evaluate import RANDOM, Table
+from onnxfix.proof.symbolic.tensor import identify
+from onnxfix.proof.symbolic.weights import Weights
+
+
+def versions_of(model: ModelProto) -> dict[str, int]:
+    """The version of each domain's operator set."""
+    found = {"" if one.domain == "ai.onnx" else one.domain: one.version for one in model.opset_import}
+    return {"": 0, **found}
+
+
+def identify_tensor(proto: TensorProto, weights: Weights) -> bytes:
+    """An identity of a constant's elements."""
+    kind = repr((proto.data_type, list(proto.dims))).encode()
+    return identify(b"tensor", kind, weights.content(proto))
+
+
+def _attributes(
+    node: NodeProto, name_of: dict[str, bytes], weights: Weights, depth: int = 0
+) -> Iterator[bytes]:
+    for attribute in sorted(node.attribute, key=lambda one: one.name):
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.name.encode() + _identify_graph(attribute.g, name_of, weights, depth + 1)
+        elif attribute.type == AttributeProto.TENSOR:
+            yield attribute.name.encode() + identify_tensor(attribute.t, weights)
+        else:
+            yield attribute.SerializeToString(deterministic=True)
+
+
+def _identify_graph(graph: GraphProto, outer: dict[str, bytes], weights: Weights, depth: int) -> bytes:
+    """An identity of a subgraph: what it computes of the names around it, whatever its own names are."""
+    names = dict(outer)
+    for place, name in enumerate([one.name for one in graph.input] + [one.name for one in graph.initializer]):
+        names[name] = b"own %d %d" % (depth, place)
+    made = 0
+    parts = [str(len(graph.input)).encode(), *(identify_tensor(one, weights) for one in graph.initializer)]
+    for node in graph.node:
+        for output in filter(None, node.output):
+            made += 1
+            names[output] = b"made %d %d" % (depth, made)
+        parts += [
+            node.domain.encode(),
+            node.op_type.encode(),
+            *(names.get(one, b"") for one in node.input),
+        ]
+        parts += [*_attributes(node, names, weights, depth), *(names.get(one, b"") for one in node.output)]
+    return identify(*parts, *(names.get(one.name, b"?") for one in graph.output))
+
+
+def identify_node(
+    node: NodeProto, table: Table, ids: Mapping[str, bytes], versions: Mapping[str, int], weights: Weights
+) -> bytes:
+    """An identity of what a node computes of tensors of which it has the identities."""
+    if (
+        node.op_type == "Constant"
+        and len(node.attribute) == 1
+        and node.attribute[0].type == AttributeProto.TENSOR
+    ):
+        return identify_tensor(node.attribute[0].t, weights)
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    version = versions.get(domain, 0)
+    schema = schema_of(node.op_type, domain, version)
+    since = str(schema.since_version if schema is not None else version).encode()
+    drawn = [name.encode() for name in node.output] if node.op_type in RANDOM else []
+    inner = {name: ids[name] for name in table.captured(node)}
+    inputs = [str((len(node.input), len(node.output))).encode()]
+    inputs += [ids[name] if name else b"" for name in node.input]
+    return identify(
+        domain.encode(), node.op_type.encode(), since, *drawn, *inputs, *_attributes(node, inner, weights)
+    )

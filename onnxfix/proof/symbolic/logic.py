@@ -1,0 +1,99 @@
+"""Logic, comparisons and choices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfix.proof.symbolic import hashes
+from onnxfix.proof.symbolic.calls import Call, operator
+from onnxfix.proof.symbolic.elements import cast
+from onnxfix.proof.symbolic.hashes import Words
+from onnxfix.proof.symbolic.moves import broadcast
+from onnxfix.proof.symbolic.tensor import (
+    T,
+    Tensor,
+    computed,
+    constant,
+    elementwise,
+    hull,
+    identify,
+    strip,
+    widest,
+)
+
+_ONE = constant(np.ones((), np.bool_))
+
+
+def _contrary(x: Tensor) -> Tensor:
+    return elementwise(T.BOOL, "-", (_ONE, x), (0, 1), ring=hashes.subtract)
+
+
+@operator("Not")
+def _not(call: Call) -> Tensor:
+    return _contrary(call.tensor(0))
+
+
+@operator("And", "Or", "Xor")
+def _logic(call: Call) -> Tensor | None:
+    if call.version < 7 and call.attributes.get("broadcast"):
+        return None
+    x, y = call.tensor(0), call.tensor(1)
+    if x.same_as(y):
+        return x if call.name != "Xor" else constant(np.zeros(x.shape, np.bool_))
+
+    def combine(first: Words, second: Words) -> Words:
+        both = hashes.multiply(first, second)
+        if call.name == "And":
+            return both
+        either = hashes.subtract(hashes.add(first, second), both)
+        return either if call.name == "Or" else hashes.subtract(either, both)
+
+    return elementwise(T.BOOL, call.name, (x, y), (0, 1), ordered=False, ring=combine)
+
+
+@operator("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
+def _compare(call: Call) -> Tensor | None:
+    if call.version < 7 and call.attributes.get("broadcast"):
+        return None
+    x, y = call.tensor(0), call.tensor(1)
+    if call.name == "Equal":
+        return elementwise(T.BOOL, "equal", (x, y), ordered=False)
+    if call.name.startswith("Greater"):
+        x, y = y, x
+    or_equal = call.name.endswith("OrEqual")
+    if x.bounds is None or y.bounds is None:
+        return elementwise(T.BOOL, "less or equal" if or_equal else "less", (x, y))
+    if x.bounds == (0, 0) and y.bounds == (0, 1) and not or_equal:
+        return cast(y, T.BOOL)
+    if or_equal:  # of numbers that are ordered, not the contrary
+        return _contrary(elementwise(T.BOOL, "less", (y, x)))
+    return elementwise(T.BOOL, "less", (x, y))
+
+
+def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The elements of x where the condition holds, else those of y. As a polynomial in the condition it is linear, so
+    that the order of conditions and their negations do not matter."""
+    shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
+    within, bounds = widest([x, y]), hull([x, y])
+    if condition.known is not None:
+        if np.all(condition.known) or not np.any(condition.known):
+            return broadcast(x if np.all(condition.known) else y, shape)
+        if x.known is not None and y.known is not None:
+            return constant(np.where(condition.known, x.known, y.known), x.dtype)
+    first, second = broadcast(x, shape), broadcast(y, shape)
+    if first.same_as(second):
+        return first
+    recipe = identify(b"where", str(strip(shape)).encode(), condition.key, first.key, second.key)
+
+    def compute() -> Words:
+        if condition.known is not None:
+            return np.where(condition.known, first.words, second.words)
+        chosen = broadcast(condition, shape).words
+        return hashes.add(second.words, hashes.multiply(chosen, hashes.subtract(first.words, second.words)))
+
+    return computed(x.dtype, shape, recipe, compute, bounds, within)
+
+
+@operator("Where")
+def _where(call: Call) -> Tensor:
+    return where(call.tensor(0), call.tensor(1), call.tensor(2))

@@ -1,0 +1,359 @@
+"""Whether two models compute the same for all values of their inputs, at given sizes.
+
+Both graphs are walked together. A tensor that is made by the same operators of the same tensors is the same in both;
+nothing of it is computed. Where a name stands for two tensors that are made differently, both are computed over
+hashes from the nearest tensors that are the same in both, which count as unknown. If their hashes are equal, they are
+the same from there on. So the work is that of the edits, not that of the model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto
+from onnx.inliner import inline_local_functions, inline_selected_functions
+from onnx.shape_inference import infer_shapes
+
+from onnxfix.proof.symbolic import control, quantize, sums, windows  # noqa: F401  # they enter their operators
+from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of
+from onnxfix.proof.symbolic.evaluate import RANDOM, SPECIAL, Evaluator, Frame, graph_table
+from onnxfix.proof.symbolic.identity import identify_node, identify_tensor, versions_of
+from onnxfix.proof.symbolic.inference import Kind, Shapes, infer
+from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant
+from onnxfix.proof.symbolic.weights import Weights
+
+_EFFORTS = ((-1, 64), (8, 1 << 16), (1 << 30, 1 << 25))
+"""How far above an edit tensors are still computed, and the elements up to which shared weights are read: first what
+costs least. The last is tried on the model's outputs only."""
+_STATIC = (
+    1 << 20
+)  # elements of a tensor that no input decides, up to which it is computed rather than unknown
+_HELD = 1 << 22  # elements that are kept in memory beyond the next equal tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether each output is the same (``proven``), else ``reason`` says what stands in the way. ``given`` are the
+    inputs whose values decide shapes and were given. ``elements`` were met in ``seconds``."""
+
+    proven: bool
+    reason: str = ""
+    given: tuple[str, ...] = ()
+    elements: int = 0
+    seconds: float = 0.0
+
+
+class _Side:
+    """One of the two models; ``ids`` says by name which tensor a name stands for."""
+
+    def __init__(self, model: ModelProto, weights: Weights) -> None:
+        self.model, self.weights = model, weights
+        self.table = graph_table(model.graph)
+        self.ids: dict[str, bytes] = {}
+        self.identities: set[bytes] = set()
+        self.versions = versions_of(model)
+        self.hops: dict[str, int] = {}
+        self.static: dict[str, bool] = {}
+        self.frames: dict[int, Frame] = {}
+
+    def name(self, name: str, identity: bytes) -> None:
+        """Say which tensor a name stands for."""
+        self.ids[name] = identity
+        self.identities.add(identity)
+
+    def measure(self, edited: list[NodeProto]) -> None:
+        """Set the number of nodes between each tensor and the nearest edited node after it."""
+        level = {name for node in edited for name in (*self.table.needs(node), *node.output) if name}
+        steps = 0
+        while level:
+            self.hops |= dict.fromkeys(level, steps)
+            nodes = [self.table.producers[name] for name in level if name in self.table.producers]
+            level = {name for node in nodes for name in self.table.needs(node)} - set(self.hops)
+            steps += 1
+
+
+def prove(
+    original: ModelProto,
+    fixed: ModelProto,
+    shapes: Shapes,
+    values: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    *,
+    weights: tuple[Weights, Weights] = (Weights(), Weights()),
+    limit: float = 60.0,
+    as_real: bool = False,
+) -> Outcome:
+    """Try to prove that two models have the same outputs for all inputs of some shapes.
+
+    ``shapes`` has each input's; ``values`` elements of inputs, which are used where they decide shapes. ``weights`` are
+    those of each model. ``limit`` is in seconds. ``as_real``: the outputs are the same as real numbers, that is without
+    rounding.
+    """
+    began = time.monotonic()
+    models = tuple(inline_local_functions(one) if one.functions else one for one in (original, fixed))
+    outcome = _prove(models, shapes, weights, values or {}, began + limit, as_real)
+    if not outcome.proven and any(map(_has_bodies, models)):
+        # ONNX defines some operators by functions of others, which say more than a black box.
+        with suppress(Exception):  # the inliner raises what it likes
+            bodies = [inline_selected_functions(infer_shapes(one), _KNOWN, True, True) for one in models]
+            again = _prove(bodies, shapes, weights, values or {}, began + limit, as_real)
+            outcome = again if again.proven else outcome
+    return replace(outcome, seconds=time.monotonic() - began)
+
+
+_KNOWN = [("", name) for name in (*OPERATORS, *SPECIAL)]
+
+
+def _has_bodies(model: ModelProto) -> bool:
+    """Whether ONNX defines an operator of the model by a function of others."""
+    versions = versions_of(model)
+    unknown = {one.op_type for one in model.graph.node if not one.domain} - {name for _, name in _KNOWN}
+    schemas = [schema_of(name, "", versions[""]) for name in unknown]
+    return any(
+        one is not None and (one.has_function or one.has_context_dependent_function)  # type: ignore[attr-defined]
+        for one in schemas
+    )
+
+
+def _prove(
+    models: Sequence[ModelProto],
+    shapes: Shapes,
+    weights: tuple[Weights, Weights],
+    values: Mapping[str, np.ndarray[Any, Any]],
+    until: float,
+    as_real: bool,
+) -> Outcome:
+    """Try to prove it, at first without values of inputs, then with those that stand in the way."""
+    given: dict[str, np.ndarray[Any, Any]] = {}
+    elements = 0
+    while True:
+        obstacle: Undecided | None
+        pair: _Pair | None = None
+        try:
+            pair = _Pair(models, shapes, weights, given, until, as_real)
+            obstacle = pair.compare()
+        except Undecided as error:
+            obstacle = error
+        deciding: set[str] = set()
+        if pair is not None:
+            elements += sum(frame.side.elements for side in pair.sides for frame in side.frames.values())
+            deciding = pair.deciding(obstacle.names if obstacle is not None else ()) & set(values) - set(
+                given
+            )
+        if obstacle is None or not deciding:
+            break
+        given |= {name: values[name] for name in deciding}
+    reason = str(obstacle) if obstacle is not None else ""
+    if not reason and given and len(given) == len(shapes):
+        reason = f"the values of {', '.join(given)} decide shapes, and no other input is left"
+    return Outcome(not reason, reason, tuple(given), elements)
+
+
+class _Pair:
+    def __init__(
+        self,
+        models: Sequence[ModelProto],
+        shapes: Shapes,
+        weights: tuple[Weights, Weights],
+        values: Mapping[str, np.ndarray[Any, Any]],
+        until: float,
+        as_real: bool,
+    ) -> None:
+        self.sides = first, second = tuple(map(_Side, models, weights))
+        self._until, self._as_real = until, as_real
+        self._kinds = infer(models[0], shapes)
+        self._known: dict[bytes, Kind] = {}  # what stays known of shared tensors
+        self._values: dict[bytes, Tensor] = {}  # ... and what stands in for them
+        self._done: set[str] = set()
+        self._obstacles: dict[str, Undecided] = {}
+        given = {name: constant(np.asarray(array)) for name, array in values.items()}
+        for side in self.sides:
+            for proto in side.model.graph.input:
+                name, kind = proto.name, proto.type.tensor_type.elem_type
+                default = side.table.initializers.get(name)
+                shape = shapes.get(name) if default is None else tuple(default.dims)
+                if shape is None or not kind:
+                    raise Undecided(f"input {name} has no known shape")
+                side.name(name, b"input " + name.encode())
+                value = given.get(name) or atoms(f"input {name}", kind, shape)
+                self._known[side.ids[name]], self._values[side.ids[name]] = Kind(kind, shape), value
+                side.static[name] = name in given
+        edited = _edited(first, second)
+        for side, nodes in zip(self.sides, edited, strict=True):
+            side.measure(nodes)
+
+    def compare(self) -> Undecided | None:
+        """Why an output is not proven to be the same; None if all are."""
+        first, second = self.sides
+        names = [[one.name for one in side.model.graph.output] for side in self.sides]
+        if names[0] != names[1]:
+            return Undecided("the models have different outputs")
+        for name in names[0]:
+            self._settle(name)
+            if first.ids[name] != second.ids[name] and not self._agree(name, len(_EFFORTS) - 1):
+                return self._obstacles.get(name) or Undecided(f"output {name} is computed differently")
+        return None
+
+    def deciding(self, names: Iterable[str]) -> set[str]:
+        """The inputs of the models from which some tensors are computed, but for those of which only the shape
+        counts."""
+        found: set[str] = set()
+        for side in self.sides:
+            waiting, seen = list(names), set[str]()
+            while waiting:
+                name = waiting.pop()
+                node = side.table.producers.get(name)
+                if name in seen or (node is not None and node.op_type in ("Shape", "Size")):
+                    continue
+                seen.add(name)
+                if node is not None:
+                    waiting += side.table.needs(node)
+                elif name in side.table.inputs:
+                    found.add(name)
+        return found
+
+    def _settle(self, target: str) -> None:
+        """Identify a tensor in both models, after all that it is made of."""
+        waiting, open_names = [target], set[str]()
+        while waiting:
+            name = waiting[-1]
+            if name in self._done:
+                waiting.pop()
+                continue
+            missing = [
+                one
+                for side in self.sides
+                if name in side.table.producers
+                for one in side.table.needs(side.table.producers[name])
+                if one not in self._done and one not in open_names
+            ]
+            if missing and name not in open_names:
+                open_names.add(name)
+                waiting.extend(missing)
+                continue
+            waiting.pop()
+            self._done.add(name)
+            found = [side for side in self.sides if self._identify(side, name)]
+            if len(found) == 2 and len({side.ids[name] for side in found}) == 2:
+                for effort in range(len(_EFFORTS) - 1):
+                    if self._agree(name, effort):
+                        break
+
+    def _identify(self, side: _Side, name: str) -> bool:
+        """Set the identity of a name, if the model has it."""
+        if name in side.ids:
+            return True
+        if name in side.table.initializers:
+            proto = side.table.initializers[name]
+            side.name(name, identify_tensor(proto, side.weights))
+            self._known.setdefault(side.ids[name], Kind(proto.data_type, tuple(proto.dims)))
+            side.static[name] = True
+            return True
+        node = side.table.producers.get(name)
+        if node is None:
+            return False
+        needs = side.table.needs(node)
+        for one in needs:
+            if one not in side.ids and not self._identify(side, one):
+                raise Undecided(f"{one} is not defined")
+        base = identify_node(node, side.table, side.ids, side.versions, side.weights)
+        static = node.op_type in ("Shape", "Size", "Constant") or all(side.static.get(one) for one in needs)
+        for place, output in enumerate(node.output):
+            if output and output not in side.ids:
+                side.name(output, base if node.op_type == "Constant" else base + str(place).encode())
+                side.static[output] = static and node.op_type not in RANDOM
+                kind = self._kinds.get(output) if side is self.sides[0] else None
+                if kind is not None:
+                    self._known.setdefault(side.ids[output], kind)
+        return True
+
+    def _agree(self, name: str, effort: int) -> bool:
+        """Whether a name has equal hashes in both models; then it stands for the same tensor from here on."""
+        first, second = self.sides
+        try:
+            values = [self._frame(side, effort).value(name) for side in self.sides]
+        except Undecided as error:
+            self._obstacles[name] = error
+            return False
+        if not _same(*values):
+            self._obstacles.pop(name, None)
+            return False
+        second.name(name, first.ids[name])
+        one = values[0]
+        if isinstance(one, Tensor):
+            kept = one if one.known is not None and one.size <= 1024 else _facts(one, first.ids[name])
+            self._known[first.ids[name]] = Kind(one.dtype, one.shape)
+            self._values[first.ids[name]] = kept
+        for side in self.sides:
+            self._forget(side, name)
+        return True
+
+    def _forget(self, side: _Side, name: str) -> None:
+        """Drop hashes that are probably not read again, and those of a tensor that counts as unknown now."""
+        for effort, frame in side.frames.items():
+            if effort == 0:
+                frame.values.pop(name, None)
+            held = [
+                one for one in frame.values.values() if isinstance(one, Tensor) and "words" in one.__dict__
+            ]
+            if sum(one.size for one in held) > _HELD:
+                frame.values.clear()
+
+    def _frame(self, side: _Side, effort: int) -> Frame:
+        if effort not in side.frames:
+            evaluator = Evaluator(side.model, side.weights, as_real=self._as_real, until=self._until)
+
+            def cut(name: str) -> Value | None:
+                return self._cut(side, name, effort)
+
+            side.frames[effort] = Frame(evaluator, side.table, {}, None, cut)
+        return side.frames[effort]
+
+    def _cut(self, side: _Side, name: str, effort: int) -> Value | None:
+        """What stands in for a tensor that is the same in both models, where it is not to be computed."""
+        above, weights = _EFFORTS[effort]
+        identity = side.ids.get(name)
+        kind = self._known.get(identity) if identity is not None else None
+        if identity is None or kind is None:
+            return None
+        size = int(np.prod(kind.shape, dtype=np.int64))
+        unknown = self._values.get(identity) or atoms(identity.hex(), kind.dtype, kind.shape)
+        if name in side.table.initializers and identity not in self._values:
+            return unknown if size > weights and self._shared(identity) else None
+        if name not in side.table.producers:
+            return unknown
+        if not self._shared(identity) or side.hops.get(name, 1 << 31) <= above:
+            return None
+        return None if side.static.get(name) and size <= _STATIC else unknown
+
+    def _shared(self, identity: bytes) -> bool:
+        return all(identity in side.identities for side in self.sides)
+
+
+def _facts(value: Tensor, identity: bytes) -> Tensor:
+    """An unknown tensor of which the type, the shape and the range are those of another."""
+    value = value.settled()
+    return Tensor(
+        value.dtype, value.shape, atom=identity.hex(), low=value.low, high=value.high, within=value.within
+    )
+
+
+def _same(one: Value, other: Value) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.same_as(other)
+    if isinstance(one, Tensor) or isinstance(other, Tensor) or len(one) != len(other):
+        return False
+    return all(_same(*pair) for pair in zip(one, other, strict=True))
+
+
+def _edited(first: _Side, second: _Side) -> tuple[list[NodeProto], list[NodeProto]]:
+    """The nodes of each model that the other has not."""
+    keys = [
+        {node.SerializeToString(deterministic=True): node for node in side.model.graph.node}
+        for side in (first, second)
+    ]
+    return tuple([node for key, node in own.items() if key not in other] for own, other in (keys, keys[::-1]))  # type: ignore[return-value]

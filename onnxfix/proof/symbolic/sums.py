@@ -1,0 +1,206 @@
+"""Operators that compute an element from many: reductions, sums of products, pools, normalizations.
+
+The order of a sum of floats is no part of its meaning, nor is that of a maximum: such a result is a random function
+of the multiset of what is summed, which is the sum of its members' hashes. Sums of whole numbers that do not round
+are sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxfix.proof.symbolic import hashes
+from onnxfix.proof.symbolic.calls import Call, operator
+from onnxfix.proof.symbolic.elements import Bounds, add, divide, exact, multiply
+from onnxfix.proof.symbolic.hashes import Words
+from onnxfix.proof.symbolic.moves import reshape, transpose
+from onnxfix.proof.symbolic.tensor import Tensor, constant, made, numpy_type
+from onnxfix.proof.symbolic.windows import less_zero_point
+
+
+def _multiset(x: Tensor, axes: tuple[int, ...], ordered: bool = False) -> Words:
+    """What stands for the elements over some axes, which keep size 1; ``ordered`` if their places count."""
+    words = hashes.mix("member", x.words)
+    if ordered:
+        for axis in axes:
+            places = hashes.encode(np.arange(x.shape[axis])).reshape(
+                2, *(-1 if i == axis else 1 for i in range(len(x.shape)))
+            )
+            words = hashes.mix("at", words, places)
+    return hashes.total(words, axes)
+
+
+def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
+    """The axes of a reduction; None where nothing is reduced."""
+    axes = call.integers(1, "axes")
+    if not axes:
+        return None if call.attributes.get("noop_with_empty_axes") else tuple(range(rank))
+    return tuple(sorted(call.axis(axis, rank) for axis in axes))
+
+
+def _count(x: Tensor, axes: Sequence[int]) -> int:
+    return int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+
+
+def _number(value: float, like: Tensor) -> Tensor:
+    return constant(np.array(value, numpy_type(like.dtype)), like.dtype)
+
+
+def sum_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
+    """Sums over axes, which keep size 1."""
+    count = _count(x, axes)
+    bounds: Bounds = None
+    if x.bounds is not None:
+        bounds = min(x.bounds[0] * count, 0), max(x.bounds[1] * count, 0)
+    if not count:
+        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+        return constant(np.zeros(shape, numpy_type(x.dtype)), x.dtype)
+    if exact(x.dtype, bounds) or as_real:
+        return made(x.dtype, hashes.total(x.words, axes), bounds)
+    if count == 1:
+        return add(x, _number(0.0, x))  # a sum begins with zero, which -0.0 does not outlive
+    return made(x.dtype, hashes.mix(f"sum {x.dtype}", _multiset(x, axes)))
+
+
+@operator(
+    *(
+        f"Reduce{name}"
+        for name in ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
+    )
+)
+def _reduce(call: Call) -> Tensor:
+    x = call.ring(0) if call.name == "ReduceSum" else call.tensor(0)
+    axes = _axes(call, len(x.shape))
+    if axes is None:
+        if call.name in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"):
+            raise call.stuck("it reduces nothing")
+        return x
+    count = _count(x, axes)
+    if call.name == "ReduceSum":
+        result = sum_over(x, axes, call.as_real)
+    elif call.name == "ReduceMean":
+        result = mean_over(x, axes, call.as_real)
+    elif call.name in ("ReduceMax", "ReduceMin") and count == 1:
+        result = x
+    else:
+        bounds = x.bounds if call.name in ("ReduceMax", "ReduceMin") and count else None
+        kind = "" if call.name in ("ReduceMax", "ReduceMin") else f" {x.dtype}"
+        result = made(
+            x.dtype, hashes.mix(f"{call.name}{kind}", _multiset(x, axes)), bounds, x.within if not kind else 0
+        )
+    if call.flag("keepdims"):
+        return result
+    return reshape(result, [size for axis, size in enumerate(x.shape) if axis not in axes])
+
+
+def mean_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
+    """Means over axes, which keep size 1."""
+    count = _count(x, axes)
+    if as_real and x.is_float:
+        return divide(sum_over(x, axes, True), _number(count, x), True)
+    if count == 1 and x.is_float:
+        return add(x, _number(0.0, x))
+    return made(x.dtype, hashes.mix(f"mean {x.dtype} {count}", _multiset(x, axes)))
+
+
+@operator("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(call: Call) -> Tensor:
+    x = call.tensor(0)
+    axes = tuple(range(2, len(x.shape)))
+    if call.name == "GlobalAveragePool":
+        return mean_over(x, axes, call.as_real)
+    return made(x.dtype, hashes.mix("ReduceMax", _multiset(x, axes)), x.bounds, x.within)
+
+
+@operator("Softmax", "LogSoftmax", "Hardmax")
+def _softmax(call: Call) -> Tensor:
+    x, axis = call.tensor(0), call.attributes.get("axis", 1)
+    axis = call.axis(axis, len(x.shape))
+    axes = (axis,) if call.version >= 13 else tuple(range(axis, len(x.shape)))
+    ordered = call.name == "Hardmax"
+    words = hashes.mix(f"{call.name} {x.dtype}", x.words, _multiset(x, axes, ordered))
+    return made(x.dtype, words)
+
+
+def _channels(tensor: Tensor, rank: int) -> Tensor:
+    return reshape(tensor, [tensor.size, *[1] * (rank - 2)])
+
+
+@operator("BatchNormalization")
+def _batch_norm(call: Call) -> Tensor | None:
+    x = call.tensor(0)
+    if call.attributes.get("training_mode") or len(x.shape) < 2 or sum(map(bool, call.node.output)) > 1:
+        return None
+    if call.version < 9 and not call.attributes.get("spatial", 1):
+        return None
+    parameters = [_channels(call.tensor(index), len(x.shape)) for index in range(1, 5)]
+    name = f"{call.name} {call.attributes['epsilon']} {x.dtype}"
+    return made(x.dtype, hashes.mix(name, x.words, *(one.words for one in parameters)))
+
+
+@operator("InstanceNormalization")
+def _instance_norm(call: Call) -> Tensor:
+    x = call.tensor(0)
+    parameters = [_channels(call.tensor(index), len(x.shape)) for index in (1, 2)]
+    name = f"{call.name} {call.attributes['epsilon']} {x.dtype}"
+    among = _multiset(x, tuple(range(2, len(x.shape))))
+    return made(x.dtype, hashes.mix(name, x.words, among, *(one.words for one in parameters)))
+
+
+def product(x: Tensor, y: Tensor, dtype: int, as_real: bool) -> Tensor:
+    """Products of matrices, as np.matmul multiplies them, in a type that may be wider than that of the operands."""
+    depth = x.shape[-1]
+    bounds: Bounds = None
+    if x.bounds is not None and y.bounds is not None:
+        corners = [one * other * depth for one in x.bounds for other in y.bounds]
+        bounds = min(0, *corners), max(0, *corners)
+    if exact(dtype, bounds) or as_real:
+        return made(dtype, hashes.dot(x.words, y.words), bounds)
+    sums = hashes.dot(hashes.mix("factor", x.words), hashes.mix("factor", y.words))
+    return made(dtype, hashes.mix(f"sum of products {dtype}", sums))
+
+
+@operator("MatMul")
+def _matmul(call: Call) -> Tensor:
+    return _times(call.ring(0), call.ring(1), call.as_real)
+
+
+def _times(x: Tensor, y: Tensor, as_real: bool, dtype: int = 0) -> Tensor:
+    first = reshape(x, (1, *x.shape)) if len(x.shape) == 1 else x
+    second = reshape(y, (*y.shape, 1)) if len(y.shape) == 1 else y
+    result = product(first, second, dtype or x.dtype, as_real)
+    shape = list(result.shape)
+    if len(y.shape) == 1:
+        del shape[-1]
+    if len(x.shape) == 1:
+        del shape[-1 if len(y.shape) == 1 else -2]
+    return reshape(result, shape)
+
+
+@operator("MatMulInteger")
+def _matmul_integer(call: Call) -> Tensor:
+    return _times(less_zero_point(call, 0, -2), less_zero_point(call, 1, -1), call.as_real)
+
+
+@operator("Gemm")
+def _gemm(call: Call) -> Tensor | None:
+    x, y = call.ring(0), call.ring(1)
+    if (
+        len(x.shape) != 2
+        or len(y.shape) != 2
+        or (call.version < 7 and call.has(2) and not call.attributes.get("broadcast"))
+    ):
+        return None
+    x = transpose(x, (1, 0)) if call.attributes["transA"] else x
+    y = transpose(y, (1, 0)) if call.attributes["transB"] else y
+    result = product(x, y, x.dtype, call.as_real)
+    if call.attributes["alpha"] != 1:
+        result = multiply(result, _number(call.attributes["alpha"], result), call.as_real)
+    if not call.has(2) or call.attributes["beta"] == 0:
+        return result
+    bias = call.ring(2)
+    if call.attributes["beta"] != 1:
+        bias = multiply(bias, _number(call.attributes["beta"], bias), call.as_real)
+    return add(result, bias, call.as_real)

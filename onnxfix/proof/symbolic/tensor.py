@@ -1,0 +1,267 @@
+"""A tensor whose elements are known, or are hashes of values that depend on the model's inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxfix.proof.symbolic import hashes
+from onnxfix.proof.symbolic.hashes import Words
+
+
+class Undecided(Exception):
+    """Neither proven nor refuted; the text says what stands in the way, ``names`` which tensors must be known for
+    that."""
+
+    def __init__(self, reason: str, names: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.names = tuple(names)
+
+
+T = TensorProto
+INTEGERS: dict[int, tuple[int, int]] = {
+    T.BOOL: (0, 1),
+    T.UINT4: (0, 15),
+    T.INT4: (-8, 7),
+    T.UINT2: (0, 3),
+    T.INT2: (-2, 1),
+    **{
+        kind: (0, (1 << bits) - 1)
+        for kind, bits in ((T.UINT8, 8), (T.UINT16, 16), (T.UINT32, 32), (T.UINT64, 64))
+    },
+    **{
+        kind: (-(1 << bits - 1), (1 << bits - 1) - 1)
+        for kind, bits in ((T.INT8, 8), (T.INT16, 16), (T.INT32, 32), (T.INT64, 64))
+    },
+}
+"""Element types of whole numbers, with the smallest and the largest."""
+MANTISSAS: dict[int, int] = {
+    **{T.DOUBLE: 53, T.FLOAT: 24, T.FLOAT16: 11, T.BFLOAT16: 8},
+    **{T.FLOAT8E4M3FN: 4, T.FLOAT8E4M3FNUZ: 4, T.FLOAT8E5M2: 3, T.FLOAT8E5M2FNUZ: 3, T.FLOAT4E2M1: 2},
+}
+"""Floating-point element types, with the bits of a mantissa: whole numbers up to ``2 ** bits`` are exact."""
+_WITHIN: dict[int, set[int]] = {
+    T.DOUBLE: {T.FLOAT, T.FLOAT16, T.BFLOAT16},
+    T.FLOAT: {T.FLOAT16, T.BFLOAT16},
+    T.FLOAT16: {T.FLOAT8E4M3FN, T.FLOAT8E5M2, T.FLOAT4E2M1},
+    T.BFLOAT16: {T.FLOAT8E4M3FN, T.FLOAT8E5M2, T.FLOAT4E2M1},
+}
+
+
+def contains(outer: int, inner: int) -> bool:
+    """Whether each value of the floating-point type ``inner`` is one of ``outer``."""
+    return outer == inner or any(contains(one, inner) for one in _WITHIN.get(outer, ()))
+
+
+def numpy_type(dtype: int) -> np.dtype[Any]:
+    """NumPy's type of an element type of ONNX."""
+    kind: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(dtype))
+    return kind
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """``known`` has the elements where they do not depend on inputs; else ``compute`` computes their hashes, or they
+    are atoms by ``atom`` and position. Two tensors of one ``recipe`` are computed in the same way, whatever axes of
+    size 1 they begin with, so that their hashes need not be computed.
+
+    ``low`` and ``high`` bound elements that are whole numbers without -0.0 (None: they may be others). ``within`` is
+    the smallest floating-point type known to have all elements. ``wraps``: the hashes are of numbers that may lie
+    outside of the element type's range, in which the values are these numbers wrapped around."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    known: np.ndarray[Any, Any] | None = None
+    compute: Callable[[], Words] | None = field(default=None, repr=False)
+    recipe: bytes = b""
+    atom: str = ""
+    low: int | None = None
+    high: int | None = None
+    within: int = 0
+    wraps: bool = False
+
+    @cached_property
+    def words(self) -> Words:
+        """The hashes of the elements: shape ``(2, *shape)``."""
+        if self.known is not None:
+            return hashes.encode(self.known)
+        return self.compute() if self.compute is not None else hashes.atoms(self.atom, self.shape)
+
+    @cached_property
+    def key(self) -> bytes:
+        """What identifies the elements, without the axes of size 1 that they begin with."""
+        shape = str(strip(self.shape)).encode()
+        if self.known is not None and self.known.dtype != object:
+            array = np.ascontiguousarray(self.known).reshape(-1)
+            return identify(b"known", str(array.dtype).encode(), shape, array.view(np.uint8).data)
+        if self.recipe:
+            return self.recipe
+        if self.atom:
+            return identify(b"atom", self.atom.encode(), shape)
+        return identify(b"words", shape, hashes.digest(self.words).tobytes())
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the element type has whole numbers only; booleans are 0 and 1."""
+        return self.dtype in INTEGERS
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the element type is a floating-point type."""
+        return self.dtype in MANTISSAS
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The smallest and the largest number that an element may be; None if it need not be whole."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def settled(self) -> Tensor:
+        """The same tensor with hashes of its values, where they were of numbers that may wrap."""
+        if not self.wraps:
+            return self
+        low, high = INTEGERS[self.dtype]
+        bits = (high - low + 1).bit_length() - 1
+        recipe = identify(b"wrap", str((bits, low)).encode(), self.key)
+
+        def compute() -> Words:
+            if not low:
+                return hashes.mix(f"wrap {bits}", self.words)
+            begin = hashes.encode(np.full((1,) * len(self.shape), -low))
+            return hashes.subtract(hashes.mix(f"wrap {bits}", hashes.add(self.words, begin)), begin)
+
+        return Tensor(self.dtype, self.shape, compute=compute, recipe=recipe, low=low, high=high)
+
+    def same_as(self, other: Tensor) -> bool:
+        """Whether both have the same type, shape and hashes."""
+        if (self.dtype, self.shape) != (other.dtype, other.shape):
+            return False
+        one, two = self.settled(), other.settled()
+        return one.key == two.key or np.array_equal(one.words, two.words)
+
+
+def constant(array: np.ndarray[Any, Any], dtype: int = 0) -> Tensor:
+    """A tensor of known elements; ``dtype`` is ONNX's element type, 0 for the one of the array."""
+    dtype = dtype or helper.np_dtype_to_tensor_dtype(array.dtype)
+    low: int | None = None
+    high: int | None = None
+    within = dtype if dtype in MANTISSAS else 0
+    if array.size and dtype in INTEGERS:
+        low, high = int(array.min()), int(array.max())
+    elif array.size and dtype in MANTISSAS and array.size < 1 << 20:
+        numbers = array.astype(np.float64)
+        whole = np.isfinite(numbers) & (numbers == np.floor(np.where(np.isfinite(numbers), numbers, 0.5)))
+        if np.all(whole & ~((numbers == 0) & np.signbit(numbers))):
+            low, high = int(numbers.min()), int(numbers.max())
+        within = next(
+            (kind for kind in (T.FLOAT16, T.FLOAT) if _fits(numbers, kind) and contains(dtype, kind)), dtype
+        )
+    return Tensor(dtype, array.shape, array, low=low, high=high, within=within)
+
+
+def _fits(numbers: np.ndarray[Any, Any], kind: int) -> bool:
+    with np.errstate(all="ignore"):
+        return np.array_equal(numbers.astype(numpy_type(kind)).astype(np.float64), numbers, equal_nan=True)
+
+
+def atoms(name: str, dtype: int, shape: Sequence[int]) -> Tensor:
+    """A tensor of which nothing is known; equal names have equal values."""
+    low, high = INTEGERS.get(dtype, (None, None))
+    return Tensor(
+        dtype, tuple(shape), atom=name, low=low, high=high, within=dtype if dtype in MANTISSAS else 0
+    )
+
+
+def computed(
+    dtype: int,
+    shape: Sequence[int],
+    recipe: bytes,
+    compute: Callable[[], Words],
+    bounds: tuple[int, int] | None = None,
+    within: int = 0,
+) -> Tensor:
+    """A tensor of hashes. Numbers of an integer type that ``bounds`` puts outside of its range wrap; without bounds
+    an integer may be any of its type."""
+    low, high = bounds or INTEGERS.get(dtype) or (None, None)
+    wraps = False
+    if bounds is not None and dtype in INTEGERS:
+        least, most = INTEGERS[dtype]
+        wraps = bounds[0] < least or bounds[1] > most
+    if dtype in MANTISSAS and not within:
+        within = dtype
+    return Tensor(
+        dtype, tuple(shape), compute=compute, recipe=recipe, low=low, high=high, within=within, wraps=wraps
+    )
+
+
+def made(dtype: int, words: Words, bounds: tuple[int, int] | None = None, within: int = 0) -> Tensor:
+    """As ``computed``, of hashes that are computed already."""
+    return computed(dtype, words.shape[1:], b"", lambda: words, bounds, within)
+
+
+def elementwise(
+    dtype: int,
+    name: str,
+    operands: Sequence[Tensor],
+    bounds: tuple[int, int] | None = None,
+    within: int = 0,
+    *,
+    ordered: bool = True,
+    ring: Callable[[Words, Words], Words] | None = None,
+) -> Tensor:
+    """A function of the elements of the operands, which are broadcast: a random one, called ``name``, or a sum or
+    product by ``ring``."""
+    shape = np.broadcast_shapes(*(one.shape for one in operands))
+    keys = [one.key for one in operands]
+    recipe = identify(name.encode(), str(strip(shape)).encode(), *(keys if ordered else sorted(keys)))
+
+    def compute() -> Words:
+        words = [hashes.aligned(one.words, len(shape)) for one in operands]
+        if ring is not None:
+            return ring(*words)
+        return hashes.mix(name, *words) if ordered else hashes.mix_unordered(name, *words)
+
+    return computed(dtype, shape, recipe, compute, bounds, within)
+
+
+def strip(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape without the axes of size 1 that it begins with."""
+    first = next((axis for axis, size in enumerate(shape) if size != 1), len(shape))
+    return tuple(shape[first:])
+
+
+def identify(*parts: Any) -> bytes:
+    """A digest of parts."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.digest()
+
+
+def widest(tensors: Sequence[Tensor]) -> int:
+    """The smallest floating-point type known to have the elements of all; 0 where they are no floats."""
+    kinds = {one.within for one in tensors}
+    return next(
+        (kind for kind in kinds if all(contains(kind, one) for one in kinds)),
+        tensors[0].dtype if 0 not in kinds else 0,
+    )
+
+
+def hull(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
+    """Bounds of the elements of all of the tensors."""
+    bounds = [one.bounds for one in tensors if one.size]
+    found = [one for one in bounds if one is not None]
+    if not found or len(found) < len(bounds):
+        return None
+    return min(low for low, _ in found), max(high for _, high in found)

@@ -1,0 +1,225 @@
+"""Models that compute the same for all values are proven, and those that do not are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, parser
+
+from onnxfix.proof.symbolic.prove import Outcome, prove
+from support.paths import FIXTURES
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "custom" : 1]>\n'
+
+
+def model(text: str, version: int = 21) -> ModelProto:
+    """A model from the text of its graph."""
+    return parser.parse_model(HEAD.replace("21", str(version)) + text)
+
+
+def compare(first: ModelProto, second: ModelProto, size: int = 3, **options: object) -> Outcome:
+    """The proof at a size for each free dimension."""
+    shapes = {
+        one.name: tuple(dim.dim_value or size for dim in one.type.tensor_type.shape.dim)
+        for one in first.graph.input
+    }
+    return prove(first, second, shapes, **options)  # type: ignore[arg-type]
+
+
+EQUAL = {
+    "transposes that cancel": (
+        "g (float[N,2,4] x) => (float[N,2,4] y) {a = Transpose<perm=[0,2,1]>(x) y = Transpose<perm=[0,2,1]>(a)}",
+        "g (float[N,2,4] x) => (float[N,2,4] y) {y = Identity(x)}",
+    ),
+    "a cast that loses nothing": (
+        "g (float16[N] x) => (float16[N] y) {a = Cast<to=1>(x) b = Relu(a) y = Cast<to=10>(b)}",
+        "g (float16[N] x) => (float16[N] y) {y = Relu(x)}",
+    ),
+    "sums and products of integers": (
+        "g (int32[N] x, int32[N] z) => (int32[N] y) {a = Add(x, z) y = Mul(a, a)}",
+        "g (int32[N] x, int32[N] z) => (int32[N] y) {a = Mul(x, x) b = Mul(x, z) c = Mul(z, z) d = Add(b, b)"
+        " e = Add(a, d) y = Add(e, c)}",
+    ),
+    "bytes that wrap": (
+        "g (uint8[N] x, uint8[N] z) => (uint8[N] y) {y = Add(x, z)}",
+        "g (uint8[N] x, uint8[N] z) => (uint8[N] y) <int32 m = {256}> {a = Cast<to=6>(x) b = Cast<to=6>(z)"
+        " c = Add(a, b) d = Mod(c, m) y = Cast<to=2>(d)}",
+    ),
+    "the law of De Morgan": (
+        "g (bool[N] x, bool[N] z) => (bool[N] y) {a = And(x, z) y = Not(a)}",
+        "g (bool[N] x, bool[N] z) => (bool[N] y) {a = Not(x) b = Not(z) y = Or(a, b)}",
+    ),
+    "a convolution of one axis": (
+        "g (float[1,2,7] x, float[3,2,3] w) => (float[1,3,7] y) {y = Conv<pads=[1,1]>(x, w)}",
+        "g (float[1,2,7] x, float[3,2,3] w) => (float[1,3,7] y) <int64[1] two = {2}> {a = Unsqueeze(x, two)"
+        " b = Unsqueeze(w, two) c = Conv<pads=[0,1,0,1]>(a, b) y = Squeeze(c, two)}",
+    ),
+    "a transposed convolution of one axis": (
+        "g (float[1,4,5] x, float[4,3,3] w) => (float[1,6,9] y)"
+        " {y = ConvTranspose<group=2, strides=[2], pads=[1,1]>(x, w)}",
+        "g (float[1,4,5] x, float[4,3,3] w) => (float[1,6,9] y) <int64[1] two = {2}> {a = Unsqueeze(x, two)"
+        " b = Unsqueeze(w, two) c = ConvTranspose<group=2, strides=[1,2], pads=[0,1,0,1]>(a, b) y = Squeeze(c, two)}",
+    ),
+    "a product of matrices as a convolution": (
+        "g (float[2,4,3] x, float[4,5] w) => (float[2,5,3] y) {a = Transpose<perm=[0,2,1]>(x) b = MatMul(a, w)"
+        " y = Transpose<perm=[0,2,1]>(b)}",
+        "g (float[2,4,3] x, float[4,5] w) => (float[2,5,3] y) <int64[1] two = {2}> {a = Transpose<perm=[1,0]>(w)"
+        " b = Unsqueeze(a, two) y = Conv(x, b)}",
+    ),
+    "integers multiplied as floats": (
+        "g (uint8[2,3] x, uint8[3,2] z) => (int32[2,2] y) {y = MatMulInteger(x, z)}",
+        "g (uint8[2,3] x, uint8[3,2] z) => (int32[2,2] y) {a = Cast<to=1>(x) b = Cast<to=1>(z) c = MatMul(a, b)"
+        " y = Cast<to=6>(c)}",
+    ),
+    "a pool over everything": (
+        "g (float[1,2,4,4] x) => (float[1,2,1,1] y) {y = GlobalMaxPool(x)}",
+        "g (float[1,2,4,4] x) => (float[1,2,1,1] y) <int64[2] axes = {2,3}> {y = ReduceMax(x, axes)}",
+    ),
+    "dequantization by hand": (
+        "g (uint8[N] x) => (float[N] y) <float s = {0.1}, uint8 z = {7}> {y = DequantizeLinear(x, s, z)}",
+        "g (uint8[N] x) => (float[N] y) <float s = {0.1}, float z = {7}>"
+        " {a = Cast<to=1>(x) b = Sub(a, z) y = Mul(b, s)}",
+    ),
+    "a branch that is always taken": (
+        "g (float[N] x) => (float[N] y) <bool c = {1}> {y = If(c)<then_branch = t () => (float[N] a) {a = Relu(x)},"
+        " else_branch = e () => (float[N] b) {b = Neg(x)}>}",
+        "g (float[N] x) => (float[N] y) {y = Relu(x)}",
+    ),
+    "a branch that may be taken": (
+        "g (float[N] x, bool c) => (float[N] y) {y = If(c)<then_branch = t () => (float[N] a) {a = Relu(x)},"
+        " else_branch = e () => (float[N] b) {b = Neg(x)}>}",
+        "g (float[N] x, bool c) => (float[N] y) {a = Relu(x) b = Neg(x) y = Where(c, a, b)}",
+    ),
+    "a loop without an end, written otherwise": (
+        "g (float[N] x, bool c) => (float[N] y) {y = Loop(, c, x)<body = b (int64 i, bool go, float[N] s) =>"
+        " (bool on, float[N] t) {t = Add(s, s) q = ReduceMax<keepdims=0>(t) h = Cast<to=9>(q) on = And(go, h)}>}",
+        "g (float[N] x, bool c) => (float[N] y) {y = Loop(, c, x)<body = b (int64 i, bool go, float[N] s) =>"
+        " (bool on, float[N] t) {u = Identity(s) t = Add(u, s) q = ReduceMax<keepdims=0>(t) h = Cast<to=9>(q)"
+        " on = And(h, go)}>}",
+    ),
+    "an operator that nobody knows": (
+        "g (float[2,3] x) => (float[2,3] y) {a = Transpose(x) b = Transpose(a) c = custom.Magic(b) y = Relu(c)}",
+        "g (float[2,3] x) => (float[2,3] y) {b = Identity(x) c = custom.Magic(b) y = Relu(c)}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_what_is_the_same_for_all_values_is_proven(name: str) -> None:
+    first, second = (model(text) for text in EQUAL[name])
+    for size in (1, 3):
+        outcome = compare(first, second, size)
+        assert outcome.proven, outcome.reason
+
+
+DIFFERENT = {
+    "a half that rounds": (
+        "g (float[N] x) => (float[N] y) {a = Cast<to=10>(x) y = Cast<to=1>(a)}",
+        "g (float[N] x) => (float[N] y) {y = Identity(x)}",
+    ),
+    "zero, added to -0.0": (
+        "g (float[N] x) => (float[N] y) <float z = {0.0}> {y = Add(x, z)}",
+        "g (float[N] x) => (float[N] y) {y = Identity(x)}",
+    ),
+    "a float sum in another order of brackets": (
+        "g (float[N] x, float[N] z) => (float[N] y) {a = Add(x, z) y = Add(a, z)}",
+        "g (float[N] x, float[N] z) => (float[N] y) {a = Add(z, z) y = Add(a, x)}",
+    ),
+    "a float that is not the contrary of less": (
+        "g (float[N] x, float[N] z) => (bool[N] y) {y = GreaterOrEqual(x, z)}",
+        "g (float[N] x, float[N] z) => (bool[N] y) {a = Less(x, z) y = Not(a)}",
+    ),
+    "a transposition too many": (
+        "g (float[2,2] x) => (float[2,2] y) {y = Identity(x)}",
+        "g (float[2,2] x) => (float[2,2] y) {y = Transpose(x)}",
+    ),
+    "one element of a weight": (
+        "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}> {y = MatMul(x, w)}",
+        "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 5}> {y = MatMul(x, w)}",
+    ),
+    "another type of the same numbers": (
+        "g (float16[N] x) => (float[N] y) {y = Cast<to=1>(x)}",
+        "g (float16[N] x) => (float16[N] y) {y = Identity(x)}",
+    ),
+    "integers that wrap before they grow": (
+        "g (int8[N] x) => (int32[N] y) {a = Add(x, x) y = Cast<to=6>(a)}",
+        "g (int8[N] x) => (int32[N] y) {a = Cast<to=6>(x) y = Add(a, a)}",
+    ),
+    "the negative of a choice with a zero": (
+        "g (float[N] x, bool[N] c) => (float[N] y) <float z = {0.0}> {a = Where(c, z, x) y = Neg(a)}",
+        "g (float[N] x, bool[N] c) => (float[N] y) <float z = {0.0}> {a = Neg(x) y = Where(c, z, a)}",
+    ),
+    "an index that does not exist": (
+        "g (float[1,4] x) => (float[1,3] y) <int64[1,3] i = {0,1,2}> {y = GatherElements<axis=1>(x, i)}",
+        "g (float[1,4] x) => (float[1,3] y) <int64[1,3] i = {0,1,2}> {y = GatherElements<axis=0>(x, i)}",
+    ),
+    "a split into fewer parts": (
+        "g (float[6] x) => (float[N] y) {y, b, c = Split<num_outputs=3>(x)}",
+        "g (float[6] x) => (float[N] y) {y, b = Split<num_outputs=2>(x)}",
+    ),
+    "a loop inside of a loop that adds its own number": (
+        "g (int64 n, int64 x) => (int64 y) <bool t = {1}> {y = Loop(n, t, x)<body = b (int64 i, bool go, int64 s) =>"
+        " (bool on, int64 r) {on = Identity(go) r = Loop(n, go, s)<body = c (int64 j, bool go2, int64 u) =>"
+        " (bool on2, int64 v) {on2 = Identity(go2) v = Add(u, j)}>}>}",
+        "g (int64 n, int64 x) => (int64 y) <bool t = {1}> {y = Loop(n, t, x)<body = b (int64 i, bool go, int64 s) =>"
+        " (bool on, int64 r) {on = Identity(go) r = Loop(n, go, s)<body = c (int64 j, bool go2, int64 u) =>"
+        " (bool on2, int64 v) {on2 = Identity(go2) v = Add(u, i)}>}>}",
+    ),
+    "a random number drawn twice": (
+        "g (float[2] x) => (float[2] y) {a = RandomUniformLike(x) b = RandomUniformLike(x) y = Sub(a, b)}",
+        "g (float[2] x) => (float[2] y) {a = RandomUniformLike(x) y = Sub(a, a)}",
+    ),
+    "an unknown operator with another attribute": (
+        'g (float[2] x) => (float[2] y) {a = Identity(x) y = Gelu<approximate="tanh">(a)}',
+        "g (float[2] x) => (float[2] y) {y = Gelu(x)}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_differs_for_some_values_is_not_proven(name: str) -> None:
+    first, second = (model(text) for text in DIFFERENT[name])
+    assert not compare(first, second).proven
+    assert not compare(second, first).proven
+
+
+def test_an_initializer_that_hides_a_name_stands_in_the_way() -> None:
+    text = (
+        "g (float[N] x, bool c) => (float[N] y) {a = Relu(x) y = If(c)<then_branch = t () => (float[N] p)"
+        " <float[1] a = {1}> {p = Mul(x, a)}, else_branch = e () => (float[N] q) {q = Mul(x, KEY)}>}"
+    )
+    outcome = compare(model(text.replace("KEY", "x")), model(text.replace("KEY", "a")))
+    assert not outcome.proven
+    assert "hides a name" in outcome.reason
+
+
+def test_the_reason_names_the_node_that_stands_in_the_way() -> None:
+    text = "g (float[N] x) => (float[M] y) {a = NonZero(x) b = Cast<to=1>(a) y = KEY(b)}"
+    outcome = compare(model(text.replace("KEY", "Relu")), model(text.replace("KEY", "Abs")))
+    assert not outcome.proven
+    assert outcome.reason.startswith("NonZero (a): ")
+
+
+def test_inputs_that_decide_shapes_can_be_given() -> None:
+    first = model("g (float[6] x, int64[2] s) => (float[N,M] y) {a = Reshape(x, s) y = Relu(a)}")
+    second = model("g (float[6] x, int64[2] s) => (float[N,M] y) {a = Relu(x) y = Reshape(a, s)}")
+    assert not compare(first, second).proven
+    assert compare(first, second, values={"s": np.array([2, 3])}).proven
+
+
+def test_real_numbers_have_no_order_of_brackets() -> None:
+    first, second = (model(text) for text in DIFFERENT["a float sum in another order of brackets"])
+    assert compare(first, second, as_real=True).proven
+    first, second = (model(text) for text in DIFFERENT["one element of a weight"])
+    assert not compare(first, second, as_real=True).proven
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(Path(FIXTURES).glob("*.legacy.*.onnx"))])
+def test_what_is_shared_costs_nothing(name: str) -> None:
+    proto = onnx.load(Path(FIXTURES, name))
+    outcome = compare(proto, proto)
+    assert outcome.proven
+    assert outcome.elements == 0

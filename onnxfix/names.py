@@ -6,7 +6,9 @@ import re
 from typing import NamedTuple
 
 RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
-"""All checks of the verification ladder, from the cheapest to the most informative."""
+"""The checks that run by default, from the cheapest to the most informative."""
+CHECKS = ("contract", "symbolic", *RUNGS[1:])
+"""All checks, in the order in which they run."""
 
 PYTORCH = "pytorch"
 """The check of a model that comes from PyTorch in the same run, beside ``RUNGS``: the module's own outputs."""

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxfix.names import DEFAULT_TARGET, RUNGS, TARGETS
+from onnxfix.names import CHECKS, DEFAULT_TARGET, TARGETS
 
 
 class Kind(enum.Enum):
@@ -230,7 +230,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("seed", Kind.WHOLE, "N", "Random seed of generated inputs.", "verification.seed", default=0),
         Option(
             "rungs", Kind.CHECKS, "CHECKS",
-            f"Checks to run: {', '.join(RUNGS)} (default: all available).",
+            f"Checks to run: {', '.join(CHECKS)} (default: all available but symbolic).",
             "verification.rungs", complete="checks",
         ),
         Option(

@@ -17,7 +17,7 @@ from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
-from onnxfix.names import RUNGS
+from onnxfix.names import CHECKS, RUNGS
 from onnxfix.proof import budget, validity
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.compare.twin import half_type
@@ -101,8 +101,8 @@ def verify(
         ModelError: a model cannot be read.
     """
     for name in (*require, *(rungs or ())):
-        if name not in RUNGS:
-            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
+        if name not in CHECKS:
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join(CHECKS)}")
     wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
     limits, trt = limits or Limits(), trt or TrtOptions()
     known = signature(_existing(original) if models is None else models[0])
@@ -174,7 +174,7 @@ class _Proof:
             if absent is not None:
                 return (unjudged("trt-gpu", absent.reason, absent.cause),)
         results: dict[str, RungResult] = {}
-        order = [name for name in RUNGS if name in wanted and not (redundant and name == "reference")]
+        order = [name for name in CHECKS if name in wanted and not (redundant and name == "reference")]
         if redundant:
             order.insert(order.index("ort-cpu") + 1, "reference")
         if any(name in _EXECUTING for name in order):
@@ -188,7 +188,7 @@ class _Proof:
                 again = self._check("ort-cpu", {name: results[name]}, "ort-cpu" in require)
                 if again.cause != "timeout":
                     results["ort-cpu"] = again
-        return tuple(results[name] for name in RUNGS if name in results)
+        return tuple(results[name] for name in CHECKS if name in results)
 
     def _check(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
         """The result of a check after those ``before``."""
@@ -293,7 +293,7 @@ class _Proof:
         if request.forgiven:
             result = replace(result, notes=(*result.notes, _HALF))
         # A GPU's kernels are chosen by shape: there, only agreement within tolerance is judged.
-        return replace(result, exact=request.exact and result.name in CPU_RUNGS)
+        return replace(result, exact=request.exact and result.name in (*CPU_RUNGS, "symbolic"))
 
 
 def release(worker: Worker) -> None:
@@ -364,6 +364,10 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     from onnxfix.proof.execution import run_check  # lazy: start-up
     from onnxfix.proof.readback import network  # lazy: start-up
 
+    if name == "symbolic":
+        from onnxfix.proof.checks import symbolic  # lazy: start-up, runs on request only
+
+        return symbolic.run(request)
     if name == "reference":
         return run_check(replace(request, step=limits.reference_step, total=limits.reference_total), name)
     if name == "ort-cpu":

@@ -11,7 +11,8 @@ from typing import Literal
 #: the child process ended. "refused": the tool rejects the model or the inputs. "gap": TensorRT's network has a layer
 #: that is not read back (the limits of ``tensorrt.lift``). "fault": a bug in onnxfix or in a rule. "redundant": another
 #: check shows the same. "target-only": the target has what the model needs, and the TensorRT here lacks it. "choice":
-#: which elements the model chooses hangs on rounding. "": another reason, in the model or in its inputs.
+#: which elements the model chooses hangs on rounding. "undecided": a proof was neither found nor refuted. "": another
+#: reason, in the model or in its inputs.
 Cause = Literal[
     "",
     "not-installed",
@@ -28,6 +29,7 @@ Cause = Literal[
     "redundant",
     "target-only",
     "choice",
+    "undecided",
 ]
 
 NO_MEMORY = re.compile(

@@ -28,7 +28,13 @@ PLEASE_REPORT = "a bug in onnxfix, please report it"
 
 def describe_outcome(check: RungResult) -> ui.Chip:
     """What came of a check, in a word."""
-    word = "not run" if check.status == "skipped" else check.status
+    word = (
+        "undecided"
+        if check.cause == "undecided"
+        else "not run"
+        if check.status == "skipped"
+        else check.status
+    )
     return ui.Chip(STATUSES.get(check.status, "none"), word)
 
 

@@ -84,6 +84,9 @@ def _why_unproven(report: Report) -> str:
     broken = report.verdict.broken if report.verdict is not None else ()
     if broken:
         return f"no check could run the model, and {', '.join(check.name for check in broken)} broke"
+    undecided = [check.name for check in report.checks if check.cause == "undecided"]
+    if undecided:
+        return f"{undecided[0]} could not decide"
     if report.stopped is None:
         return "no check could run the model"
     if not report.stopped.loaded:
@@ -153,7 +156,8 @@ def _values(report: Report, facts: Sequence[RungFact]) -> list[str]:
     compared: dict[str, list[str]] = {}
     reasons: dict[str, list[str]] = {}
     for fact in facts:
-        if fact.status == "passed" and fact.agreement and fact.name not in _REFUSALS:
+        compares = fact.agreement or fact.name == "symbolic"
+        if fact.status == "passed" and compares and fact.name not in _REFUSALS:
             compared.setdefault(_how(fact), []).append(fact.name)
         if (fact.status == "skipped" and fact.name != "trt-network") or fact.cause in _WHY_NOT:
             reasons.setdefault(_WHY_NOT.get(fact.cause, fact.reason), []).append(fact.name)
@@ -174,6 +178,8 @@ def _values(report: Report, facts: Sequence[RungFact]) -> list[str]:
 
 
 def _how(fact: RungFact) -> str:
+    if fact.name == "symbolic":
+        return fact.reason.replace(" ", GLUE)
     shapes = f", {counted(fact.shapes, 'shape')}" if fact.shapes > 1 else ""
     number = f"({counted(fact.feeds, 'feed')}{shapes})".replace(" ", GLUE)
     how = f"within {fact.tolerance.replace(' ', GLUE)}" if fact.tolerance else _AGREEMENTS[fact.agreement]
@@ -209,7 +215,7 @@ def _needs_own_line(check: RungResult, report: Report) -> bool:
     if check.status in ("failed", "broke"):
         return True
     if check.status == "skipped":
-        return check.cause not in _WHY_NOT and len(check.reason) > _SHORT
+        return check.cause == "undecided" or (check.cause not in _WHY_NOT and len(check.reason) > _SHORT)
     if check.name == "contract":
         return bool(check.notes)
     if check.executed is not None and check.executed.outcome != "agree":

@@ -174,6 +174,7 @@ def _grave(severity: str, precision: str, tags: Sequence[str]) -> dict[str, Any]
 
 _CHECKS = {
     "contract": "The interface is unchanged and onnx.checker accepts the result.",
+    "symbolic": "Original and result are proven to compute the same for all values.",
     "reference": "Original and result agree in ONNX's reference evaluator.",
     "ort-cpu": "Original and result agree in ONNX Runtime on the CPU.",
     "ort-cuda": "Original and result agree in ONNX Runtime on a GPU.",

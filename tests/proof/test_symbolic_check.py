@@ -1,0 +1,70 @@
+"""The check ``symbolic`` of a proof, as a user asks for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+from onnx import parser
+
+from support import cli
+from support.paths import FIXTURES
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "custom" : 1]>\n'
+MAGIC = (
+    "g (float[2,N] x) => (float[2,N] y) {a = Transpose(x) b = Transpose(a) c = custom.Magic(b) y = Relu(c)}"
+)
+
+
+def write(path: Path, text: str) -> Path:
+    onnx.save(parser.parse_model(HEAD + text), path)
+    return path
+
+
+def test_a_fixed_export_is_proven_for_all_values(tmp_path: Path) -> None:
+    source, output = FIXTURES / "bert.legacy.op17.onnx", tmp_path / "out.onnx"
+    code, out, _ = cli.run("apply", source, "-o", output, "--rungs", "symbolic,ort-cpu")
+    assert code == 0
+    assert "VERIFIED: symbolic for all values at 3 shapes, ort-cpu bit-identical" in " ".join(out.split())
+    code, out, _ = cli.run("verify", source, output, "--rungs", "symbolic", "--format", "json")
+    (report,) = json.loads(out)["reports"]
+    results = {one["name"]: one for one in report["verdict"]["rungs"]}
+    assert (code, results["symbolic"]["status"]) == (0, "passed")
+
+
+def test_a_model_that_no_runtime_runs_is_proven(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.onnx", MAGIC)
+    plain = MAGIC.replace("a = Transpose(x) b = Transpose(a) c = custom.Magic(b)", "c = custom.Magic(x)")
+    fixed = write(tmp_path / "b.onnx", plain)
+    assert cli.run("verify", source, fixed, "--rungs", "ort-cpu")[0] == 3
+    code, out, _ = cli.run("verify", source, fixed, "--rungs", "symbolic,ort-cpu")
+    assert code == 0
+    assert "symbolic for all values at 3 shapes" in out
+
+
+def test_what_is_not_decided_proves_nothing(tmp_path: Path) -> None:
+    text = "g (float[N] x) => (float[M] y) {a = NonZero(x) b = Cast<to=1>(a) c = Squeeze(b) y = KEY(c)}"
+    source = write(tmp_path / "a.onnx", text.replace("KEY", "Relu"))
+    fixed = write(tmp_path / "b.onnx", text.replace("KEY", "Abs"))
+    code, out, _ = cli.run("verify", source, fixed, "--rungs", "symbolic")
+    assert code == 3
+    assert "NOT VERIFIED: symbolic could not decide" in out
+    assert "undecided symbolic: NonZero (a): " in out
+    assert cli.run("verify", source, source, "--require", "symbolic", "--rungs", "symbolic")[0] == 0
+    assert cli.run("verify", source, fixed, "--require", "symbolic", "--rungs", "symbolic,ort-cpu")[0] == 3
+
+
+def test_inputs_that_decide_shapes_are_named(tmp_path: Path) -> None:
+    head = "g (float[6] x, int64[1] s) => (float[N] y) <int64[1] e = {9}>"
+    source = write(tmp_path / "a.onnx", head + " {a = Slice(x, s, e) y = Relu(a)}")
+    fixed = write(tmp_path / "b.onnx", head + " {a = Relu(x) y = Slice(a, s, e)}")
+    code, out, _ = cli.run("verify", source, fixed, "--rungs", "symbolic")
+    assert code == 0
+    assert "for these values of s, which decide shapes" in out
+
+
+def test_it_runs_on_request_only(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.onnx", "g (float[N] x) => (float[N] y) {y = Relu(x)}")
+    out = cli.run("verify", source, source, "-v")[1]
+    assert "symbolic" not in out

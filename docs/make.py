@@ -157,6 +157,10 @@ def main() -> int:
     for paths, word in ((gone, "no longer a rule"), (stale, "stale" if check else "written")):
         for path in paths:
             sys.stdout.write(f"{path.relative_to(DOCS.parent)}: {word}\n")
+    if not gone and not stale:
+        sys.stdout.write(
+            f"nothing to write: the pages agree with the rules in {catalog.path_of(BUILT_IN).parent}\n"
+        )
     if check:
         return int(bool(gone or stale))
     PAGES.mkdir(exist_ok=True)

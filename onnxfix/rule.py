@@ -261,7 +261,8 @@ def rule(
         default: False for a rule that runs only when it is selected by its code.
         general: True for a rule that only says what others may say better: its findings give way to those of other
             rules that are as severe and about the same node.
-        hazards: numbers of the entries of ``docs/hazards.md`` that it is about; none where it goes beyond them.
+        hazards: numbers of the entries of ``docs/hazards.md`` that it is about. A rule that fits no entry has none,
+            and stands in the last table of that page.
         types: element types (TensorProto numbers): where no value of the model is of one of them there is nothing to
             find, and the rule is neither asked nor imported. For speed alone; empty asks always.
         alike: codes of rules that may find the same cause at the same place: one finding is listed there, the one with

@@ -97,6 +97,8 @@ class Option:
 FAIL_ON = ("info", "warning", "error", "never")
 """The values of ``fail-on``."""
 FORMATS = ("text", "json", "jsonl", "sarif", "github", "gitlab", "junit", "markdown")
+"""The values of ``--format``: text, and each kind in ``report.render.documents`` except html. The help of ``--report``
+below names the suffixes."""
 PACKAGES = ("auto", "tensorrt", "tensorrt-rtx")
 MAX_BATCH = 2**31 - 1
 """The largest batch of a sweep: TensorRT's dimensions are no larger."""

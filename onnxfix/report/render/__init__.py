@@ -1,1 +1,1 @@
-"""A Report as text for people and as JSON for programs."""
+"""Results as text and HTML for people, and as documents for programs and CI systems."""

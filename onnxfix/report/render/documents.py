@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.StrEnum):
-    """What a document is."""
+    """The kind of a document, as ``--report KIND:FILE`` names it. ``--format`` takes the names in ``FORMATS``
+    (``config.table``): text, and all kinds except html."""
 
     json = "json"
     jsonl = "jsonl"
@@ -50,7 +51,7 @@ SUFFIXES = {
     ".htm": Kind.html,
     "gl-code-quality-report.json": Kind.gitlab,
 }
-#: One suffix of each kind, for messages.
+#: One suffix of each kind that has one, for messages.
 NAMED = {
     Kind.json: ".json",
     Kind.jsonl: ".jsonl",
@@ -61,6 +62,8 @@ NAMED = {
     Kind.html: ".html",
 }
 
+#: For each kind a module beside this one and its function, which takes reports, errors and warnings. The function
+#: escapes names with ``stream.escaped``, because they are untrusted. ``render_document`` makes json and jsonl itself.
 _RENDERERS = {
     Kind.sarif: "sarif:render_sarif",
     Kind.github: "issues:render_github",

@@ -1,5 +1,5 @@
-"""What tools that track issues show of a report: its findings, and whatever else makes it fail, in one form. As
-annotations of GitHub Actions, and as GitLab's code quality JSON; SARIF and JUnit have files of their own.
+"""A report as a list of issues: its findings, and whatever else makes it fail. A format for tools starts from
+``issues_of`` and ``errors_of``. This file makes GitHub's annotations and GitLab's JSON; SARIF and JUnit have their own.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 @dataclass(frozen=True)
 class Issue:
     """One issue. ``code`` is the rule's, or the name of the check or step, or "problem" or "error"; ``name`` is the
-    rule's. ``path`` is that of the model, as the user gave it ("" for the whole call). ``remedy`` says what helps, ""
-    where that is unknown; ``confirmed`` who confirms a finding, as an addition to its message. The ``fingerprint``
-    does not depend on the path.
+    rule's. ``path`` is that of the model, as the user gave it ("" for the whole call). ``remedy`` says what helps, such
+    as "fix: remove it (exact)", "" where that is unknown. ``confirmed`` says who confirms a finding; it follows
+    the message. The ``fingerprint`` does not depend on the path.
     """
 
     sort: Sort

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from onnxfix.config.table import FORMATS
 from onnxfix.errors import OnnxfixError, explained
 from onnxfix.report.render.documents import Kind, refuse_unknown_kind, render_document, target_of
 from onnxfix.report.render.stream import complain, output, stream_at
@@ -79,11 +80,11 @@ def _write(report: Destination, text: str) -> None:
 
 
 def print_error(format: str, message: str) -> None:
-    """Print an error as a document of a format that programs read; nothing for text.
+    """Print an error as a document of a format that programs read; nothing for text and for unknown formats.
 
     Commands print their own document as the last thing that may fail, so that there is none yet.
     """
-    if format not in Kind.__members__:
+    if format == "text" or format not in FORMATS:
         return
     with contextlib.suppress(OnnxfixError):  # standard output is what failed
         output().write(render_document(Kind(format), errors=[("", message)]) + "\n")

@@ -101,6 +101,12 @@ def test_a_usage_error_is_a_document(tmp_path: Path, kind: str, wrong: tuple[str
     assert message.replace("\\", "") == err.removeprefix("onnxfix: ").strip()
 
 
+@pytest.mark.parametrize("name", ["html", "text", "tsv"])
+def test_other_formats_get_an_error_on_standard_error_alone(tmp_path: Path, name: str) -> None:
+    code, out, err = run("check", tmp_path / "gone.onnx", "--format", name, "--seedd")
+    assert (code, out, "no such option" in err or "is not one of" in err) == (2, "", True), err
+
+
 def test_kinds_are_known_before_any_work(tmp_path: Path) -> None:
     for command in (["check"], ["apply"], ["verify"]):
         code, out, err = run(command[0], tmp_path / "gone.onnx", *command[1:], "--report", tmp_path / "r.txt")

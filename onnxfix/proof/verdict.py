@@ -206,9 +206,9 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing failed and something was proven: a check that compares the models passed; where none was requested,
-        one that judges them alone; and ``contract`` where no other was. Neither ``passed`` nor ``failed``: it could not
-        be checked."""
+        """Nothing failed, and at least one of the checks that count passed. If any check compares the two models, only
+        such checks count. Otherwise all but ``contract`` count, which counts only if it is alone. If this and
+        ``failed`` are both false, the models could not be checked."""
         if self.failed:
             return False
         more = [check for check in self.rungs if check.name != "contract"]

@@ -359,7 +359,7 @@ def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
 
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
-    """Any check but the contract, which alone needs nothing of what is imported here."""
+    """The result of any check but ``contract``, which needs none of these imports."""
     from onnxfix.proof.checks import build, gpu  # lazy: start-up
     from onnxfix.proof.execution import run_check  # lazy: start-up
     from onnxfix.proof.readback import network  # lazy: start-up

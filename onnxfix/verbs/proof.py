@@ -77,7 +77,8 @@ def run_checks(
     """The proof on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
     of ``before``.
 
-    ``rungs`` are fewer checks than the comparison names; the others are as in ``proof.verify``.
+    ``interface``: inputs and outputs must stay as they are. It is False where UNSAFE fixes or the command may change
+    them. ``rungs`` are fewer checks than the comparison names; the others are as in ``proof.verify``.
     """
 
     verification, special = comparison.verification, comparison.special

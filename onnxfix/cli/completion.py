@@ -42,7 +42,7 @@ def checks(incomplete: str) -> list[str]:
 
 def failures(incomplete: str) -> list[str]:
     """Checks that ``reduce`` can look for."""
-    return [name for name in reversed(RUNGS[2:]) if name.startswith(incomplete)]
+    return [name for name in reversed(RUNGS[RUNGS.index("ort-cpu") :]) if name.startswith(incomplete)]
 
 
 def rules(incomplete: str) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ Side = Literal["", "original", "fixed"]
 Sides = Literal["", "engines", "oracle", "export", "result"]
 
 #: Those that need neither a GPU nor TensorRT.
-CPU_RUNGS = RUNGS[:3]
+CPU_RUNGS = RUNGS[: RUNGS.index("ort-cpu") + 1]
 #: Those that compute nothing: they prove nothing about values.
 STATIC = ("contract", "trt-build")
 #: Those that judge each model by itself, or its declarations: a pass does not prove that the two compute the same.

@@ -243,7 +243,7 @@ def _random(proto: ModelProto) -> list[str]:
 
 def _values(verdict: Verdict) -> str:
     """The reasons of the checks that compared values and passed."""
-    ran = [rung for rung in verdict.rungs if rung.status == "passed" and rung.name != "contract"]
+    ran = [rung for rung in verdict.rungs if rung.status == "passed" and rung.compares]
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in ran)
 
 

@@ -51,16 +51,16 @@ def export(
     """Export a PyTorch module to ONNX, repair the model, and prove the result against PyTorch's own outputs.
 
     The module runs in this process, in evaluation mode: on ``args``, on other values like them, and on other sizes of
-    dynamic dimensions. The check ``pytorch`` compares its outputs with those of the exported model and of the result:
-    ``report.verdict.rung("pytorch").exported.blame`` is "export" where the exporter wrote another model, "fix" where a
-    fix did. Nothing is written then. Where they cannot be compared, the check is skipped and says why. The module keeps
-    its modes, parameters and buffers.
+    dynamic dimensions. The check ``pytorch`` compares its outputs with the outputs of the exported model and
+    of the result. If they differ, nothing is written. ``report.verdict.rung("pytorch").exported.blame`` is
+    "export" if the exported model already differs, "fix" if only the fixed model does. If they cannot be
+    compared, the check is skipped with a reason. The module keeps its modes, parameters and buffers.
 
     Args:
-        module: a ``torch.nn.Module``, or what else torch.onnx.export takes.
+        module: a ``torch.nn.Module``, or anything else that torch.onnx.export accepts.
         args: its arguments, as for torch.onnx.export.
-        output: file to write. Weights that torch.onnx.export puts beside the model are put beside this file.
-        against_pytorch: False: leave out the check ``pytorch``.
+        output: file to write. External weights of the exported model go into the same folder.
+        against_pytorch: False skips the check ``pytorch``.
         require: checks that must pass, ``"pytorch"`` among them.
         **torch_kwargs: for torch.onnx.export: ``dynamo``, ``dynamic_shapes``, ``dynamic_axes``, ``input_names``,
             ``opset_version``, ``external_data`` ... ``verify`` is not among them: it turns off all checks of onnxfix.
@@ -71,7 +71,7 @@ def export(
     Raises:
         UsageError: PyTorch is not installed, its exporter fails (``__cause__`` is its exception), or a keyword does
             not exist.
-        ModelError: what it exported is not a valid model.
+        ModelError: the exported model is not valid.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
     options = run_options(locals(), exported=True)
@@ -83,9 +83,11 @@ def export(
         output=Output(path),
         verification=replace(options.verification, enabled=keywords.flag("verify", verify)),
     )
-    compared = keywords.flag("against_pytorch", against_pytorch)
-    say = keywords.progress(progress)
+    compares_pytorch = keywords.flag("against_pytorch", against_pytorch)
+    report_progress = keywords.progress(progress)
     from onnxfix.verbs.exporting import verb  # lazy: start-up
 
     with rule_packs.chosen(keywords.names("packs", packs)):
-        return verb.export(module, args, options, torch_kwargs, against_pytorch=compared, progress=say)
+        return verb.export(
+            module, args, options, torch_kwargs, against_pytorch=compares_pytorch, progress=report_progress
+        )

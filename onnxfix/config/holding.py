@@ -1,4 +1,4 @@
-"""What a run takes from its configuration: the options of each model, and what becomes of its findings."""
+"""Applies a configuration to a run: the options of each model, and which findings are suppressed or known."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from onnxfix.targets import choose_target
 
 CONFIGURATION = "configuration"
 BASELINE = "baseline"
-_OF_FINDINGS = ("target", "select", "ignore", "fail_on")
-"""Settings that a command without findings has no use for."""
-_SELDOM = ("structure_limit", "timeout", "rung_timeout")
-"""Settings that are shown only where something sets them."""
+_FOR_FINDINGS = ("target", "select", "ignore", "fail_on")
+"""Settings that affect findings only."""
+_OPTIONAL = ("structure_limit", "timeout", "rung_timeout")
+"""Settings that are shown only if something sets them."""
 
 
 @dataclass
 class Holding:
-    """A configuration with what the command line gives, which wins.
+    """A configuration, and the settings of the command line (``given``), which take precedence.
 
-    ``baseline`` holds known findings; ``renewed``: it is written anew, with what this run finds. ``judges`` False: the
-    command has no findings (``verify``). ``matched`` says of each suppression that was tried whether anything matched.
+    ``baseline`` lists known findings. ``renewed``: this run's findings replace it. ``judges`` is False for a
+    command without findings (``verify``). ``matched`` says whether each tried suppression matched a finding.
     """
 
     config: Config = field(default_factory=Config)
@@ -42,7 +42,7 @@ class Holding:
     matched: dict[Suppression, bool] = field(default_factory=dict)
 
     def settings(self, source: str) -> Settings:
-        """What holds for a model, given by path or URL."""
+        """The settings for a model, which is named by path or URL."""
         return resolve((*self.config.about(source), self.given))
 
     def options(self, source: str, options: RunOptions) -> RunOptions:
@@ -56,51 +56,52 @@ class Holding:
         return options.with_fields(fields)
 
     def judge(self, source: str, report: Report, options: RunOptions) -> Report:
-        """The report, with accepted and known findings apart. ``options`` are those of the model's run."""
+        """Move accepted and known findings to ``suppressed``. ``options`` are the model's."""
         if not self.judges:
             return replace(report, fail_on="never")
         report = replace(report, fail_on=self.settings(source).values["fail_on"])
         suppressions = self.config.suppressions_of(source)
         if not suppressions and self.baseline is None:
             return report
-        ran = frozenset(rule.code for rule in registry().choose(options.rules.select, options.rules.ignore))
-        self._match(report, suppressions, ran)
-        report = _suppress(report, [one for one in suppressions if not one.expired(self.today)])
+        codes = frozenset(rule.code for rule in registry().choose(options.rules.select, options.rules.ignore))
+        self._match(report, suppressions, codes)
+        report = _suppress(report, [item for item in suppressions if not item.expired(self.today)])
         if self.renewed:
             self.found[source] = report.findings
         if self.baseline is None:
             return report
-        known = self.baseline.with_findings(self.found) if self.renewed else self.baseline
-        return _compare(report, source, known, ran)
+        baseline = self.baseline.with_findings(self.found) if self.renewed else self.baseline
+        return _compare(report, source, baseline, codes)
 
-    def _match(self, report: Report, suppressions: Iterable[Suppression], ran: frozenset[str]) -> None:
-        """Note which suppressions match a finding, also one that was fixed. One about rules that did not run, or about
-        what TensorRT says where it was not asked, is not tried."""
-        asked = {code for code in ran if report.builds or not code.startswith("TRT")}
+    def _match(self, report: Report, suppressions: Iterable[Suppression], codes: frozenset[str]) -> None:
+        """Note which suppressions match a finding or a fixed finding. Skip suppressions whose rules did not
+        run, and suppressions of TensorRT's messages if TensorRT was not asked."""
+        tried_codes = {code for code in codes if report.builds or not code.startswith("TRT")}
         located: list[Located] = [*report.findings, *report.applied]
-        places = [(one.code, one.place) for one in located]
-        for one in suppressions:
-            if one.codes & asked:
-                self.matched[one] = self.matched.get(one, False) or any(one.covers(*each) for each in places)
+        places = [(finding.code, finding.place) for finding in located]
+        for item in suppressions:
+            if item.codes & tried_codes:
+                matches = any(item.covers(*place) for place in places)
+                self.matched[item] = self.matched.get(item, False) or matches
 
     def expired(self, sources: Iterable[str]) -> list[str]:
-        """A line for each suppression that is about one of the models and expired."""
+        """A line for each expired suppression that applies to one of the models."""
         if not self.judges:
             return []
-        about = {one for source in sources for one in self.config.suppressions_of(source)}
+        relevant = {item for source in sources for item in self.config.suppressions_of(source)}
         return [
-            f"{one.origin}: the suppression of {one.words} expired on {one.until}: {one.reason}"
-            for one in self.config.suppressions
-            if one in about and one.expired(self.today)
+            f"{item.origin}: the suppression of {item.words} expired on {item.until}: {item.reason}"
+            for item in self.config.suppressions
+            if item in relevant and item.expired(self.today)
         ]
 
     def unmatched(self) -> list[str]:
-        """A line for each suppression of this run's models that no finding matched, unless it expired."""
-        idle = [one for one, matched in self.matched.items() if not matched and not one.expired(self.today)]
-        return [f"{one.origin}: the suppression of {one.words} matches no finding" for one in idle]
+        """A line for each suppression of this run's models that matched no finding and has not expired."""
+        unused = [item for item, hit in self.matched.items() if not hit and not item.expired(self.today)]
+        return [f"{item.origin}: the suppression of {item.words} matches no finding" for item in unused]
 
     def renewal(self) -> Baseline | None:
-        """The baseline with what this run found; None where none is to be written."""
+        """The baseline with this run's findings; None if no baseline is to be written."""
         return self.baseline.with_findings(self.found) if self.baseline is not None and self.renewed else None
 
     # What ``--show-settings`` shows.
@@ -108,22 +109,22 @@ class Holding:
     def rows(self, source: str) -> list[Setting]:
         """The settings of one model and where they come from, for people."""
         config, settings = self.config, self.settings(source)
-        listed = [Setting("config", config.name or "none", "" if config.path is not None else DEFAULT)]
-        for name, value in self._shown(settings).items():
-            listed.append(Setting(name.replace("_", "-"), _value_text(name, value), settings.origin(name)))
+        rows = [Setting("config", config.name or "none", "" if config.path is not None else DEFAULT)]
+        for name, value in self._used_settings(settings).items():
+            rows.append(Setting(name.replace("_", "-"), _value_text(name, value), settings.origin(name)))
         if not self.judges:
-            return listed
+            return rows
         path = self.baseline.path if self.baseline is not None else None
         origin = DEFAULT if path is None else config.name if path == config.baseline else COMMAND_LINE
-        listed.append(Setting("baseline", str(path) if path is not None else "none", origin))
-        for one in config.suppressions_of(source):
-            over = one.expired(self.today)
-            until = f" ({'expired on' if over else 'until'} {one.until})" if one.until is not None else ""
-            listed.append(Setting("suppression", f"{one.words}{until}: {one.reason}", one.origin, over))
-        return listed
+        rows.append(Setting("baseline", str(path) if path is not None else "none", origin))
+        for item in config.suppressions_of(source):
+            end, expired = item.until, item.expired(self.today)
+            until = f" ({'expired on' if expired else 'until'} {end})" if end is not None else ""
+            rows.append(Setting("suppression", f"{item.words}{until}: {item.reason}", item.origin, expired))
+        return rows
 
     def as_data(self, source: str) -> dict[str, Any]:
-        """The same as plain dicts, lists, strings, numbers and None."""
+        """The settings of one model as plain dicts, lists, strings, numbers and None."""
         settings = self.settings(source)
         data: dict[str, Any] = {
             "path": source,
@@ -133,30 +134,30 @@ class Holding:
                     "value": list(value) if isinstance(value, tuple) else value,
                     "origin": settings.origin(name),
                 }
-                for name, value in self._shown(settings).items()
+                for name, value in self._used_settings(settings).items()
             },
         }
         if self.judges:
             data["baseline"] = str(self.baseline.path) if self.baseline is not None else None
             data["suppressions"] = [
                 {
-                    "rule": one.rule,
-                    "node": one.node,
-                    "reason": one.reason,
-                    "until": one.until.isoformat() if one.until is not None else None,
-                    "expired": one.expired(self.today),
-                    "origin": one.origin,
+                    "rule": item.rule,
+                    "node": item.node,
+                    "reason": item.reason,
+                    "until": item.until.isoformat() if item.until is not None else None,
+                    "expired": item.expired(self.today),
+                    "origin": item.origin,
                 }
-                for one in self.config.suppressions_of(source)
+                for item in self.config.suppressions_of(source)
             ]
         return data
 
-    def _shown(self, settings: Settings) -> dict[str, Any]:
+    def _used_settings(self, settings: Settings) -> dict[str, Any]:
         """The settings that the command uses."""
         return {
             name: choose_target(value)[0].name if name == "target" else value
             for name, value in settings.values.items()
-            if (self.judges or name not in _OF_FINDINGS) and (value is not None or name not in _SELDOM)
+            if (self.judges or name not in _FOR_FINDINGS) and (value is not None or name not in _OPTIONAL)
         }
 
 
@@ -169,38 +170,39 @@ def _value_text(name: str, value: Any) -> str:
 
 
 def _suppress(report: Report, suppressions: Sequence[Suppression]) -> Report:
-    """The report with the findings that a suppression covers apart: a verdict, a withdrawn fix and a problem fail a run
-    as before."""
-    left: list[Finding] = []
-    apart: list[Suppressed] = []
+    """Move the findings that a suppression covers to ``suppressed``. Verdicts, withdrawn fixes and problems
+    still fail the run."""
+    kept, hidden = list[Finding](), list[Suppressed]()
     for finding in report.findings:
-        by = next((one for one in suppressions if one.covers(finding.code, finding.place)), None)
-        if by is None:
-            left.append(finding)
+        match = next((item for item in suppressions if item.covers(finding.code, finding.place)), None)
+        if match is None:
+            kept.append(finding)
         else:
-            until = by.until.isoformat() if by.until is not None else ""
-            apart.append(Suppressed(finding, CONFIGURATION, by.reason, by.origin, until))
-    return replace(report, findings=tuple(left), suppressed=(*report.suppressed, *apart)) if apart else report
+            until = match.until.isoformat() if match.until is not None else ""
+            hidden.append(Suppressed(finding, CONFIGURATION, match.reason, match.origin, until))
+    return (
+        replace(report, findings=tuple(kept), suppressed=(*report.suppressed, *hidden)) if hidden else report
+    )
 
 
-def _compare(report: Report, source: str, baseline: Baseline, ran: frozenset[str]) -> Report:
-    """The report with the findings that the baseline knows apart, and those named that are gone.
+def _compare(report: Report, source: str, baseline: Baseline, codes: frozenset[str]) -> Report:
+    """Move the findings that the baseline lists to ``suppressed``, and name the listed ones that are gone.
 
-    ``ran`` are the codes of the rules that the run was about: what others found once is not gone.
+    ``codes`` are the codes of the rules that ran. Listed findings of other rules are not gone.
     """
-    known = baseline.of(source)
-    names = {one.fingerprint for one in known}
+    listed = baseline.of(source)
+    old_marks = {entry.fingerprint for entry in listed}
     origin = str(baseline.path)
     marks = fingerprints(report.findings)
     pairs = list(zip(report.findings, marks, strict=True))
-    apart = tuple(Suppressed(one, BASELINE, "known", origin) for one, mark in pairs if mark in names)
-    # A suppressed finding is there, and so is one that was fixed just now.
-    others: list[Located] = [*(one.finding for one in report.suppressed), *report.applied]
-    there = frozenset((*marks, *fingerprints(others)))
+    hidden = tuple(Suppressed(item, BASELINE, "known", origin) for item, mark in pairs if mark in old_marks)
+    # Suppressed findings, and findings that this run fixed, are not gone.
+    others: list[Located] = [*(item.finding for item in report.suppressed), *report.applied]
+    present_marks = frozenset((*marks, *fingerprints(others)))
     gone = tuple(
-        Vanished(one.code, one.place, one.fingerprint, origin)
-        for one in known
-        if not is_there(one, report, there, ran)
+        Vanished(entry.code, entry.place, entry.fingerprint, origin)
+        for entry in listed
+        if not is_there(entry, report, present_marks, codes)
     )
-    left = tuple(one for one, mark in pairs if mark not in names)
-    return replace(report, findings=left, suppressed=(*report.suppressed, *apart), vanished=gone)
+    kept = tuple(finding for finding, mark in pairs if mark not in old_marks)
+    return replace(report, findings=kept, suppressed=(*report.suppressed, *hidden), vanished=gone)

@@ -21,34 +21,34 @@ class File(NamedTuple):
 
 
 def separate(written: Iterable[File], others: Iterable[File]) -> None:
-    """Check that no file to be written is also another file of the run.
+    """Check that no output file is also another file of the run.
 
     Raises:
-        UsageError: two of them are the same file, also if their paths differ (links).
+        UsageError: two of them are the same file, possibly under different paths (links).
     """
-    known: dict[tuple[int, int] | str, File] = {}
-    for identity, one in _identified(others):
-        known.setdefault(identity, one)
-    for one in written:
-        other = known.setdefault(_identity(one.path), one)
-        if other is not one:
-            raise UsageError(f"{one.what} {one.path}: is also {other.what}; name another file")
+    files_by_identity: dict[tuple[int, int] | str, File] = {}
+    for identity, file in _with_identities(others):
+        files_by_identity.setdefault(identity, file)
+    for file in written:
+        other = files_by_identity.setdefault(_identity(file.path), file)
+        if other is not file:
+            raise UsageError(f"{file.what} {file.path}: is also {other.what}; name another file")
 
 
 def _identity(path: Path) -> tuple[int, int] | str:
     """Equal for two paths of the same file, whether or not it exists."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):  # it does not exist yet
         return os.path.realpath(path)
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def _identified(files: Iterable[File]) -> Iterator[tuple[tuple[int, int] | str, File]]:
-    """Files with their identities, without names that no file has: a model may hold any."""
-    for one in files:
+def _with_identities(files: Iterable[File]) -> Iterator[tuple[tuple[int, int] | str, File]]:
+    """Files with their identities. Skip invalid file names: a model may contain any string."""
+    for file in files:
         with contextlib.suppress(ValueError):
-            yield _identity(one.path), one
+            yield _identity(file.path), file
 
 
 def files_of(loaded: loading.Loaded) -> Iterator[File]:
@@ -66,7 +66,7 @@ def data_of(loaded: loading.Loaded) -> Iterator[File]:
 
 
 def keeps_data_near(loaded: loading.Loaded, destination: Path) -> bool:
-    """Whether a result is in the folder of the model that its external data starts from."""
+    """Whether ``destination`` is in the folder that the model's external data is relative to."""
     return loaded.base_dir is not None and destination.parent.resolve() == loaded.base_dir.resolve()
 
 
@@ -81,8 +81,8 @@ def files_named(path: Path) -> Iterator[File]:
 def data_named(path: Path) -> Iterator[File]:
     """``data_of`` for a model that has not been read yet and may be unreadable."""
     try:
-        small = path.stat().st_size <= loading.SMALL
-        if small and _LOCATION not in path.read_bytes():
+        is_small = path.stat().st_size <= loading.SMALL
+        if is_small and _LOCATION not in path.read_bytes():
             return  # most models of a long list: parsing all of them would take long
         yield from data_of(loading.open_model(path, budget=Budget()))
     except (ModelError, OSError, ValueError):  # reported when the model is processed
@@ -100,21 +100,21 @@ def replaceable(path: Path, data: Iterable[File]) -> None:
         UsageError: it is. In the new file, the weights would be at other offsets or missing.
     """
     own = _identity(path)
-    for identity, one in _identified(data):
+    for identity, file in _with_identities(data):
         if identity == own:
             raise UsageError(
-                f"{path}: is also {one.what}, which --in-place would change; write to another folder by "
+                f"{path}: is also {file.what}, which --in-place would change; write to another folder by "
                 "--output or --output-dir"
             )
 
 
 def inputs_of(path: str | os.PathLike[str] | None) -> Iterator[File]:
-    """The path given by ``--inputs``, and the files in it that are read if it is a folder."""
+    """The path that ``--inputs`` names. For a folder, also the files in it that are read."""
     if path is None:
         return
     yield File("what --inputs names", Path(path))
     for pattern in ("*.npy", "*.json", "*/*.npy"):
-        found = list(Path(path).glob(pattern))
-        if found:
-            yield from (File("read for --inputs", one) for one in found)
+        paths = list(Path(path).glob(pattern))
+        if paths:
+            yield from (File("read for --inputs", file) for file in paths)
             return

@@ -7,7 +7,7 @@ from functools import cache
 from onnx import AttributeProto
 from onnx.defs import SchemaError, get_schema
 
-_USUAL: dict[str, int] = {
+_COMMON_TYPES: dict[str, int] = {
     name: kind
     for kind, names in (
         (
@@ -31,20 +31,20 @@ _USUAL: dict[str, int] = {
     )
     for name in names.split()
 }
-_USUAL_SINCE = 11
-"""From this opset on, an attribute of one of these names has the same type in all operators. Most models have no other
-attributes and need no schema then: the first access to one makes onnx create those of all operators."""
+_COMMON_SINCE = 11
+"""From this opset on, an attribute with one of these names has the same type in all operators. Most models
+use no other attributes. They need no schema: the first lookup makes onnx create all schemas."""
 
 
 def contradicted(op_type: str, version: int, name: str, stored: int) -> int | None:
-    """The type (AttributeProto.AttributeType) that ONNX defines for an attribute, if it is ``stored`` as another one.
+    """The AttributeProto.AttributeType that ONNX defines for an attribute, if ``stored`` is another type.
 
     None if the types agree, or if ONNX does not define the attribute in this opset.
     """
-    if version >= _USUAL_SINCE and _USUAL.get(name) == stored:
+    if version >= _COMMON_SINCE and _COMMON_TYPES.get(name) == stored:
         return None
-    wanted = _types(op_type, version).get(name)
-    return None if wanted == stored else wanted
+    defined = _types(op_type, version).get(name)
+    return None if defined == stored else defined
 
 
 @cache

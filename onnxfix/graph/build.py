@@ -22,7 +22,7 @@ MAX_NESTING = 900
 
 
 _SHOWN = 6
-"""Versions in a message."""
+"""Maximum number of versions in a message."""
 
 
 def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
@@ -46,7 +46,7 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
             *function.output,
             *function.attribute,
         )
-        for text in (*texts, *(one.domain for one in function.opset_import)):
+        for text in (*texts, *(entry.domain for entry in function.opset_import)):
             _check_text(text, functions[-1])
     pending.extend(functions)
     fill(pending)
@@ -64,14 +64,14 @@ def call_key(scope: Scope) -> tuple[str, str, str]:
 
 
 MOST_VERSION = 2**31 - 1
-"""What onnx can look up as a version of operators: a larger one is not found, it is an error."""
+"""The largest operator version that onnx can look up. A larger one raises an error."""
 
 
 def _check_opset(model: Model) -> None:
     """Refuse operator sets that the installed onnx does not know: every finding would be a guess."""
     for imported in (
         *model.proto.opset_import,
-        *(one for f in model.proto.functions for one in f.opset_import),
+        *(entry for function in model.proto.functions for entry in function.opset_import),
     ):
         if abs(imported.version) > MOST_VERSION:
             raise ModelError(
@@ -79,7 +79,7 @@ def _check_opset(model: Model) -> None:
             )
     versions = _versions(model.proto.opset_import)
     if not versions:
-        # Before IR version 3 there was no opset_import, and a model of local functions alone may do without.
+        # Before IR version 3 there was no opset_import, and a model of local function calls needs none.
         if model.proto.ir_version >= 3 and any(
             node.domain in ("", "ai.onnx") for node in model.proto.graph.node
         ):
@@ -95,32 +95,35 @@ def _check_opset(model: Model) -> None:
 
 
 def _versions(imports: Iterable[OperatorSetIdProto], *domains: str) -> list[int]:
-    """The imported versions of ONNX's own operators in stored order, under these names of their domain."""
+    """The versions of ONNX's own operators in stored order, imported under ``domains`` (default: both)."""
     return [int(entry.version) for entry in imports if entry.domain in (domains or ("", "ai.onnx"))]
 
 
 def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = "") -> None:
     """Refuse a model or function that imports two versions of ONNX's operators.
 
-    No reader rejects it, and they choose differently (onnx 1.23.2, onnxruntime 1.32.0, TensorRT-RTX 1.7.1). For one
-    name, all use the last entry. For both names, onnx.checker uses the empty one, TensorRT ``ai.onnx``, ONNX Runtime
-    the last. In a function that imports 14 and then 12, onnx.checker uses 12 and ONNX Runtime 14.
+    No reader rejects it, and readers choose differently (onnx 1.23.2, onnxruntime 1.32.0, TensorRT-RTX
+    1.7.1). If all entries use the same domain name, all readers use the last entry. If entries use both
+    names, onnx.checker uses the empty name, TensorRT ``ai.onnx``, and ONNX Runtime the last entry. In a
+    function that imports 14 and then 12, onnx.checker uses 12 and ONNX Runtime 14.
     """
     versions = _versions(imports)
-    different = [str(one) for one in dict.fromkeys(versions)]
-    if len(different) < 2:
+    distinct = [str(version) for version in dict.fromkeys(versions)]
+    if len(distinct) < 2:
         return
-    if len(different) > _SHOWN:
-        different = [*different[:_SHOWN], "…"]
-    names = " and ".join(dict.fromkeys(repr(one.domain) for one in imports if one.domain in ("", "ai.onnx")))
+    if len(distinct) > _SHOWN:
+        distinct = [*distinct[:_SHOWN], "…"]
+    names = " and ".join(
+        dict.fromkeys(repr(entry.domain) for entry in imports if entry.domain in ("", "ai.onnx"))
+    )
     what, readers = f"function {function}" if function else "the model", "readers differ in which they go by"
     checker, runtime = (_versions(imports, "") or versions)[-1], versions[-1]
     if not function:
-        apart = f"onnx.checker goes by {checker}, ONNX Runtime by {runtime}"
-        readers = f"onnx.checker and ONNX Runtime go by {runtime}" if checker == runtime else apart
+        by_reader = f"onnx.checker goes by {checker}, ONNX Runtime by {runtime}"
+        readers = f"onnx.checker and ONNX Runtime go by {runtime}" if checker == runtime else by_reader
     raise ModelError(
         f"{what} imports ONNX's operator set (domain {names}) in different versions, "
-        f"{', '.join(different)}: {readers}; keep the one that the nodes are written for"
+        f"{', '.join(distinct)}: {readers}; keep the one that the nodes are written for"
     )
 
 
@@ -171,22 +174,22 @@ def _check_attributes(node: Node, attributes: Sequence[AttributeProto], version:
     """Refuse an attribute stored as another type than ONNX defines, such as a list for ``Cast.to``."""
     for attribute in attributes:
         stored = attribute.type
-        wanted = contradicted(node.op_type, version, attribute.name, stored)
+        expected = contradicted(node.op_type, version, attribute.name, stored)
         # Before IR version 2 the type was not stored.
         untyped = stored == AttributeProto.UNDEFINED
-        if wanted is not None and not (
+        if expected is not None and not (
             untyped and (attribute.ref_attr_name or node.scope.model.proto.ir_version < 2)
         ):
-            kind = AttributeProto.AttributeType.Name(wanted).lower()
-            got = (
+            expected_kind = AttributeProto.AttributeType.Name(expected).lower()
+            stored_kind = (
                 "nothing: its type is missing"
                 if untyped
                 else AttributeProto.AttributeType.Name(stored).lower()
             )
-            where = node.name or next(iter(node.proto.output), "") or node.op_type
+            label = node.name or next(iter(node.proto.output), "") or node.op_type
             raise ModelError(
-                f"attribute {attribute.name!r} of node {where!r}{_within(node.scope)} is stored as {got}; "
-                f"{node.op_type} has {kind}"
+                f"attribute {attribute.name!r} of node {label!r}{_within(node.scope)} is stored as "
+                f"{stored_kind}; {node.op_type} has {expected_kind}"
             )
 
 
@@ -263,8 +266,8 @@ def _add_subgraphs(node: Node, attributes: Sequence[AttributeProto]) -> list[Sco
         single = attribute.HasField("g") or attribute.type == AttributeProto.GRAPH
         for index, graph in enumerate(graphs):
             label = attribute.name if index < single else f"{attribute.name}[{index - single}]"
-            own = f"{node.name or node.first_output or node.op_type}.{label}"
-            node.subgraphs.append(Scope(scope.model, graph, "subgraph", own, scope, node, label))
+            scope_name = f"{node.name or node.first_output or node.op_type}.{label}"
+            node.subgraphs.append(Scope(scope.model, graph, "subgraph", scope_name, scope, node, label))
     if node.subgraphs and scope.depth > MAX_NESTING:
         raise ModelError(f"subgraphs are nested deeper than {MAX_NESTING} levels at {node.place}")
     return node.subgraphs
@@ -339,7 +342,7 @@ def _connect(node: Node, visible: _Visible) -> None:
 
 
 def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
-    """Mark values that training graphs or quantization annotations name, and the ends of graphs without outputs."""
+    """Pin values that training graphs or annotations name, and the last results of graphs without outputs."""
     names: set[str] = set()
     for info in model.proto.training_info:
         for binding in (*info.initialization_binding, *info.update_binding):
@@ -353,9 +356,9 @@ def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
         if not scope.outputs:
             _pin_ends(scope)
     for name in names:
-        found = main.lookup(name)
-        if found is not None:
-            found.pins += 1
+        named = main.lookup(name)
+        if named is not None:
+            named.pins += 1
 
 
 def _pin_ends(scope: Scope) -> None:
@@ -368,9 +371,9 @@ def _pin_ends(scope: Scope) -> None:
 
 
 def named_without_use(scope: Scope) -> list[Value]:
-    """The values that a graph names where no node reads them: in quantization annotations, one entry an annotation,
-    and as inputs of a branch of an If. ONNX has no such inputs, but TensorRT and onnx.reference take them for the
-    outer values of these names."""
+    """The values that a graph names outside of its nodes: in quantization annotations (once for each
+    annotation), and as inputs of a branch of an If. ONNX defines no such inputs, but TensorRT and
+    onnx.reference treat them as the outer values of the same names."""
     proto, owner, parent = scope.proto, scope.owner, scope.parent
     if not isinstance(proto, GraphProto):
         return []

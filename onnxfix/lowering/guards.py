@@ -1,8 +1,8 @@
-"""Nodes that must not compute in the low type, whatever the budget, and attention masks that it cannot represent.
+"""Finds nodes that must stay in float32, whatever the budget, and masks that the low type cannot represent.
 
-The data decides about ranges, and rules about what no sample may show: a row of equal elements, a channel that is
-always 0. The rules PRC00x recognize norms, softmaxes, epsilons and masks that half precision breaks; they look at the
-model as if all of it were converted.
+Measured ranges show some of them. Rules find hazards that samples may not show, such as a row of equal
+elements or a channel that is always 0. The rules PRC00x recognize norms, softmaxes, epsilons and attention
+masks that half precision breaks. They check the model as if all of it were converted.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from onnxfix.targets import Target
 
 _RULE = "PRC003"
 _PASSES = frozenset({*MOVES, "Add", "Cast", "Mul", "Sub"})
-"""Operators that hand a mask on."""
+"""Operators that pass a mask on to their output."""
 _LARGEST = 1 << 28
 
 
 @dataclass(frozen=True)
 class Masks:
-    """``constants`` are the names of mask constants; ``nodes`` are those that a mask goes through, the Softmax
-    included, by index: large magnitudes are meant there."""
+    """``constants`` are the names of mask constants. ``nodes`` are the indices of the nodes that a mask
+    passes through, including the Softmax. These nodes have large magnitudes on purpose."""
 
     constants: frozenset[str] = frozenset()
     nodes: frozenset[int] = frozenset()
@@ -49,57 +49,59 @@ def masks(model: ModelProto, base_dir: Path | None) -> Masks:
     Raises:
         OnnxfixError: the rules could not be loaded.
     """
-    able = lowerable(model, "fp16", base_dir, strict=True)
-    low = converted(model, able, frozenset(able.slots), base_dir=base_dir, weights=False).proto
-    overlay = Model(low, None)
+    candidates = lowerable(model, "fp16", base_dir, strict=True)
+    low_model = converted(
+        model, candidates, frozenset(candidates.slots), base_dir=base_dir, weights=False
+    ).proto
+    overlay = Model(low_model, None)
     constants: set[str] = set()
-    starts: set[str] = set()
-    for found in check(overlay, registry().choose([_RULE])):
-        node = found.match.node
+    mask_outputs: set[str] = set()
+    for finding in check(overlay, registry().choose([_RULE])):
+        node = finding.match.node
         if node is None or node.op_type == "Cast" or node.scope is not overlay.main:
             continue
-        names = {getattr(value, "name", "").removesuffix("/fp16") for value in found.match.reads}
+        names = {getattr(value, "name", "").removesuffix("/fp16") for value in finding.match.reads}
         constants |= {
             name
             for name in names
             for _, tensor in _holders(model, [name])
             if _beyond(tensors.to_array(tensor, base_dir, _LARGEST), 65504.0)
         }
-        starts.update(name.removesuffix("/fp16") for name in node.proto.output)
+        mask_outputs.update(name.removesuffix("/fp16") for name in node.proto.output)
     if not constants:
         return Masks()
-    return Masks(frozenset(constants), _path(model, starts))
+    return Masks(frozenset(constants), _nodes_to_softmax(model, mask_outputs))
 
 
-def _path(model: ModelProto, starts: Collection[str]) -> frozenset[int]:
-    """The nodes from these tensors to the next Softmax; nodes are in order."""
-    reached, found = set(starts), set()
+def _nodes_to_softmax(model: ModelProto, starts: Collection[str]) -> frozenset[int]:
+    """The indices of the nodes from these tensors to the next Softmax. Nodes are in topological order."""
+    reached, indices = set(starts), set()
     for index, node in enumerate(model.graph.node):
         if reached.isdisjoint((*node.input, *node.output)):
             continue
         if node.op_type in _PASSES:
             reached.update(node.output)
-            found.add(index)
+            indices.add(index)
         elif node.op_type == "Softmax":
-            found.add(index)
-    return frozenset(found)
+            indices.add(index)
+    return frozenset(indices)
 
 
 def saturate(model: ModelProto, names: Collection[str], to: Low, base_dir: Path | None) -> None:
-    """Replace, in place, what is finite and beyond the low type's range in these constants by its limit."""
+    """Clip, in place, the finite elements of these constants to the low type's range."""
     limit = np.float32(FLOATS[ELEMENT[to]].highest)
     for owner, tensor in _holders(model, names):
         array = tensors.to_array(tensor, base_dir, _LARGEST)
         if array is None or not _beyond(array, float(limit)):
             continue
-        made = numpy_helper.from_array(
+        clipped = numpy_helper.from_array(
             np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(np.float32), tensor.name
         )
         if isinstance(owner, NodeProto):
             del owner.attribute[:]
-            owner.attribute.append(helper.make_attribute("value", made))
+            owner.attribute.append(helper.make_attribute("value", clipped))
         else:
-            tensor.CopyFrom(made)
+            tensor.CopyFrom(clipped)
 
 
 def _beyond(array: Any, limit: float) -> bool:
@@ -109,9 +111,9 @@ def _beyond(array: Any, limit: float) -> bool:
 
 
 def _holders(model: ModelProto, names: Collection[str]) -> list[tuple[NodeProto | None, TensorProto]]:
-    """The constants of these names, with their Constant nodes."""
+    """The constants with these names, each with its Constant node (None for an initializer)."""
     inputs = {info.name for info in model.graph.input}
-    found: list[tuple[NodeProto | None, TensorProto]] = [
+    holders: list[tuple[NodeProto | None, TensorProto]] = [
         (None, tensor)
         for tensor in model.graph.initializer
         if tensor.name in names and tensor.name not in inputs
@@ -120,55 +122,55 @@ def _holders(model: ModelProto, names: Collection[str]) -> list[tuple[NodeProto 
         if node.op_type == "Constant" and node.output and node.output[0] in names:
             array = tensors.constant_node_array(node, None, _LARGEST)
             if array is not None:
-                found.append((node, numpy_helper.from_array(np.asarray(array), node.output[0])))
-    return found
+                holders.append((node, numpy_helper.from_array(np.asarray(array), node.output[0])))
+    return holders
 
 
-#: Rules that look at the model as it is: norms of float32 that a conversion would break.
+#: Rules that check the original model: norms of float32 that a conversion would break.
 _BEFORE: dict[str, Why] = {"PRC011": "norm"}
-#: Rules that look at it converted.
+#: Rules that check the converted model.
 _AFTER: dict[str, Why] = {"PRC001": "norm", "PRC002": "constant", "PRC007": "softmax"}
 _QUOTIENT = frozenset({"Cast", "Div", "Mul", "Reciprocal"})
-"""Operators by which a norm ends, after its root."""
+"""Operators that end a norm, after its root."""
 
 
 def hazards(model: ModelProto, able: Lowerable, base_dir: Path | None) -> dict[int, tuple[Why, str]]:
-    """The nodes that rules name, by index, with the reason and the rule's code. Nothing is asked about bfloat16 but
-    norms: it has float32's range.
+    """The nodes that rules name, by index, with the reason and the rule's code. For bfloat16 only norms are
+    checked, because it has float32's range.
 
     Raises:
         OnnxfixError: the rules could not be loaded.
     """
     index_of = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
-    named = [*_by_outputs(model, _BEFORE, base_dir)]
+    groups = [*_outputs_of_matches(model, _BEFORE, base_dir)]
     if able.to == "fp16":
         low = converted(model, able, frozenset(able.slots), base_dir=base_dir, weights=False).proto
-        named += _by_outputs(low, _AFTER)
-    found: dict[int, tuple[Why, str]] = {}
-    for names, reason in named:
-        # The conversion adds and removes nodes: outputs identify those that it kept.
+        groups += _outputs_of_matches(low, _AFTER)
+    reasons: dict[int, tuple[Why, str]] = {}
+    for names, reason in groups:
+        # The conversion adds and removes nodes. Outputs identify the nodes that it kept.
         indices = [index_of.get(name.removesuffix(f"/{able.to}"), -1) for name in names]
-        found.update({index: reason for index in indices if index in able.slots and index not in found})
-    return found
+        reasons.update({index: reason for index in indices if index in able.slots and index not in reasons})
+    return reasons
 
 
-def _by_outputs(
+def _outputs_of_matches(
     model: ModelProto, rules: dict[str, Why], base_dir: Path | None = None
 ) -> Iterator[tuple[list[str], tuple[Why, str]]]:
-    """For each match in the main graph: the outputs of the nodes that it is about, and the reason."""
+    """For each match in the main graph: the outputs of its nodes, and the reason."""
     overlay = Model(model, base_dir)
-    for found in check(overlay, registry().choose(list(rules))):
-        why = rules[found.rule.code], found.rule.code
-        nodes = [node for node in _nodes(found, found.rule.code) if node.scope is overlay.main]
+    for finding in check(overlay, registry().choose(list(rules))):
+        why = rules[finding.rule.code], finding.rule.code
+        nodes = [node for node in _nodes(finding, finding.rule.code) if node.scope is overlay.main]
         yield [name for node in nodes for name in node.proto.output if name], why
 
 
-def _nodes(found: Found, code: str) -> Iterator[Node]:
-    """The nodes of a match, and for a norm those that end it."""
-    match = found.match
+def _nodes(finding: Found, code: str) -> Iterator[Node]:
+    """The nodes of a match. For a norm, also the nodes that end it."""
+    match = finding.match
     if match.node is None:
         return
-    inside = [match.node, *(one for one in match.reads if isinstance(one, Node))]
+    inside = [match.node, *(item for item in match.reads if isinstance(item, Node))]
     yield from inside
     if code == "PRC002":  # what the epsilon protects
         yield from _readers(match.node)
@@ -176,11 +178,11 @@ def _nodes(found: Found, code: str) -> Iterator[Node]:
         for node in _readers(match.node):
             if node.op_type in _QUOTIENT:
                 yield node
-                # Where the quotient is yet to come: after 1 / s, or s in another type.
-                divided = node.input(0)
-                ones = node.op_type == "Div" and divided is not None and divided.is_constant
-                if ones or node.op_type in ("Cast", "Reciprocal"):
-                    yield from (one for one in _readers(node) if one.op_type in _QUOTIENT)
+                # The quotient may come later: after 1 / s, or after a Cast of s.
+                dividend = node.input(0)
+                is_reciprocal = node.op_type == "Div" and dividend is not None and dividend.is_constant
+                if is_reciprocal or node.op_type in ("Cast", "Reciprocal"):
+                    yield from (reader for reader in _readers(node) if reader.op_type in _QUOTIENT)
 
 
 def _readers(node: Node) -> Iterator[Node]:
@@ -192,12 +194,12 @@ def _readers(node: Node) -> Iterator[Node]:
 MARGIN = 4.0
 """Factor by which other data may exceed the samples' magnitudes."""
 _SCALARS = 64
-"""Elements up to which every element of a constant matters: epsilons, scales, bounds."""
+"""Maximum size of a constant in which every element matters, such as an epsilon, a scale or a bound."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Why a node is kept, and the number that decided."""
+    """Why a node stays in float32, and the number that decided."""
 
     why: Why
     seen: float | None = None
@@ -206,8 +208,9 @@ class Guard:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a model: its graph, what can have the low type, what was measured by tensor and by node, what
-    rules name (``hazards``), and the nodes that saturated masks go through."""
+    """What is known about a model: its graph, the nodes that can have the low type, measurements by tensor
+    and by node, the nodes that rules name (``hazards``), and the nodes that saturated masks pass through
+    (``masked``)."""
 
     model: ModelProto
     able: Lowerable
@@ -224,7 +227,7 @@ class Facts:
 
     @property
     def unit(self) -> float:
-        """Half a unit in the low type's last place, of 1."""
+        """The rounding error of the low type at 1: half a unit in the last place."""
         return float(2.0 ** -FLOATS[ELEMENT[self.able.to]].precision)
 
 
@@ -233,14 +236,14 @@ def guards(facts: Facts) -> dict[int, Guard]:
     reasons: dict[int, Guard] = {}
     producers = {name: i for i, node in enumerate(facts.model.graph.node) for name in node.output if name}
     for index in facts.able.slots:
-        for at, guard in (*_judge_node(facts, index), *_judge_values(facts, index, producers)):
-            if at in facts.able.slots:
-                reasons.setdefault(at, guard)
+        for guarded, guard in (*_guards_of_node(facts, index), *_guards_of_values(facts, index, producers)):
+            if guarded in facts.able.slots:
+                reasons.setdefault(guarded, guard)
     return reasons
 
 
-def _judge_node(facts: Facts, index: int) -> Iterator[tuple[int, Guard]]:
-    """What the target and the rules say."""
+def _guards_of_node(facts: Facts, index: int) -> Iterator[tuple[int, Guard]]:
+    """Reasons that the target and the rules give."""
     node = facts.model.graph.node[index]
     if facts.target is not None and facts.target.accepts(node.op_type, ELEMENT[facts.able.to]) is False:
         yield index, Guard("target")
@@ -249,39 +252,38 @@ def _judge_node(facts: Facts, index: int) -> Iterator[tuple[int, Guard]]:
         yield index, Guard(why, rule=rule)
 
 
-def _judge_values(facts: Facts, index: int, producers: Mapping[str, int]) -> Iterator[tuple[int, Guard]]:
-    """What the values say that the node reads and writes, and its own error."""
+def _guards_of_values(facts: Facts, index: int, producers: Mapping[str, int]) -> Iterator[tuple[int, Guard]]:
+    """Reasons from the values that the node reads and writes, and from its own error."""
     node, slots = facts.model.graph.node[index], facts.able.slots[index]
     read = [node.input[slot] for slot in slots.inputs]
     written = (node.output[slot] for slot in slots.outputs if node.output[slot])
     values = {name: facts.tensors[name] for name in (*read, *written) if name in facts.tensors}
-    for seen in values.values() if index not in facts.masked else ():  # masks are meant to be at the limit
-        if seen.highest * MARGIN > facts.highest:
-            yield index, Guard("overflow", seen.highest)
-    lost = {name: seen for name, seen in values.items() if name in read and seen.lost}
-    for name, seen in lost.items():
-        constant = name not in producers or facts.model.graph.node[producers[name]].op_type == "Constant"
-        if constant and seen.count <= _SCALARS * seen.samples:
-            yield index, Guard("constant", seen.lost)
-    if node.op_type in SUMS:  # they may leave the range before they are divided or their root is taken
+    for stats in values.values() if index not in facts.masked else ():  # saturated masks lie at the limit
+        if stats.highest * MARGIN > facts.highest:
+            yield index, Guard("overflow", stats.highest)
+    lossy_inputs = {name: stats for name, stats in values.items() if name in read and stats.lost}
+    for name, stats in lossy_inputs.items():
+        is_constant = name not in producers or facts.model.graph.node[producers[name]].op_type == "Constant"
+        if is_constant and stats.count <= _SCALARS * stats.samples:
+            yield index, Guard("constant", stats.lost)
+    if node.op_type in SUMS:  # a sum may overflow before a division or root makes it smaller
         data, result = facts.tensors.get(node.input[0]), facts.tensors.get(node.output[0])
         if data is not None and result is not None and result.count:
-            each = data.highest**2 if node.op_type in SQUARES else data.highest
-            if (total := each * data.count / result.count) > facts.highest:
+            term = data.highest**2 if node.op_type in SQUARES else data.highest
+            if (total := term * data.count / result.count) > facts.highest:
                 yield index, Guard("reduction", total)
     slot = DENOMINATORS.get(node.op_type)
-    if (
-        slot is not None and slot in slots.inputs and node.input[slot] in lost
-    ):  # divided by, or its root or logarithm is taken
+    # A divisor, or the operand of a root or logarithm.
+    if slot is not None and slot in slots.inputs and node.input[slot] in lossy_inputs:
         name = node.input[slot]
-        yield index, Guard("underflow", lost[name].lost)
+        yield index, Guard("underflow", lossy_inputs[name].lost)
         if name in producers:
-            yield producers[name], Guard("underflow", lost[name].lost)
-    for seen in values.values():  # positions, indices, sizes that the low type does not represent
-        if seen.whole and seen.rounding:
-            yield index, Guard("integers", seen.highest)
-    own = facts.own.get(index)
-    if own is not None and not math.isfinite(own.error_power):
+            yield producers[name], Guard("underflow", lossy_inputs[name].lost)
+    for stats in values.values():  # positions, indices, sizes that the low type does not represent
+        if stats.whole and stats.rounding:
+            yield index, Guard("integers", stats.highest)
+    own_error = facts.own.get(index)
+    if own_error is not None and not math.isfinite(own_error.error_power):
         yield index, Guard("not-finite")
-    if own is not None and own.changed:
-        yield index, Guard("choice", own.changed / own.choices)
+    if own_error is not None and own_error.changed:
+        yield index, Guard("choice", own_error.changed / own_error.choices)

@@ -22,9 +22,9 @@ _MOST_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True)
 class AddNode:
-    """Put a node into ``scope`` before ``before`` (at the end without it). Its outputs are new names.
+    """Put a node into ``scope``, before the node ``before`` or at the end (None). Its outputs are new names.
 
-    Graphs that it holds come with it. What they define must not hide a value of a graph around them.
+    Its subgraphs are added with it. Names that they define must not hide a value of an enclosing graph.
     """
 
     scope: Scope
@@ -41,7 +41,7 @@ class RemoveNode:
 
 @dataclass(frozen=True)
 class SetInput:
-    """Let ``node.inputs[index]`` read ``name``; ``""`` leaves it out. The list grows by one at most."""
+    """Make ``node.inputs[index]`` read ``name``; ``""`` omits the input. Can append at most one input."""
 
     node: Node
     index: int
@@ -59,7 +59,7 @@ class SetOutput:
 
 @dataclass(frozen=True)
 class ReplaceUses:
-    """Let every consumer of ``value`` read ``name`` instead. Refused for graph outputs and pinned values."""
+    """Make every consumer of ``value`` read ``name`` instead. Refused for graph outputs and pinned values."""
 
     value: Value
     name: str
@@ -67,7 +67,7 @@ class ReplaceUses:
 
 @dataclass(frozen=True)
 class SetAttribute:
-    """Set an attribute of ``node``; ``attribute=None`` drops the one called ``name``. None that holds a graph."""
+    """Set the attribute ``name`` of ``node``, or remove it (None). Refused for graph attributes."""
 
     node: Node
     name: str
@@ -108,15 +108,15 @@ class SetValueInfo:
 
 @dataclass(frozen=True)
 class SortNodes:
-    """Bring the nodes of ``scope`` into topological order, moving as few as that needs."""
+    """Sort the nodes of ``scope`` topologically, and move as few as possible."""
 
     scope: Scope
 
 
 @dataclass(frozen=True)
 class SetImport:
-    """Let the model of ``scope`` import ``version`` of ONNX's operators. Every node may mean something else then, so
-    that no other fix shares its round; the other edits of the fix say it anew where it does."""
+    """Make the model of ``scope`` import ``version`` of ONNX's operators. Nodes may mean something else in
+    that version: the fix's other edits must update them, and no other fix shares the round."""
 
     scope: Scope
     version: int
@@ -139,7 +139,7 @@ Edit: TypeAlias = (
 
 
 def defined(node: NodeProto) -> Iterator[str]:
-    """The names that the graphs in a node define, at any depth."""
+    """The names that the subgraphs of a node define, at any depth."""
     for attribute in node.attribute[:]:
         for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
             yield from (info.name for info in graph.input)
@@ -151,18 +151,18 @@ def defined(node: NodeProto) -> Iterator[str]:
 
 
 def least_inputs(node: NodeProto) -> int:
-    """How many inputs a node has to list, left out or not: a Loop its count and its condition. At the end of the list
-    no others are left out, for ONNX Runtime refuses some nodes with such."""
+    """How many inputs a node must list, even if they are omitted: a Loop lists its trip count and condition.
+    Other omitted inputs at the end are not listed, because ONNX Runtime refuses some nodes that list them."""
     return 2 if node.op_type == "Loop" and node.domain in ("", "ai.onnx") else 0
 
 
 _UNIQUELY_NAMED = ("QuantizeLinear", "DequantizeLinear")
-"""TensorRT names a node without a name by its output, which two branches may share, and refuses two such of these."""
+"""TensorRT names an unnamed node after its output, which two branches may share, and refuses equal names."""
 
 
 def is_small(*shape: int) -> bool:
-    """Whether a fix may make a constant of this shape: of at most 2**20 elements, and 32 dimensions. Sizes that a model
-    declares may be anything, and numpy stops at 64 dimensions."""
+    """Whether a fix may create a constant of this shape: at most 2**20 elements and 32 dimensions. A model
+    may declare any sizes, and numpy supports at most 64 dimensions."""
     return len(shape) <= RANK_LIMIT and math.prod(shape) <= _MOST_ELEMENTS
 
 
@@ -189,7 +189,7 @@ class Draft:
         return name
 
     def constant(self, array: np.ndarray[Any, Any], hint: str = "const") -> str:
-        """A new constant; an initializer, or a Constant node where initializers are not to be had.
+        """A new constant: an initializer, or a Constant node if the scope allows no initializers.
 
         Functions have no initializers, and up to IR version 3 an initializer must also be a graph input, which
         would change the interface.
@@ -224,7 +224,7 @@ class Draft:
         empty = [name for name, value in attributes.items() if isinstance(value, (list, tuple)) and not value]
         filled = {name: value for name, value in attributes.items() if name not in empty}
         proto = helper.make_node(op_type, names, [output], domain=domain or None, **filled)
-        for name in empty:  # which make_node has no type for; all lists that rules copy are of integers
+        for name in empty:  # make_node cannot infer their type; all lists that rules copy hold integers
             proto.attribute.add(name=name, type=AttributeProto.INTS)
         scope = self.anchor.scope
         if scope.parent is not None and op_type in _UNIQUELY_NAMED:
@@ -242,8 +242,8 @@ class Draft:
     ) -> str:
         """A copy of ``node`` before it, without a name; returns the name of its first output.
 
-        Operator, inputs and outputs are the node's own where they are not given, and so are its other attributes;
-        an attribute of None is dropped.
+        Operator, inputs and outputs default to the node's own. Its other attributes are copied; an attribute
+        of None is dropped.
         """
         proto = NodeProto()
         proto.CopyFrom(node.proto)
@@ -252,9 +252,9 @@ class Draft:
             proto.input[:] = [v.name if isinstance(v, Value) else (v or "") for v in inputs]
         if outputs is not None:
             proto.output[:] = outputs
-        kept = [attribute for attribute in proto.attribute if attribute.name not in attributes]
+        copied = [attribute for attribute in proto.attribute if attribute.name not in attributes]
         del proto.attribute[:]
-        proto.attribute.extend(kept)
+        proto.attribute.extend(copied)
         for name, value in attributes.items():
             if value is not None:
                 proto.attribute.append(helper.make_attribute(name, value))
@@ -275,7 +275,7 @@ class Draft:
         added = self.edits[-1]
         assert isinstance(added, AddNode)
         added.proto.name = node.proto.name
-        if not node.proto.HasField("name"):  # a file says of each name whether it is empty or absent
+        if not node.proto.HasField("name"):  # a file distinguishes an empty name from a missing one
             added.proto.ClearField("name")
         return output
 
@@ -294,10 +294,10 @@ class Draft:
         self.edits.append(RemoveNode(node))
 
     def bypass(self, node: Node, source: Value) -> None:
-        """Replace a single-output node by ``source``, keeping graph outputs' names and producers right.
+        """Replace a node with one output by ``source``. Graph outputs keep their names and have a producer.
 
-        Where the node's output must keep its name, ``source``'s producer takes that name if it may, and an
-        Identity stays if it may not.
+        If the node's output must keep its name, the producer of ``source`` takes over the name. If it cannot,
+        an Identity remains.
         """
         output = node.outputs[0]
         assert output is not None
@@ -314,19 +314,19 @@ class Draft:
         self.add("Identity", [source], output=output.name)
 
     def replace_output(self, node: Node, value: Value | str) -> None:
-        """Let ``value`` be the first output of ``node``, which goes; its other outputs must not be used.
+        """Replace ``node`` by ``value`` at its first output. Its other outputs must be unused.
 
-        The output keeps its name: what this draft made under ``value`` takes it. A value of the model stands in for it
-        as in ``bypass``.
+        The output keeps its name: if this draft creates ``value``, that node takes over the name. A value of
+        the model replaces the output as in ``bypass``.
         """
         if isinstance(value, Value):
             self.bypass(node, value)
             return
         output = node.require_output()
-        made = {edit.proto.output[0]: edit.proto for edit in self.edits if isinstance(edit, AddNode)}
+        protos = {edit.proto.output[0]: edit.proto for edit in self.edits if isinstance(edit, AddNode)}
         self.edits.insert(0, RemoveNode(node))
-        if value in made:
-            made[value].output[0] = output.name
+        if value in protos:
+            protos[value].output[0] = output.name
         else:
             self.add("Identity", [value], output=output.name)
 
@@ -349,7 +349,7 @@ class Draft:
         return self._with_axes("ReduceSum", value, axes, output, hint="axis", keepdims=int(keepdims))
 
     def reshape(self, value: Value | str, shape: Sequence[int], *, hint: str = "", output: str = "") -> str:
-        """``value`` with a static shape, in which -1 and 0 mean what they mean to Reshape."""
+        """``value`` reshaped to a static shape. -1 and 0 mean the same as in Reshape."""
         if self.anchor.scope.opset() < 5:
             return self.add("Reshape", [value], hint=hint, output=output, shape=list(shape))
         sizes = self.constant(np.array(list(shape), np.int64), "shape")
@@ -364,7 +364,7 @@ class Draft:
         hint: str = "axes",
         **attributes: Any,
     ) -> str:
-        """An operator whose axes are an attribute before opset 13, and an input since."""
+        """Add an operator whose axes are an attribute before opset 13, and an input since then."""
         if self.anchor.scope.opset() < 13:
             return self.add(op_type, [value], output=output, axes=list(axes), **attributes)
         constant = self.constant(np.array(list(axes), np.int64), hint)

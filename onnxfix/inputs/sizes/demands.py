@@ -36,7 +36,7 @@ class Term(NamedTuple):
     right: Dim
 
     def holds(self, sizes: Mapping[str, int], memo: dict[Atom, int | None] | None = None) -> bool | None:
-        """Whether it holds when symbols have these sizes; None if a symbol has no size. ``memo`` is that of
+        """Whether it holds when symbols have these sizes; None if a symbol has no size. ``memo`` goes to
         ``evaluate``."""
         left, right = evaluate(self.left, sizes, memo), evaluate(self.right, sizes, memo)
         if left is None or right is None:
@@ -62,10 +62,10 @@ class Term(NamedTuple):
             return True
         if self.kind is Kind.BROADCAST and self.right.value == 1:
             return True
-        same = equal(self.left, self.right)
-        if same.yes:
+        equality = equal(self.left, self.right)
+        if equality.yes:
             return True
-        return False if same.no and self.kind is Kind.EQUAL else None
+        return False if equality.no and self.kind is Kind.EQUAL else None
 
 
 def related(kind: Kind, left: int, right: int) -> bool:
@@ -81,7 +81,7 @@ def related(kind: Kind, left: int, right: int) -> bool:
 
 @dataclass(frozen=True)
 class Demand:
-    """A condition on dimensions with the place and operator of its node; ``about`` names what it is about."""
+    """A condition on dimensions, with the place and operator of its node. ``about`` names the left side."""
 
     term: Term
     place: str
@@ -119,9 +119,9 @@ def multiple(left: Dim | int, right: Dim | int) -> Term:
 
 
 def open_ones(demands: Iterable[Demand]) -> list[Demand]:
-    """The demands that depend on sizes or never hold; each condition once, with its first node."""
-    found: dict[Term, Demand] = {}
-    for one in demands:
-        if one.term not in found and one.term.decided is not True:
-            found[one.term] = one
-    return list(found.values())
+    """The demands that depend on sizes or never hold. Each condition is listed once, for its first node."""
+    first_demands: dict[Term, Demand] = {}
+    for demand in demands:
+        if demand.term not in first_demands and demand.term.decided is not True:
+            first_demands[demand.term] = demand
+    return list(first_demands.values())

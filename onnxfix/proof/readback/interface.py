@@ -1,4 +1,4 @@
-"""What a network declares against what the ONNX model declares: names, element types and shapes, no value computed."""
+"""Compares the declarations of a network and of the ONNX model: names, element types and shapes."""
 
 from __future__ import annotations
 
@@ -24,81 +24,94 @@ _FLOATS = frozenset(
 
 
 def inputs_of(graph: GraphProto) -> list[ValueInfoProto]:
-    """The inputs that have no default: those are constants to TensorRT."""
+    """The inputs without a default. TensorRT treats inputs with a default as constants."""
     defaults = {tensor.name for tensor in graph.initializer}
     return [info for info in graph.input if info.name not in defaults]
 
 
-def partners(declared: Sequence[str], found: Sequence[str]) -> dict[str, int]:
-    """Name of the model -> number of what TensorRT has for it: by name, and what is left by order if as much is left
-    on both sides."""
-    paired = {name: found.index(name) for name in declared if name in found}
-    left = [name for name in declared if name not in paired]
-    rest = [number for number in range(len(found)) if number not in paired.values()]
-    return {**paired, **dict(zip(left, rest, strict=True))} if len(left) == len(rest) else paired
+def partners(declared: Sequence[str], native: Sequence[str]) -> dict[str, int]:
+    """Name in the model -> index of its partner in ``native``. Pairs equal names first, then the remaining
+    names in order if both sides have equally many."""
+    paired = {name: native.index(name) for name in declared if name in native}
+    unpaired = [name for name in declared if name not in paired]
+    free = [number for number in range(len(native)) if number not in paired.values()]
+    return {**paired, **dict(zip(unpaired, free, strict=True))} if len(unpaired) == len(free) else paired
 
 
 def interface(model: ModelProto, lifted: Lifted) -> list[Misread]:
-    """All differences that show without computing anything.
+    """All differences between the declarations. No values are computed.
 
-    A contradicted shape of an output and a wrong type of an inner tensor count as harmless, since no value need hang
-    on them; so does float32 in place of float64.
+    A contradicting shape of an output and a wrong type of an inner tensor count as harmless, because values
+    need not depend on them. So does float32 in place of float64.
     """
     graph = model.graph
-    given = inputs_of(graph)
-    read = {name for node in graph.node for name in walk.reads(node)} | {info.name for info in graph.output}
-    needed = [info for info in given if info.name in read or any(info.name == t.name for t in lifted.inputs)]
-    found = list(_side("input", needed, lifted.inputs))
-    found += _side("output", list(graph.output), lifted.outputs)
+    inputs = inputs_of(graph)
+    read_names = {name for node in graph.node for name in walk.reads(node)} | {
+        info.name for info in graph.output
+    }
+    needed = [
+        info for info in inputs if info.name in read_names or any(info.name == t.name for t in lifted.inputs)
+    ]
+    misreads = list(_compare_side("input", needed, lifted.inputs))
+    misreads += _compare_side("output", list(graph.output), lifted.outputs)
     ends = {info.name for info in (*graph.input, *graph.output)}
     infos = [info for info in graph.value_info if info.name not in ends]
-    # Declared floats that are integers there, and the other way round.
+    # Declared floats that are integers in the network, and vice versa.
     for info in infos:
         dtype, elem = lifted.types.get(info.name, ""), info.type.tensor_type.elem_type
-        if dtype in ONNX_TYPES and {_kind(elem), _kind(ONNX_TYPES[dtype])} == {"float", "integer"}:
-            said = f"declared {dtypes.name_of(elem)}"
-            found.append(_of("type", "tensor", info.name, said, dtype, harmless=True))
-    return found
+        if dtype in ONNX_TYPES and {_type_class(elem), _type_class(ONNX_TYPES[dtype])} == {
+            "float",
+            "integer",
+        }:
+            declaration = f"declared {dtypes.name_of(elem)}"
+            misreads.append(_misread("type", "tensor", info.name, declaration, dtype, harmless=True))
+    return misreads
 
 
-def _side(end: Subject, declared: Sequence[ValueInfoProto], native: Sequence[NetTensor]) -> Iterator[Misread]:
+def _compare_side(
+    end: Subject, declared: Sequence[ValueInfoProto], native: Sequence[NetTensor]
+) -> Iterator[Misread]:
     paired = partners([info.name for info in declared], [tensor.name for tensor in native])
     for info in declared:
         if info.name not in paired:
-            yield _of("name", end, info.name, "there", f"no {end} of that name")
+            yield _misread("name", end, info.name, "there", f"no {end} of that name")
             continue
         tensor = native[paired[info.name]]
         if tensor.name != info.name:
-            yield _of("name", end, info.name, f"called {info.name}", f"the name {tensor.name}")
+            yield _misread("name", end, info.name, f"called {info.name}", f"the name {tensor.name}")
         if info.type.WhichOneof("value") != "tensor_type":
             continue
         elem, dims = info.type.tensor_type.elem_type, dims_of(info.type)
         if elem not in (0, ONNX_TYPES.get(tensor.dtype)):
             double = elem == TensorProto.DOUBLE and tensor.dtype == "FLOAT"
-            yield _of("type", end, info.name, dtypes.name_of(elem), tensor.dtype, harmless=double)
-        read = f"shape {_text(tensor.dims)}"
+            yield _misread("type", end, info.name, dtypes.name_of(elem), tensor.dtype, harmless=double)
+        native_shape = f"shape {_text(tensor.dims)}"
         if dims is None and end == "input":
-            said = "of a shape that is not declared"
-            yield _of("shape", end, info.name, said, read if tensor.dims else "a scalar")
+            declaration = "of a shape that is not declared"
+            yield _misread("shape", end, info.name, declaration, native_shape if tensor.dims else "a scalar")
         elif dims is not None and _contradict(dims, tensor.dims):
-            yield _of("shape", end, info.name, f"declared {_text(dims)}", read, harmless=end == "output")
+            yield _misread(
+                "shape", end, info.name, f"declared {_text(dims)}", native_shape, harmless=end == "output"
+            )
 
 
 def _contradict(dims: Sequence[int | str | None], other: Sequence[int | str]) -> bool:
-    """Whether two shapes have another rank, or other sizes where both are known."""
+    """Whether two shapes differ in rank, or in a size that both state."""
     return len(dims) != len(other) or any(
         isinstance(a, int) and isinstance(b, int) and a >= 0 and b >= 0 and a != b
         for a, b in zip(dims, other, strict=True)
     )
 
 
-def _of(kind: Kind, end: Subject, name: str, said: str, read: str, *, harmless: bool = False) -> Misread:
-    return Misread(kind, Place(output=name), end, said, read, harmless=harmless, name=name)
+def _misread(
+    kind: Kind, end: Subject, name: str, declared: str, native: str, *, harmless: bool = False
+) -> Misread:
+    return Misread(kind, Place(output=name), end, declared, native, harmless=harmless, name=name)
 
 
 def _text(dims: Sequence[int | str | None]) -> str:
     return f"[{', '.join('?' if dim in (None, -1) else str(dim) for dim in dims)}]"
 
 
-def _kind(elem: int) -> str:
+def _type_class(elem: int) -> str:
     return "integer" if elem in _INTEGERS else "float" if elem in _FLOATS else ""

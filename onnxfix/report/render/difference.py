@@ -1,4 +1,4 @@
-"""What differs between two models, and the part of a model that ``view`` wrote; as text and as JSON."""
+"""Renders the differences of two models, and the part of a model that ``view`` wrote, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,107 +17,114 @@ if TYPE_CHECKING:
 
 _SIGNS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow")}
 _CONSTANTS = ("constant", "initializer")
-_WIDEST = 20
-_LONGEST = 90
-"""Characters of a value, such as a list of numbers or a type."""
+_SUBJECT_WIDTH = 20
+"""Maximum width of the column of subjects."""
+_VALUE_LENGTH = 90
+"""Maximum number of characters of a value, such as a list of numbers or a type."""
 
 
-def difference_json(found: ModelDifference) -> str:
+def difference_json(difference: ModelDifference) -> str:
     """One document: the record, and the exit code. In ASCII."""
-    return as_json({"exit_code": found.exit_code, **plain(found)})
+    return as_json({"exit_code": difference.exit_code, **plain(difference)})
 
 
-def difference_lines(found: ModelDifference, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
+def difference_lines(
+    difference: ModelDifference, *, quiet: bool = False, verbose: bool = False
+) -> Iterator[Line]:
     """The two models and how much differs, then all changes. ``quiet``: the first line only."""
-    yield line((f"{found.path} → {found.other}", "bold"), f"  {outcome(found)}", hang=2)
+    yield line((f"{difference.path} → {difference.other}", "bold"), f"  {outcome(difference)}", hang=2)
     if not quiet:
-        yield from change_lines(found, verbose)
+        yield from change_lines(difference, verbose)
 
 
-def outcome(found: ModelDifference) -> str:
+def outcome(difference: ModelDifference) -> str:
     """How many nodes are removed, added and changed, and how many other parts differ."""
-    if not found.changes:
+    if not difference.changes:
         return "no difference"
-    counts = (found.removed, "removed"), (found.added, "added"), (found.changed, "changed")
+    counts = (difference.removed, "removed"), (difference.added, "added"), (difference.changed, "changed")
     nodes = [f"{count:,} {what}" for count, what in counts if count]
     others = Counter(
-        one.subject for one in found.changes if one.subject not in ("node", "model", *_CONSTANTS)
+        change.subject
+        for change in difference.changes
+        if change.subject not in ("node", "model", *_CONSTANTS)
     )
-    constants = sum(one.subject in _CONSTANTS for one in found.changes)
+    constants = sum(change.subject in _CONSTANTS for change in difference.changes)
     parts = [f"nodes: {', '.join(nodes)}" if nodes else ""]
     parts += [counted(count, subject) for subject, count in others.items()]
     parts.append(counted(constants, "constant") if constants else "")
     return "; ".join(filter(None, parts)) or "beside the graph"
 
 
-def change_lines(found: ModelDifference, verbose: bool) -> Iterator[Line]:
-    """A line for each change. Constants are counted only, without ``verbose``: the nodes that read them show them."""
+def change_lines(difference: ModelDifference, verbose: bool) -> Iterator[Line]:
+    """A line for each change. Without ``verbose``, constants are only counted: their readers show them."""
     shown = [
-        one for one in found.changes if verbose or one.subject not in _CONSTANTS or one.sign == "changed"
+        change
+        for change in difference.changes
+        if verbose or change.subject not in _CONSTANTS or change.sign == "changed"
     ]
-    width = min(max((len(_what(one)) for one in shown), default=0), _WIDEST)
-    for one in shown:
-        sign, style = _SIGNS[one.sign]
-        yield line("  ", (f"{sign} {_what(one):<{width}}", style), *_rest(one), hang=6)
-    total = Counter[str](one.sign for one in found.changes)
-    hidden = total - Counter(one.sign for one in shown)
+    width = min(max((len(_subject(change)) for change in shown), default=0), _SUBJECT_WIDTH)
+    for change in shown:
+        sign, style = _SIGNS[change.sign]
+        yield line("  ", (f"{sign} {_subject(change):<{width}}", style), *_details(change), hang=6)
+    total = Counter[str](change.sign for change in difference.changes)
+    hidden = total - Counter(change.sign for change in shown)
     if hidden:
         counts = ", ".join(f"{hidden[sign]:,} {sign}" for sign in _SIGNS if hidden[sign])
         yield labeled("constants", counts, ("  (-v lists them)", "dim"), style="")
 
 
-def _what(one: ModelChange) -> str:
-    return one.place.op_type if one.subject == "node" else one.subject
+def _subject(change: ModelChange) -> str:
+    return change.place.op_type if change.subject == "node" else change.subject
 
 
-def _rest(one: ModelChange) -> Iterator[str | tuple[str, str]]:
-    if one.place.known:
-        yield f"  {one.place.short}"
-    told = [_detail(detail, one) for detail in one.details]
-    if told:
-        yield (f"  {'; '.join(told)}", "")
-    if one.rules:
-        yield (f"  {','.join(one.rules)}", "cyan")
+def _details(change: ModelChange) -> Iterator[str | tuple[str, str]]:
+    if change.place.known:
+        yield f"  {change.place.short}"
+    details = [_detail(detail, change) for detail in change.details]
+    if details:
+        yield (f"  {'; '.join(details)}", "")
+    if change.rules:
+        yield (f"  {','.join(change.rules)}", "cyan")
 
 
-def _detail(detail: Detail, one: ModelChange) -> str:
+def _detail(detail: Detail, change: ModelChange) -> str:
     before, after = (_cut(text.replace(" ", GLUE)) for text in (detail.before, detail.after))
     label = "" if detail.name in ("value", "operator", "version", "type", "body") else f"{detail.name}: "
-    if one.sign != "changed":
+    if change.sign != "changed":
         return f"{label}{before or after}"
     return f"{label}{before or 'none'} → {after or 'none'}"
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _VALUE_LENGTH else f"{text[:_VALUE_LENGTH]}…"
 
 
 # ------------------------------------------------------------------------------------------------------------- view
 
 PLACES = 5
-"""Places of other findings that are listed as text."""
+"""Maximum number of other places that are listed as text."""
 
 
-def view_json(found: View) -> str:
+def view_json(view: View) -> str:
     """One document: the record. In ASCII."""
-    return as_json(plain(found))
+    return as_json(plain(view))
 
 
-def view_lines(found: View) -> Iterator[Line]:
-    """What was written, the finding if it is about one, and where the rule finds more."""
+def view_lines(view: View) -> Iterator[Line]:
+    """The written file, the finding that it shows (if any), and other places of the same rule."""
     yield line(
-        (found.path, "bold"),
-        f"  {counted(found.nodes, 'node')} → {found.output}",
+        (view.path, "bold"),
+        f"  {counted(view.nodes, 'node')} → {view.output}",
         hang=2,
     )
-    finding = found.finding
+    finding = view.finding
     if finding is not None:
         yield labeled("finding", (finding.code, "bold"), f" {finding.name}", style="")
         place, message = finding.place.short, finding.message
         yield line("    ", (f"{place}:", "cyan"), f" {message}", hang=6)
-    for other in found.others[:PLACES]:
+    for other in view.others[:PLACES]:
         yield labeled("--place", other.short, style="")
-    if len(found.others) > PLACES:
-        yield labeled("", f"and {len(found.others) - PLACES:,} more (onnxfix check lists them)")
-    if found.complaint:
-        yield labeled("checker", found.complaint, style="yellow")
+    if len(view.others) > PLACES:
+        yield labeled("", f"and {len(view.others) - PLACES:,} more (onnxfix check lists them)")
+    if view.complaint:
+        yield labeled("checker", view.complaint, style="yellow")

@@ -1,6 +1,6 @@
 """What a rule is: metadata, a docstring, a generator of matches, and examples.
 
-A rule pack needs no other module: the model's graph, the edits, shapes and types that rules use are exported here too.
+A rule pack needs no other module: this one also exports the model's graph, edits, shapes and types.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class Severity(enum.IntEnum):
 class Fix:
     """A remedy as data: a ``title`` in the imperative, and edits.
 
-    The edits may be a function that makes them. It is called once, on the first use of ``edits``, and not at all if
-    another fix removes the node. Such a fix names in ``replaces`` the node that its edits remove. The edits may depend
-    on that node, on its content, on the names that exist when the round begins and on values computed before. Whether
-    there is a fix is decided before, too.
+    ``source`` may be a function that makes the edits. It is called once, on the first use of ``edits``, and
+    never if another fix removes the node. Such a fix names the node that its edits remove in ``replaces``.
+    The edits may depend on that node, on its content, on the names that exist when the round begins, and on
+    values computed earlier. The rule decides whether there is a fix before the function is called.
 
     Two rules whose edits copy much use a function. With it `check` of 50 BatchNormalizations behind Convs (118 MB of
     weights) takes 0.06 s instead of 0.17 s, and fixing 40 nested Ifs 0.22 s instead of 0.52 s, where the difference
@@ -101,14 +101,15 @@ class Fix:
 
 @dataclass(frozen=True)
 class Match:
-    """One place where a rule's pattern stands.
+    """One place where a rule's pattern occurs.
 
     ``node`` is the place; a finding about a graph input, an initializer or a whole graph names ``value`` or
     ``scope`` instead. ``reads`` lists what else the match relied on (constants, nodes further up), so that no
-    other fix of the same round pulls it away. ``severity`` overrides the rule's.
+    other fix of the same round removes it. ``severity`` overrides the rule's.
 
-    A rule about builds knows no nodes: ``at`` is the place, ``about`` the codes of the rules that look for the same
-    thing, the most telling first (empty: none does; None: nobody knows), and ``said`` the record of what TensorRT said.
+    A rule about builds has no nodes. ``at`` is the place, and ``said`` the record of what TensorRT reported.
+    ``about`` are the codes of rules that look for the same cause, most informative first (empty: no rule;
+    None: unknown).
     """
 
     message: str
@@ -124,7 +125,7 @@ class Match:
 
     @property
     def place(self) -> Place:
-        """Where it stands, as reports show it."""
+        """The place of the match, as reports show it."""
         if self.at is not None:
             return self.at
         if self.node is not None:
@@ -157,9 +158,9 @@ class Example:
     target: str | None = field(default=None, kw_only=True)
     """A target's name; the default target where it is None."""
     runs: bool = field(default=True, kw_only=True)
-    """False where no backend can run the model (invalid on purpose); the interface is checked all the same."""
+    """False if no backend can run the model (invalid on purpose). The interface is still checked."""
     differs: Mapping[Context, str] = field(default_factory=dict, kw_only=True, hash=False)
-    """The contexts of ``onnxfix.testing.check_contexts`` in which the rule rightly does something else, and why."""
+    """Contexts of ``onnxfix.testing.check_contexts`` in which the rule correctly does otherwise, and why."""
     found: ClassVar[bool] = False
     """Whether the rule reports a finding."""
 
@@ -193,7 +194,7 @@ def target_of(model: Model) -> Target:
 Generator = Callable[..., Iterator[Match]]
 Per = Literal["node", "scope", "model", "build", "network", "execution", "validity"]
 NO_MODEL: Final = ("build", "network", "execution", "validity")
-"""What a rule may be about that is no model: such a rule has no fixes and no examples."""
+"""Values of ``per`` for rules that are not about a model. These rules have no fixes and no examples."""
 
 
 @dataclass(eq=False, repr=False)
@@ -253,22 +254,24 @@ def rule(
         ops: operators the rule looks at (``Cast``, ``com.microsoft::Gelu``); for ``per="node"`` only. ``"*"`` is
             every operator of every domain. Names without domain mean ONNX's own operators, never a local
             function that has the name.
-        per: what the generator is called with: ``(node, model)``, ``(scope, model)``, ``(model)``, ``(build)`` with
-            what TensorRT made of the model, a ``TrtBuild``, ``(network)`` with how it reads it, a ``Reading``, or
-            ``(original, fixed)`` with what onnx.checker says of both, a ``Checked`` each.
-        safety: of its fixes, None where it only detects; a match's own fix may say otherwise.
-        severity: of its findings unless a match says otherwise.
+        per: what the generator is called with: ``(node, model)``, ``(scope, model)``, ``(model)``,
+            ``(build)``, ``(network)`` or ``(original, fixed)``. A build is a ``TrtBuild`` (TensorRT's build
+            of the model), a network a ``Reading`` (TensorRT's import of it), and ``original`` and ``fixed``
+            are ``Checked`` (onnx.checker's results).
+        safety: of its fixes; None for a rule that only detects. The fix of a match can override it.
+        severity: of its findings. A match can override it.
         default: False for a rule that runs only when it is selected by its code.
-        general: True for a rule that only says what others may say better: its findings give way to those of other
-            rules that are as severe and about the same node.
-        hazards: numbers of the entries of ``docs/hazards.md`` that it is about. A rule that fits no entry has none,
-            and stands in the last table of that page.
-        types: element types (TensorProto numbers): where no value of the model is of one of them there is nothing to
-            find, and the rule is neither asked nor imported. For speed alone; empty asks always.
-        alike: codes of rules that may find the same cause at the same place: one finding is listed there, the one with
-            the safest fix, theirs where that decides nothing.
-        differs: contexts of ``onnxfix.testing.check_contexts`` in which its examples need not hold, and why: a rule
-            about the model's outputs has nothing to say about those of a branch. One example's own is its ``differs``.
+        general: True for a rule that other rules may explain better. Its findings give way to findings of
+            other rules that are as severe and about the same node.
+        hazards: numbers of the entries of ``docs/hazards.md`` that the rule covers. A rule that fits no entry
+            has none, and stands in the last table of that page.
+        types: element types (TensorProto numbers). If no value of the model has one of them, the rule cannot
+            match, and is neither imported nor run. This only saves time. Empty: the rule always runs.
+        alike: codes of rules that may find the same cause at the same place. Only one of these findings is
+            listed: the one with the safest fix, and in a tie the other rule's.
+        differs: contexts of ``onnxfix.testing.check_contexts`` in which its examples need not hold, and why.
+            For example, a rule about the model's outputs does not apply to the outputs of a branch.
+            ``Example.differs`` is the same for one example.
     """
 
     def wrap(generate: Generator) -> Rule:

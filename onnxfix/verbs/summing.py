@@ -1,4 +1,4 @@
-"""What reports of several commands say of a model, and of the TensorRT that judged it."""
+"""Facts that several commands report about a model and about the TensorRT that judged it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _REFUSED = ("TRT001", "TRT002")
 
 
 def node_counts(proto: ModelProto) -> NodeCounts:
-    """The nodes of a model by operator, at any depth; Constant nodes apart."""
+    """The number of nodes by operator, at any depth. Constant nodes are counted separately."""
     counts = Counter((node.domain, node.op_type) for node in walk.model_nodes(proto))
     constants = sum(counts.pop((domain, "Constant"), 0) for domain in _ONNX)
-    named: Counter[str] = Counter()
+    by_name: Counter[str] = Counter()
     for (domain, name), count in counts.items():
-        named[name if domain in _ONNX else f"{domain}.{name}"] += count
-    ordered = sorted(named.items(), key=lambda one: (-one[1], one[0]))
+        by_name[name if domain in _ONNX else f"{domain}.{name}"] += count
+    ordered = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
     return NodeCounts(dict(ordered), constants)
 
 
 def bytes_read(loaded: loading.Loaded) -> int:
-    """Bytes of the files of a model that was read, with external data."""
+    """Bytes of a model's file and of its external data."""
     return loaded.size + sum(bytes_of((loaded.base_dir or Path()) / name) for name in loaded.external)
 
 
 def bytes_of(path: Path) -> int:
-    """Bytes of a file; 0 where it is gone again, or not readable: a size is not worth an error."""
+    """Bytes of a file; 0 if it is gone or not readable: a missing size is not an error."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -48,8 +48,7 @@ def bytes_of(path: Path) -> int:
 
 
 def complete(report: Report, loaded: loading.Loaded, plan: Plan, result: ModelProto | None = None) -> Report:
-    """The report with a note on another target's fixes, and with pictures where these are wanted. ``result`` is the
-    fixed model."""
+    """Add a note on another target's fixes, and requested pictures. ``result`` is the fixed model."""
     report = _add_other_target(report, loaded, plan)
     if not plan.options.pictures:
         return report
@@ -59,8 +58,8 @@ def complete(report: Report, loaded: loading.Loaded, plan: Plan, result: ModelPr
 
 
 def _add_other_target(report: Report, loaded: loading.Loaded, plan: Plan) -> Report:
-    """The report with a note that names the command, where TensorRT refuses a model that no fix for the target repairs,
-    and there are fixes for what the judging TensorRT is."""
+    """Add a note with a command if TensorRT refuses the model, no fix for the run's target repairs it, and
+    the judging TensorRT belongs to another target that has fixes."""
     refused = any(item.code in _REFUSED and not item.fix for item in report.findings)
     if not report.builds or report.path.startswith("<") or not refused:
         return report
@@ -69,13 +68,13 @@ def _add_other_target(report: Report, loaded: loading.Loaded, plan: Plan) -> Rep
         return report
     model = Model(loaded.proto, loaded.base_dir)
     model.target = judge
-    known = {(item.code, item.place) for item in report.findings}
-    known.update((item.code, item.place) for item in report.applied)
+    reported = {(item.code, item.place) for item in report.findings}
+    reported.update((item.code, item.place) for item in report.applied)
     fixes = []
-    with contextlib.suppress(deadline.Expired):  # the report stands without
+    with contextlib.suppress(deadline.Expired):  # the note is optional
         for match in engine.check(model, plan.rules):
             item = finding_of(match)
-            if item.fix and item.severity == "error" and (item.code, item.place) not in known:
+            if item.fix and item.severity == "error" and (item.code, item.place) not in reported:
                 fixes.append(item)
     if not fixes:
         return report

@@ -17,7 +17,7 @@ from onnx import TensorProto
 from onnxfix.shapes.symbols import Dim, as_dim, broadcast, constant, data_symbol, symbol
 
 MAX_RANK = 128
-"""Maximum number of axes, more than any backend accepts (ONNX Runtime has no limit; that of numpy is 64)."""
+"""Maximum number of axes, more than any backend accepts (ONNX Runtime has no limit; numpy's limit is 64)."""
 
 VALUE_LIMIT = 64
 """Maximum number of elements of a tensor whose value is followed."""
@@ -122,12 +122,12 @@ class Call:
 
     def static_ints(self, index: int) -> list[int] | None:
         """Elements of an integer input if all are static, else None."""
-        found = self.ints(index)
-        values = [d.value for d in found or () if d.value is not None]
-        return values if found is not None and len(values) == len(found) else None
+        dims = self.ints(index)
+        values = [dim.value for dim in dims or () if dim.value is not None]
+        return values if dims is not None and len(values) == len(dims) else None
 
     def length(self, index: int) -> int | None:
-        """Static length of a vector input with one element for each axis of something, or None.
+        """Static length of a vector input that has one element per axis, or None.
 
         None above ``MAX_RANK``: a declared length may be 2**40, and no tensor has so many axes.
         """
@@ -181,15 +181,15 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     if all(shape is first or shape == first for shape in shapes):
         return first
     rank = max(map(len, shapes))
-    one = constant(1)
-    padded = [(one,) * (rank - len(shape)) + shape for shape in shapes]
+    size_one = constant(1)
+    padded = [(size_one,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(
         dims[0] if all(d is dims[0] for d in dims) else broadcast(*dims) for dims in zip(*padded, strict=True)
     )
 
 
 def agree(dims: Iterable[Dim]) -> Dim:
-    """One of several dimensions that are equal in every valid execution: the best known of them."""
+    """The simplest of several dimensions that are equal in every valid execution, preferably a static one."""
     return min(dims, key=lambda d: (d.value is None, len(d.terms), d.depth))
 
 
@@ -209,7 +209,7 @@ def elements(items: Sequence[Any], shape: Sequence[int] | None = None) -> Elemen
 
 
 RANK_LIMIT = 32
-"""Most dimensions of a tensor that is followed by value: numpy has no arrays of more than 64, and none needs them."""
+"""Maximum number of dimensions of a tensor whose value is followed. numpy supports at most 64."""
 
 
 def small(shape: Shape | None) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Attributes, types and constants: whether two are the same, and their text."""
+"""Compares attributes, types and constants, and describes them as text."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from onnxfix.files.dtypes import name_of
 from onnxfix.graph.overlay import Node, Value
 
 MOST = 16
-"""Elements of a constant, and of a list, that are shown with their values."""
-_WHOLE = 1 << 62
-"""No limit, in bytes: contents are compared however large they are, one pair at a time."""
-_ENDS = {2**63 - 1: "end", -(2**63): "start"}
+"""Maximum number of elements of a constant or list that are shown as values."""
+_NO_LIMIT = 1 << 62
+"""A size in bytes that nothing exceeds: contents of any size are compared, one pair at a time."""
+_SLICE_ENDS = {2**63 - 1: "end", -(2**63): "start"}
 
 
-def same_tensor(one: TensorProto, base: Path | None, other: TensorProto, other_base: Path | None) -> bool:
+def same_tensor(first: TensorProto, base: Path | None, second: TensorProto, second_base: Path | None) -> bool:
     """Whether two tensors have the same type, shape and bits, wherever they are stored."""
-    if one.data_type != other.data_type or list(one.dims) != list(other.dims):
+    if first.data_type != second.data_type or list(first.dims) != list(second.dims):
         return False
-    if one.SerializeToString(deterministic=True) == other.SerializeToString(deterministic=True) and (
-        base == other_base or not tensors.is_external(one)
+    if first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True) and (
+        base == second_base or not tensors.is_external(first)
     ):
         return True
-    left, right = tensors.to_array(one, base, _WHOLE), tensors.to_array(other, other_base, _WHOLE)
+    left, right = tensors.to_array(first, base, _NO_LIMIT), tensors.to_array(second, second_base, _NO_LIMIT)
     if left is None or right is None:
-        return serialize_without(one, "name", "doc_string") == serialize_without(other, "name", "doc_string")
+        return serialize_without(first, "name", "doc_string") == serialize_without(
+            second, "name", "doc_string"
+        )
     return same_array(left, right)
 
 
@@ -40,7 +42,7 @@ def same_array(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
         return False
     if left.dtype.hasobject:
         return bool((left == right).all())
-    bits = [np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (left, right)]
+    bits = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (left, right)]
     return bool(np.array_equal(bits[0], bits[1]))
 
 
@@ -56,7 +58,7 @@ def serialize_without(message: Any, *fields: str) -> bytes:
 def tensor_text(tensor: TensorProto, base: Path | None) -> str:
     """Type and values of a small tensor, type and shape of a larger one."""
     if tensors.element_count(tensor.dims) <= MOST:
-        array = tensors.to_array(tensor, base, _WHOLE)
+        array = tensors.to_array(tensor, base, _NO_LIMIT)
         if array is not None:
             return f"{name_of(tensor.data_type)} {array_text(array)}"
     return f"{name_of(tensor.data_type)}[{','.join(map(str, tensor.dims))}]"
@@ -66,12 +68,12 @@ def array_text(array: np.ndarray[Any, Any]) -> str:
     """The values of an array."""
     if array.ndim == 0:
         return _number(array.item())
-    # The parts of a list of texts are texts.
+    # Elements of a string array lose its type, so that asarray needs it.
     return f"[{','.join(array_text(np.asarray(part, array.dtype)) for part in array)}]"
 
 
 def constant_text(value: Value) -> str:
-    """A value that is constant: as ``tensor_text``, or "constant" where it is sparse."""
+    """The text of a constant, as from ``tensor_text``; "constant" for a sparse one."""
     base = value.scope.model.base_dir
     tensor = tensor_of(value)
     if tensor is not None:
@@ -82,17 +84,17 @@ def constant_text(value: Value) -> str:
     return f"{array.dtype} {array_text(array)}".replace("object", "string").replace("float32", "float")
 
 
-def same_constant(one: Value, other: Value) -> bool:
+def same_constant(first: Value, second: Value) -> bool:
     """Whether two constants have the same type, shape and bits."""
-    left, right = tensor_of(one), tensor_of(other)
+    left, right = tensor_of(first), tensor_of(second)
     if left is not None and right is not None:
-        return same_tensor(left, one.scope.model.base_dir, right, other.scope.model.base_dir)
-    arrays = one.constant(_WHOLE), other.constant(_WHOLE)
+        return same_tensor(left, first.scope.model.base_dir, right, second.scope.model.base_dir)
+    arrays = first.constant(_NO_LIMIT), second.constant(_NO_LIMIT)
     return arrays[0] is not None and arrays[1] is not None and same_array(arrays[0], arrays[1])
 
 
 def tensor_of(value: Value) -> TensorProto | None:
-    """The tensor that a constant is stored as; None for a sparse one, and for the numbers of a Constant node."""
+    """The tensor that stores a constant; None for a sparse one, and for numbers of a Constant node."""
     if value.initializer is not None:
         return value.initializer
     node = value.producer
@@ -102,19 +104,19 @@ def tensor_of(value: Value) -> TensorProto | None:
     return None
 
 
-def same_attribute(one: AttributeProto, other: AttributeProto, nodes: tuple[Node, Node]) -> bool:
+def same_attribute(first: AttributeProto, second: AttributeProto, nodes: tuple[Node, Node]) -> bool:
     """Whether two attributes of two nodes have the same contents; the insides of graphs are compared elsewhere."""
-    if one.type != other.type or one.ref_attr_name != other.ref_attr_name:
+    if first.type != second.type or first.ref_attr_name != second.ref_attr_name:
         return False
-    if one.type == AttributeProto.TENSOR:
-        return same_tensor(one.t, nodes[0].model.base_dir, other.t, nodes[1].model.base_dir)
-    if one.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-        return len(one.graphs) == len(other.graphs)
-    return serialize_without(one, "doc_string") == serialize_without(other, "doc_string")
+    if first.type == AttributeProto.TENSOR:
+        return same_tensor(first.t, nodes[0].model.base_dir, second.t, nodes[1].model.base_dir)
+    if first.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+        return len(first.graphs) == len(second.graphs)
+    return serialize_without(first, "doc_string") == serialize_without(second, "doc_string")
 
 
 def attribute_text(attribute: AttributeProto | None, node: Node) -> str:
-    """An attribute's value; "" for one that is not there."""
+    """The text of an attribute's value; "" for a missing attribute."""
     if attribute is None:
         return ""
     if attribute.ref_attr_name:
@@ -130,8 +132,10 @@ def attribute_text(attribute: AttributeProto | None, node: Node) -> str:
         return name_of(value)
     if isinstance(value, (int, float, bytes, str)):
         return _number(value)
-    some = list(value)
-    return f"[{','.join(map(_number, some[:MOST]))}{f',… {len(some)} elements' if len(some) > MOST else ''}]"
+    items = list(value)
+    return (
+        f"[{','.join(map(_number, items[:MOST]))}{f',… {len(items)} elements' if len(items) > MOST else ''}]"
+    )
 
 
 _PLAIN = {getattr(AttributeProto, name) for name in ("INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS")}
@@ -142,7 +146,7 @@ def _number(value: Any) -> str:
         return value.decode("utf-8", "replace")
     if isinstance(value, float):
         return f"{value:.9g}"
-    return _ENDS.get(value, str(value)) if isinstance(value, int) else str(value)
+    return _SLICE_ENDS.get(value, str(value)) if isinstance(value, int) else str(value)
 
 
 def type_text(kind: TypeProto) -> str:
@@ -153,8 +157,8 @@ def type_text(kind: TypeProto) -> str:
         if not tensor.HasField("shape"):
             return f"{name_of(tensor.elem_type)} of any shape"
         dims = (
-            one.dim_param or (str(one.dim_value) if one.HasField("dim_value") else "?")
-            for one in tensor.shape.dim
+            dim.dim_param or (str(dim.dim_value) if dim.HasField("dim_value") else "?")
+            for dim in tensor.shape.dim
         )
         return f"{name_of(tensor.elem_type)}[{','.join(map(decoded, dims))}]"
     if which in ("sequence_type", "optional_type"):

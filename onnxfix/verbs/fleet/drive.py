@@ -1,4 +1,4 @@
-"""Makes tasks of what the command line names and runs them, those in the journal first."""
+"""Makes a task for each model that the command line names, and runs the tasks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def tasks_of(
         UsageError: a glob or a folder has no model, options exclude each other, or a result would replace another file.
     """
     writes = command == "apply" and not options.output.diff
-    beside = writes and not options.output.in_place
-    models = names.expand(patterns, skip_results=beside, output_dir=output_dir if beside else None)
+    writes_new_files = writes and not options.output.in_place
+    models = names.expand(
+        patterns, skip_results=writes_new_files, output_dir=output_dir if writes_new_files else None
+    )
     targets: dict[str, str] = {}
     if writes:
         targets = names.targets(models, output, output_dir, options.output.in_place)
@@ -44,8 +46,7 @@ def tasks_of(
 
 
 def executor_of(jobs: str, ray: str | None, tasks: Sequence[Task]) -> Executor:
-    """The executor for ``--jobs`` and ``--ray`` (None: not given): Ray, worker processes for more than one job, or this
-    process.
+    """The executor for ``--jobs`` and ``--ray`` (None: no Ray): Ray, worker processes, or this process.
 
     Raises:
         UsageError: both are given, or ``jobs`` is neither a number nor "auto".
@@ -78,7 +79,7 @@ def drive(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Generator[Outcome, None, None]:
-    """Yields the outcome of each task as it arrives; with ``resume``, those in the journal first.
+    """Yields the outcome of each task as it arrives. With ``resume``, outcomes from the journal come first.
 
     Raises:
         UsageError: the file cannot be used as a journal.
@@ -89,10 +90,10 @@ def drive(
         return
     from onnxfix.verbs.fleet.journal import Journal  # lazy: start-up
 
-    with Journal(journal) as opened:
-        earlier = {task.index: opened.done(task) for task in tasks} if resume else {}
+    with Journal(journal) as log:
+        earlier = {task.index: log.done(task) for task in tasks} if resume else {}
         yield from filter(None, earlier.values())
-        left = [task for task in tasks if earlier.get(task.index) is None]
-        for outcome in executor.run(left, progress):
-            opened.note(outcome)
+        remaining = [task for task in tasks if earlier.get(task.index) is None]
+        for outcome in executor.run(remaining, progress):
+            log.note(outcome)
             yield outcome

@@ -12,7 +12,7 @@ from itertools import product
 from typing import NamedTuple
 
 from onnxfix.rule import Dim, Model, Node, UnknownAttribute, equal, every_node, shared
-from onnxfix.shapes.symbols import broadcast as stretched
+from onnxfix.shapes.symbols import broadcast as broadcast_dims
 from onnxfix.shapes.symbols import evaluate, substitute, symbol
 
 from ._common import BROADCASTING, Broadcast, Form, Operand, broadcast_of, form_of, is_static_one, text
@@ -22,8 +22,8 @@ SCALES = (
     (88, 104, 136, 152, 184, 232),
     (5040 * 11, 5040 * 13, 5040 * 17, 5040 * 19, 5040 * 23, 5040 * 29),
 )
-"""Sizes for up to five symbols: small ones, multiples of 8, and multiples of everything up to 10. All distinct, and one
-more than symbols, so that a static size of the other side can be skipped."""
+"""Sizes for up to five symbols: small ones, multiples of 8, and multiples of every number up to 10. Each row
+has six distinct sizes, so that one can be skipped if the other side has the same static size."""
 
 
 class Meeting(NamedTuple):
@@ -55,7 +55,7 @@ class Meeting(NamedTuple):
 
 
 def meetings(broadcast: Broadcast) -> Iterator[Meeting]:
-    """All undecided meetings of one node. Each side is compared with the first one that is not 1."""
+    """All undecided meetings of one node. On each axis, the first size that is not 1 meets all later ones."""
     for axis, (first, a), (second, b) in _open_pairs(broadcast):
         yield Meeting(broadcast, axis, first, second, a, b)
 
@@ -107,14 +107,14 @@ class Symbols:
 
     def answers(self, form: Form) -> _Answers:
         """Properties of all broadcasts of this form."""
-        found = self._forms.get(form)
-        if found is None:
-            found = self._forms[form] = _Answers(
+        answers = self._forms.get(form)
+        if answers is None:
+            answers = self._forms[form] = _Answers(
                 is_open=any(True for _ in _open_pairs(form)),
                 crosses=any(True for _ in crossings(form, self)),
                 has_single=self._has_single(form),
             )
-        return found
+        return answers
 
     def _has_single(self, form: Form) -> bool:
         leading = [dim for operand in form.operands if (dim := form.dim(operand, 0)) is not None]
@@ -172,15 +172,15 @@ def at_batch(broadcast: Broadcast, names: frozenset[str], size: int) -> str:
         dims = [dim for dim in dims if not is_static_one(dim)]
         if any(equal(dims[0], dim).no for dim in dims):
             return f"{' and '.join(map(text, shapes))} do not broadcast"
-        result.append(stretched(*dims))
+        result.append(broadcast_dims(*dims))
     return f"{' and '.join(map(text, shapes))} give {text(tuple(result))}"
 
 
 def crossings(broadcast: Broadcast | Form, symbols: Symbols) -> Iterator[tuple[Operand, Operand, int, str]]:
-    """Tuples ``(straight, shifted, axis, symbol)``: a batch that is aligned with another axis than the result's batch.
+    """Tuples ``(straight, shifted, axis, symbol)``: a batch that is not aligned with the result's batch axis.
 
-    ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0, which, aligned from
-    the right, is ``axis`` of the result, where ``straight`` has another dimension.
+    ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0. Aligned from the
+    right, that is ``axis`` of the result, where ``straight`` has another dimension.
     """
     # A Sum may have thousands of operands, with few different shapes.
     distinct = {operand.shape: operand for operand in reversed(broadcast.operands)}
@@ -197,9 +197,13 @@ def crossings(broadcast: Broadcast | Form, symbols: Symbols) -> Iterator[tuple[O
 
 def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand, Operand, str]]:
     """Triples ``(straight, flat, symbol)``: a Reshape turned batched data into a single sample, ``flat``."""
-    flats = [o for o in broadcast.operands if o.value is not None and _is_reshape(o.value.producer)]
-    distinct = {operand.shape: operand for operand in reversed(broadcast.operands)} if flats else {}
-    for straight, flat in product(reversed(distinct.values()), flats):
+    flat_operands = [
+        operand
+        for operand in broadcast.operands
+        if operand.value is not None and _is_reshape(operand.value.producer)
+    ]
+    distinct = {operand.shape: operand for operand in reversed(broadcast.operands)} if flat_operands else {}
+    for straight, flat in product(reversed(distinct.values()), flat_operands):
         if straight is flat or not len(straight.shape) == len(flat.shape) == broadcast.rank > 0:
             continue
         name = symbols.batch_symbol(straight.shape[0])
@@ -232,20 +236,20 @@ def _has_batch(node: Node, symbols: Symbols, name: str) -> bool:
 
 def broadcasts(model: Model, wanted: Callable[[Node, Form], object]) -> Iterator[Broadcast]:
     """The model's broadcasts of operands with known shapes that satisfy ``wanted``."""
-    for node, form in shared(model, _formed):
+    for node, form in shared(model, _nodes_with_forms):
         if wanted(node, form):
             broadcast = broadcast_of(node, model)
             assert broadcast is not None
             yield broadcast
 
 
-def _formed(model: Model) -> list[tuple[Node, Form]]:
-    found = []
+def _nodes_with_forms(model: Model) -> list[tuple[Node, Form]]:
+    pairs = []
     for node in every_node(model).of(lambda operator: operator[1] in BROADCASTING):
         try:
             form = form_of(node, model)
         except UnknownAttribute:
             continue  # e.g. Gemm's transA in a function body, which may differ between calls
         if form is not None:
-            found.append((node, form))
-    return found
+            pairs.append((node, form))
+    return pairs

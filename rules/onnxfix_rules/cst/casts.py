@@ -261,8 +261,8 @@ def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
     - ONNX, operator Cast: https://onnx.ai/onnx/operators/onnx__Cast.html
     """
     source = node.require(0)
-    given, target = cst.types_at(node, model)
-    if target is None or given != target or target not in cst.NUMBERS:
+    source_type, target = cst.types_at(node, model)
+    if target is None or source_type != target or target not in cst.NUMBERS:
         return
     if not cst.keeps_values(node, target) or not cst.removable(node, source):
         return

@@ -1,4 +1,4 @@
-"""Integers: what rules about them share."""
+"""Helpers that rules about integers share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_zeros(value: Value | None) -> bool:
         return False
     elem = value.scope.model.shapes.elem_type(value)
     if elem is not None and not is_integer(elem):
-        return False  # a weight that need not be read
+        return False  # its elements, perhaps a large weight, need not be read
     array = value.constant()
     return array is not None and array.dtype.kind in "iu" and array.size > 0 and not array.any()
 
@@ -77,17 +77,18 @@ def text_of(array: Array, limit: int = 8) -> str:
 
 
 class Refused:
-    """Evaluates values that will become constants; ``goes`` says which nodes are then removed. Linear over all
-    queries.
+    """Says what TensorRT refuses about values that a fix turns into constants. ``goes`` says which nodes the
+    fix removes. All queries together take linear time.
 
-    Measured with TensorRT-RTX 1.7.1: the parser follows axes of a reduction to a constant through Cast and Identity
-    only, while Unsqueeze, Squeeze, OneHot, TopK, CumSum, Split, Pad and Resize take whatever constants determine.
+    Measured with TensorRT-RTX 1.7.1: for the axes of a reduction, the parser looks for a constant through
+    Cast and Identity only. Unsqueeze, Squeeze, OneHot, TopK, CumSum, Split, Pad and Resize accept all that
+    constants determine.
     """
 
     def __init__(self, model: Model, goes: Callable[[Node], bool]) -> None:
         self._model = model
         self._target = target_of(model)
-        self._goes = goes
+        self._is_removed = goes
         self._seen: set[Value] = set()
 
     def why(self, values: Iterable[Value]) -> str:
@@ -98,8 +99,8 @@ class Refused:
                 if self._are_axes(value, use.node, use.index):
                     return f": TensorRT requires constant axes for {use.node.op_type}"
         for value in values:
-            elem = self._missing(value)
-            if not elem and (elem := self._before(value)):
+            elem = self._unsupported_type(value)
+            if not elem and (elem := self._unsupported_upstream(value)):
                 return f": {self._target.title} does not support {name_of(elem)}"
         return ""
 
@@ -109,28 +110,28 @@ class Refused:
         ):
             return False
         source: Value | None = value
-        while source is not None and source.producer is not None and _followed(source.producer):
+        while source is not None and source.producer is not None and _is_followed(source.producer):
             source = source.producer.input(0)
         return source is not None and not source.is_constant and self._is_imported(node)
 
-    def _before(self, value: Value) -> int:
-        """An unsupported type that only the removed nodes use; 0 without one."""
-        stack, found = [value], 0
+    def _unsupported_upstream(self, value: Value) -> int:
+        """An unsupported type that only the removed nodes use; 0 if there is none."""
+        stack, unsupported = [value], 0
         while stack:
             node = stack.pop().producer
-            if node is None or not self._goes(node):
+            if node is None or not self._is_removed(node):
                 continue
-            for given in node.inputs:
-                if given is None or given in self._seen:
+            for operand in node.inputs:
+                if operand is None or operand in self._seen:
                     continue
-                self._seen.add(given)
-                stack.append(given)
-                elem = self._missing(given)
-                if elem and given.replaceable and all(self._goes(use.node) for use in given.uses):
-                    found = found or (elem if self._is_imported(node) else 0)
-        return found
+                self._seen.add(operand)
+                stack.append(operand)
+                elem = self._unsupported_type(operand)
+                if elem and operand.replaceable and all(self._is_removed(use.node) for use in operand.uses):
+                    unsupported = unsupported or (elem if self._is_imported(node) else 0)
+        return unsupported
 
-    def _missing(self, value: Value) -> int:
+    def _unsupported_type(self, value: Value) -> int:
         elem = self._model.shapes.elem_type(value)
         return elem if elem and not self._target.has_type(elem) else 0
 
@@ -138,5 +139,5 @@ class Refused:
         return node in imported_nodes(self._model)
 
 
-def _followed(node: Node) -> bool:
+def _is_followed(node: Node) -> bool:
     return node.is_onnx and node.op_type in ("Cast", "Identity")

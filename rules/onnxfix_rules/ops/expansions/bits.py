@@ -77,39 +77,41 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
 
 
 class Shift:
-    """The amounts of a shift, and lookup tables by amount: 0 to the width, which stands for all out-of-range ones."""
+    """The amounts of a shift, and lookup tables by amount. Amounts out of range count as the width."""
 
     def __init__(self, computer: Computer, amounts: Value) -> None:
         self.computer, self.width = computer, computer.bits
         array = amounts.constant()
-        self.known: np.ndarray[Any, Any] | None = None
+        self.fixed_amounts: np.ndarray[Any, Any] | None = None
         self.index = ""
         if array is not None:
-            big = array.astype(object)
-            self.known = np.where((big < 0) | (big > self.width), self.width, big).astype(np.int64)
+            exact = array.astype(object)
+            self.fixed_amounts = np.where((exact < 0) | (exact > self.width), self.width, exact).astype(
+                np.int64
+            )
         else:
             self.index = self._index(computer.widened(amounts))
 
     def _index(self, amounts: str) -> str:
         last = self.computer.number(self.width)
-        beyond = self.computer.add("Greater", amounts, last)
+        out_of_range = self.computer.add("Greater", amounts, last)
         if self.computer.signed:
             negative = self.computer.add("Less", amounts, self.computer.number(0))
-            beyond = self.computer.add("Or", negative, beyond)
-        return self.computer.add("Where", beyond, last, amounts)
+            out_of_range = self.computer.add("Or", negative, out_of_range)
+        return self.computer.add("Where", out_of_range, last, amounts)
 
     def table(self, hint: str, entry: Callable[[int], int]) -> str:
         """The value of ``entry`` for each amount, in the wide type."""
         entries = [entry(amount) for amount in range(self.width + 1)]
-        if self.known is None:
+        if self.fixed_amounts is None:
             return self.computer.add("Gather", self.computer.array(entries, hint), self.index)
-        return self.computer.array(np.array(entries, dtype=object)[self.known], hint)
+        return self.computer.array(np.array(entries, dtype=object)[self.fixed_amounts], hint)
 
     def where(self, chosen: Callable[[int], bool], then: str, other: str) -> str:
-        """``then`` for the chosen amounts (a single one, or all from one on), ``other`` for the rest."""
+        """``then`` for the chosen amounts (one, or all from one on), ``other`` for the rest."""
         picked = [amount for amount in range(self.width + 1) if chosen(amount)]
-        if self.known is not None:
-            mask = np.isin(self.known, picked)
+        if self.fixed_amounts is not None:
+            mask = np.isin(self.fixed_amounts, picked)
             if mask.all() or not mask.any():
                 return then if mask.size and mask.all() else other
             return self.computer.add("Where", self.computer.draft.constant(mask, "chosen"), then, other)
@@ -128,7 +130,7 @@ def _quotient(computer: Computer, x: str, by: str) -> str:
 
 
 def _right_int64(shift: Shift, x: str) -> str:
-    """int64 to the right. Powers up to 2**62; beyond that only the sign is left."""
+    """int64 shifted right. Powers go up to 2**62; larger shifts leave only the sign."""
     computer = shift.computer
     near = _quotient(computer, x, shift.table("powers", lambda k: 1 << min(k, 62)))
     negative = computer.add("Less", x, computer.number(0))
@@ -137,15 +139,15 @@ def _right_int64(shift: Shift, x: str) -> str:
 
 
 def _left_int64(shift: Shift, x: str) -> str:
-    """int64 to the left: a product of the bits below the sign bit, plus the bit that becomes the sign."""
+    """int64 shifted left: a product of the bits below the sign bit, plus the bit that becomes the sign."""
     computer = shift.computer
-    moved = range(1, 64)
-    limit = shift.table("limits", lambda k: 1 << (63 - k) if k in moved else 1)
+    shifting = range(1, 64)
+    limit = shift.table("limits", lambda k: 1 << (63 - k) if k in shifting else 1)
     low = computer.add("Mod", x, limit)
     high = computer.add("Div", computer.add("Sub", x, low), limit)
     bit = computer.add("Mod", high, computer.number(2))
-    product = computer.add("Mul", low, shift.table("powers", lambda k: 1 << k if k in moved[:-1] else 0))
-    weight = shift.table("signs", lambda k: -(1 << 63) if k in moved else 0)
+    product = computer.add("Mul", low, shift.table("powers", lambda k: 1 << k if k in shifting[:-1] else 0))
+    weight = shift.table("signs", lambda k: -(1 << 63) if k in shifting else 0)
     total = computer.add("Add", product, computer.add("Mul", bit, weight))
     return shift.where(lambda k: k == 0, x, total)
 

@@ -1,4 +1,4 @@
-"""TensorRT's engines as the other side: of the whole model, of it with inner tensors as outputs, and of parts."""
+"""TensorRT's engines as the other side: of the whole model, possibly with more outputs, and of parts."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Engines:
         self.builds = 0
 
     def whole(self, marks: Sequence[str]) -> Reply:
-        """The model's outputs and those inner tensors on the sample, or why there are none."""
+        """The outputs and the inner tensors ``marks`` on the sample, or why there are none."""
         model = ModelProto()
         model.CopyFrom(self.graph.proto)
-        own = {info.name for info in model.graph.output}
-        model.graph.output.extend(ValueInfoProto(name=name) for name in marks if name not in own)
+        output_names = {info.name for info in model.graph.output}
+        model.graph.output.extend(ValueInfoProto(name=name) for name in marks if name not in output_names)
         return self._run(model, self.feed)
 
     def part(self, model: ModelProto, feed: Values) -> Reply:
         """Run a part of the model on stored values; shapes and indices become constants."""
         baked = ModelProto()
         baked.CopyFrom(model)
-        # A constant of 8 bits would be a quantized one for TensorRT.
+        # TensorRT would treat a constant of 8 bits as quantized.
         fixed = {name for name, held in feed.items() if held.is_shape and held.dtype in _HOST}
         kept = [info for info in baked.graph.input if info.name not in fixed]
         del baked.graph.input[:]
@@ -100,8 +100,9 @@ class Engines:
 
 
 def prepared(engines: Engines, like: Side, precision: str, where: str) -> Side:
-    """The engines as the other side. ``like`` is the same graph as the other side of ONNX Runtime. ``precision`` is
-    what float32 products are computed in ("float32", "tf32", or ""), ``where`` the GPU, as text."""
+    """The engines as the other side. ``like`` is the same graph with ONNX Runtime as the other side.
+    ``precision`` is the precision of float32 products ("float32", "tf32", or ""), and ``where`` names the
+    GPU."""
     unit = 2.0**-11 if precision == "tf32" else 1e-7
     name = f"engines of {engines.builder.product}, executed on {where}"
     return replace(like, unit=unit, runner=engines.part, kernels=KERNELS, name=name, engines=engines)
@@ -115,17 +116,18 @@ def is_dynamic(model: ModelProto) -> bool:
 
 
 def declare(model: ModelProto, types: Mapping[str, str]) -> None:
-    """Declare the element types of outputs that have none. Those of a part apart are known by their names before."""
+    """Declare the element types of outputs that have none. In a part, names may have a prefix."""
     for info in model.graph.output:
         dtype = types.get(info.name) or types.get(info.name.partition(OWN)[2])
         if dtype and not info.type.HasField("tensor_type"):
             info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(Held(dtype).array_dtype)
 
 
-def with_layers(found: Diagnosis, engines: Engines, path: Path) -> Diagnosis:
-    """The diagnosis with the names of the layers that compute each culprit, in place of those of the nodes.
+def with_layers(diagnosis: Diagnosis, engines: Engines, path: Path) -> Diagnosis:
+    """The diagnosis with names of layers, instead of nodes, that compute each culprit.
 
-    ``path`` is the model file of the engine; it is built for the last sample. A note says where that fails.
+    ``path`` is the model file of the engine, which is built for the last sample. If that fails, a note says
+    so.
     """
     feed = {name: held.load() for name, held in engines.feed.items()}
     profiles = (Profile.of_feeds([feed]),) if is_dynamic(engines.graph.proto) else None
@@ -133,22 +135,24 @@ def with_layers(found: Diagnosis, engines: Engines, path: Path) -> Diagnosis:
     layers = {place.node or place.output: names for place, names in layers_by_node(table).items()}
     if not any(layers.values()):
         why = table.build.reason or "the build's log names none"
-        return replace(found, notes=(*found.notes, f"the engine's layers are not known: {why}"))
+        return replace(diagnosis, notes=(*diagnosis.notes, f"the engine's layers are not known: {why}"))
     culprits = []
-    for one in found.culprits:
-        names = dict.fromkeys(layer for node in one.error.nodes for layer in layers.get(node, ()))
-        culprits.append(replace(one, error=replace(one.error, nodes=tuple(names))) if names else one)
-    return replace(found, culprits=tuple(culprits))
+    for culprit in diagnosis.culprits:
+        names = dict.fromkeys(layer for node in culprit.error.nodes for layer in layers.get(node, ()))
+        culprits.append(
+            replace(culprit, error=replace(culprit.error, nodes=tuple(names))) if names else culprit
+        )
+    return replace(diagnosis, culprits=tuple(culprits))
 
 
 GROWN = 8
-"""Nodes before one that builds no engine alone, at most, with which it is measured instead."""
+"""Maximum number of preceding nodes that are measured with a node that builds no engine alone."""
 _HALVES = ("bfloat16", "float16")
 
 
 def is_off(held: Held, far: Distance, coarse: str = "") -> bool:
-    """Whether a tensor of an engine is beyond what kernels may cost. ``coarse`` is a type of fewer bits that values
-    go through on their way."""
+    """Whether an engine's tensor differs more than different kernels explain. ``coarse`` is a type of lower
+    precision in which intermediate values are stored."""
     if far.special or far.shape:
         return True
     if held.dtype not in TOLERANCES:
@@ -159,11 +163,12 @@ def is_off(held: Held, far: Distance, coarse: str = "") -> bool:
 
 
 class Execution:
-    """Walks through samples with engines. ``markings`` are the builds with inner tensors as outputs, over all.
+    """Walks through samples with engines. ``markings`` are all builds with inner tensors as outputs.
 
-    An engine fuses nodes and cannot be looked into without changing it, so the whole model's is compared by its
-    outputs. Where one is beyond what kernels may cost, bisection (:mod:`onnxfix.diagnosis.marking`) narrows it down to
-    a few nodes. Their own errors are measured by an engine of each node; where none shows it alone, by one of all.
+    An engine fuses nodes, and marking inner tensors changes it. Therefore the engine of the whole model is
+    compared by its outputs. If an output differs too much, bisection (:mod:`onnxfix.diagnosis.marking`)
+    narrows the cause down to a few nodes. Each of them is measured in its own engine. If no node differs
+    alone, one engine of all is measured.
     """
 
     def __init__(
@@ -179,7 +184,7 @@ class Execution:
         self.coarse = self.half or ("float16" if side.unit > 1e-5 else "")
 
     def run(self, feed: Values, their_feed: Values) -> Walk:
-        """One sample; ``their_feed`` are the inputs by the other side's names."""
+        """Walk through one sample. ``their_feed`` has the inputs by the other side's names."""
         self.feed, self.their_feed = feed, their_feed
         self.collector = Collector(self.bench, self.truth, self.side, feed)
         self.say("running the truth")
@@ -197,14 +202,14 @@ class Execution:
             return walk
         walk.other = {self.side.pairs.get(name, name): held for name, held in plain.values.items()}
         walk.other = {name: walk.other[name] for name in names if name in walk.other}
-        walk.off = tuple(self._wrong(walk))
+        walk.off = tuple(self._wrong_outputs(walk))
         if walk.off:
             far = {name: distance(walk.truth[name].load(), walk.other[name].load()) for name in walk.off}
             self._narrow(walk, max(far, key=lambda name: far[name].relative))
         return walk
 
-    def _wrong(self, walk: Walk) -> list[str]:
-        """The outputs that the proof calls wrong: the rung trt-gpu judges them in the same way on these inputs."""
+    def _wrong_outputs(self, walk: Walk) -> list[str]:
+        """The outputs that are wrong by the same judgment as in the check trt-gpu, on these inputs."""
         ours = {name: walk.truth[name].load() for name in walk.other}
         theirs = {name: fitting(held, walk.truth[name]) for name, held in walk.other.items()}
         terms = judge.Terms([*theirs], coarse=self.coarse)
@@ -212,17 +217,17 @@ class Execution:
         trials, step = [trial] if self.truth.path is not None else [], self.bench.timeout
         path = self.truth.path or self.bench.scratch
         noise = Noise(self.bench.worker, path, trials, "ort-cpu", step=step, half=bool(self.half))
-        found = noise.judge(terms, trial, None, Ran(theirs))
-        wrong = [one for result in found.results for one in different(result.metrics)]
-        return [] if found.finding == "agree" else list(dict.fromkeys(one.output for one in wrong))
+        judgment = noise.judge(terms, trial, None, Ran(theirs))
+        wrong = [metric for result in judgment.results for metric in different(result.metrics)]
+        return [] if judgment.finding == "agree" else list(dict.fromkeys(metric.output for metric in wrong))
 
     def _narrow(self, walk: Walk, wrong: str) -> None:
         pairs = self.side.pairs
         theirs = {ours: name for name, ours in pairs.items()}
 
         def values(names: Sequence[str]) -> Values:
-            found = self.collector.values([pairs[name] for name in names if name in pairs])
-            return {name: found[pairs[name]] for name in names if pairs.get(name) in found}
+            stored = self.collector.values([pairs[name] for name in names if name in pairs])
+            return {name: stored[pairs[name]] for name in names if pairs.get(name) in stored}
 
         search = Bisection(
             self.side.graph,
@@ -240,77 +245,86 @@ class Execution:
         if window.reason:
             self.notes.append(f"the search for the first difference ended early: {window.reason}")
         self.say(f"measuring {len(window.nodes)} nodes apart")
-        self._own(walk, window)
-        for name, far in ((pairs[one], far) for one, far in window.seen.items()):
+        self._measure_own(walk, window)
+        for name, far in ((pairs[their_name], far) for their_name, far in window.seen.items()):
             held = walk.rows.get(name)
             number = self.truth.producer[name]
             walk.rows[name] = replace(held, whole=far) if held is not None else Row(name, number, whole=far)
 
-    def _own(self, walk: Walk, window: Window) -> None:
-        """The own errors of the window's nodes, each alone, then all together where none shows it."""
+    def _measure_own(self, walk: Walk, window: Window) -> None:
+        """Measure the own error of each node in the window, and of all together if no node differs alone."""
         lockstep = Lockstep(self.bench, self.truth, self.side)
         members, producer = set(window.nodes), self.side.graph.producer
-        here = [one for one in lockstep.regions if any(producer[name] in members for name in one.targets)]
-        found = self._measure(here)
-        walk.rows.update(found.rows)
-        for one in [one for one in here if found.refused.keys() & set(one.targets.values())]:
-            grown = self._grown(one, lockstep.regions)
-            while grown is not None and len(grown.nodes) <= len(one.nodes) + GROWN:
-                more = self._measure([grown])
-                if not more.refused:
-                    walk.rows.update((name, row) for name, row in more.rows.items() if row.own is not None)
-                    for name in one.targets.values():
-                        found.refused.pop(name, None)
+        regions = [
+            region for region in lockstep.regions if any(producer[name] in members for name in region.targets)
+        ]
+        measured = self._measure(regions)
+        walk.rows.update(measured.rows)
+        for region in [
+            region for region in regions if measured.refused.keys() & set(region.targets.values())
+        ]:
+            larger = self._with_producers(region, lockstep.regions)
+            while larger is not None and len(larger.nodes) <= len(region.nodes) + GROWN:
+                remeasured = self._measure([larger])
+                if not remeasured.refused:
+                    walk.rows.update(
+                        (name, row) for name, row in remeasured.rows.items() if row.own is not None
+                    )
+                    for name in region.targets.values():
+                        measured.refused.pop(name, None)
                     break
-                grown = self._grown(grown, lockstep.regions)
-        walk.refused.update(found.refused)
+                larger = self._with_producers(larger, lockstep.regions)
+        walk.refused.update(measured.refused)
         if any(is_beyond(row) for row in walk.rows.values()) or len(members) < 2:
             return
-        together = self._together(window.nodes)
+        together = self._joined_region(window.nodes)
         if not together.targets:
             return
         rows = self._measure([together]).rows
         walk.rows.update({name: row for name, row in rows.items() if is_beyond(row)})
         self.notes.append("no node of those that are left differs alone: they were measured together")
 
-    def _measure(self, here: Sequence[Region]) -> Walk:
-        """The own errors of those of these regions whose values are known."""
-        names = [(*one.inputs.values(), *one.targets.values()) for one in here]
+    def _measure(self, regions: Sequence[Region]) -> Walk:
+        """The own errors of the regions whose inputs and outputs have known values."""
+        names = [(*region.inputs.values(), *region.targets.values()) for region in regions]
         wanted = dict.fromkeys(name for some in names for name in some if name not in self.feed)
-        given = {**self.feed, **self.collector.values(list(wanted))}
-        known = [all(name in given for name in some) for some in names]
-        ready = [one for one, whole in zip(here, known, strict=True) if whole]
-        for one in ready:  # outputs that nothing reads are not known from the truth's own walk
-            self.engines.types.update((name, given[ours].dtype) for name, ours in one.targets.items())
-        found = Lockstep(self.bench, self.truth, self.side).measure(ready, given, self.their_feed)
-        for name, row in found.rows.items() if self.half else ():
+        values = {**self.feed, **self.collector.values(list(wanted))}
+        has_values = [all(name in values for name in some) for some in names]
+        ready = [region for region, usable in zip(regions, has_values, strict=True) if usable]
+        for region in ready:  # the truth's own walk does not tell outputs that nothing reads
+            self.engines.types.update((name, values[ours].dtype) for name, ours in region.targets.items())
+        walk = Lockstep(self.bench, self.truth, self.side).measure(ready, values, self.their_feed)
+        for name, row in walk.rows.items() if self.half else ():
             if row.region is not None and len(row.region.nodes) > 1:
-                found.rows[name] = replace(row, kernels=max(row.kernels, FLOOR[self.half]))
-        return found
+                walk.rows[name] = replace(row, kernels=max(row.kernels, FLOOR[self.half]))
+        return walk
 
-    def _grown(self, region: Region, regions: Sequence[Region]) -> Region | None:
-        """The region with the nodes that compute its inputs: TensorRT may take what they compute only from them. None
-        where there are none."""
-        by_target = {name: one for one in regions for name in one.targets}
-        before = [by_target[name] for name in region.inputs if name in by_target]
-        nodes = sorted({*region.nodes, *(number for one in before for number in one.nodes)})
-        made = {name for number in nodes for name in self.side.graph.nodes[number].output}
+    def _with_producers(self, region: Region, regions: Sequence[Region]) -> Region | None:
+        """The region, extended by the nodes that compute its inputs: TensorRT may accept these inputs only
+        from them. None if no node computes them."""
+        by_target = {name: member for member in regions for name in member.targets}
+        producers = [by_target[name] for name in region.inputs if name in by_target]
+        nodes = sorted({*region.nodes, *(number for member in producers for number in member.nodes)})
+        outputs = {name for number in nodes for name in self.side.graph.nodes[number].output}
         inputs = {
-            name: ours for one in (region, *before) for name, ours in one.inputs.items() if name not in made
+            name: ours
+            for member in (region, *producers)
+            for name, ours in member.inputs.items()
+            if name not in outputs
         }
-        if not before:
+        if not producers:
             return None
         return Region(tuple(nodes), region.targets, inputs, region.at)
 
-    def _together(self, numbers: Sequence[int]) -> Region:
+    def _joined_region(self, numbers: Sequence[int]) -> Region:
         """All nodes of the window as one region."""
         graph, members, pairs = self.side.graph, set(numbers), self.side.pairs
-        made = {name for number in numbers for name in graph.nodes[number].output if name}
-        read = {name for number in numbers for name in graph.reads[number]} - made
+        computed = {name for number in numbers for name in graph.nodes[number].output if name}
+        read = {name for number in numbers for name in graph.reads[number]} - computed
         outside = {
             name for number, names in enumerate(graph.reads) if number not in members for name in names
         }
-        wanted = [name for name in made if name in outside or name in graph.outputs]
+        wanted = [name for name in computed if name in outside or name in graph.outputs]
         targets = {name: pairs[name] for name in wanted if name in pairs}
         needed = [name for name in read if not graph.is_constant(name)]
         if any(name not in pairs for name in needed):

@@ -58,26 +58,26 @@ class _Parts:
                 self.pieces.append(self.data[self.start : position])
             self.length += size
 
-    def put(self, piece: Piece, behind: int) -> None:
-        """Replace the input that ends at ``behind``."""
+    def put(self, piece: Piece, end: int) -> None:
+        """Replace the input that ends at ``end``."""
         self.pieces.append(piece)
         self.length += piece.length if isinstance(piece, Range) else len(piece)
-        self.start = behind
+        self.start = end
 
-    def nest(self, number: int, inner: _Parts, behind: int) -> None:
-        """Replace the message that ends at ``behind`` by a changed one."""
-        self.put(prefix(number, inner.length), behind)
+    def nest(self, number: int, inner: _Parts, end: int) -> None:
+        """Replace the message that ends at ``end`` by a changed one."""
+        self.put(prefix(number, inner.length), end)
         self.pieces.extend(inner.pieces)
         self.length += inner.length
 
 
 def cut(source: Source, large: int = LARGE, budget: bounds.Budget | None = None) -> list[Piece]:
-    """The pieces of a model without its large payloads: ranges of the file, and bytes with stand-ins.
+    """Split a model into ranges of its file and bytes with stand-ins for large payloads.
 
     Args:
         source: the model's file.
-        large: bytes from which on a payload gets a stand-in.
-        budget: what the elements on the way are charged to, so that not even the walk takes long; None: none.
+        large: minimum size in bytes of a payload that gets a stand-in.
+        budget: limits the elements that the walk visits, and with them its time; None: no limit.
 
     Raises:
         Malformed: the file cannot be parsed as fields down to its tensors.
@@ -89,11 +89,11 @@ def cut(source: Source, large: int = LARGE, budget: bounds.Budget | None = None)
 
 
 class _Cutter:
-    """Leaves the large payloads of a file out. ``_left`` is how many bytes it left out so far."""
+    """Removes the large payloads of a file. ``_removed`` counts the bytes removed so far."""
 
     def __init__(self, source: Source, large: int, budget: bounds.Budget | None) -> None:
         self._source, self._large, self._budget = source, large, budget
-        self._window, self._left = Window(source.read, source.size), 0
+        self._window, self._removed = Window(source.read, source.size), 0
 
     def message(self, name: str, start: int, end: int, depth: int) -> _Parts | None:
         """A message without its large payloads; None if it has none."""
@@ -104,9 +104,9 @@ class _Cutter:
         seen: set[int] = set()
         for number, wire, begin, body, stop in fields(self._window, start, end):
             if budget is not None:
-                budget.charge(costs.get(number, bounds.FIELD), begin - self._left, kind, number)
-            name_inside = inside.get(number)
-            if name_inside is None or wire != 2:
+                budget.charge(costs.get(number, bounds.FIELD), begin - self._removed, kind, number)
+            inner_type = inside.get(number)
+            if inner_type is None or wire != 2:
                 continue
             if (name, number) in SINGULAR:
                 if number in seen:
@@ -114,7 +114,7 @@ class _Cutter:
                 seen.add(number)
             if stop - body < self._large or depth >= MAX_DEPTH:
                 continue
-            inner = self.message(name_inside, body, stop, depth + 1)
+            inner = self.message(inner_type, body, stop, depth + 1)
             if inner is not None:
                 inner.until(stop)
                 parts.until(begin)
@@ -126,22 +126,22 @@ class _Cutter:
         return parts
 
     def _tensor(self, start: int, end: int) -> _Parts | None:
-        """A tensor with a stand-in; None unless it has exactly one payload, and in one piece."""
-        found: tuple[int, int, int, int, int] | None = None
-        for one in fields(self._window, start, end):
-            if one[0] in PAYLOADS or one[0] in (STRING_DATA, EXTERNAL_DATA):
-                if found is not None:
+        """A tensor with a stand-in; None unless it has exactly one payload, in one piece."""
+        payload: tuple[int, int, int, int, int] | None = None
+        for entry in fields(self._window, start, end):
+            if entry[0] in PAYLOADS or entry[0] in (STRING_DATA, EXTERNAL_DATA):
+                if payload is not None:
                     return None
-                found = one
-        if found is None:
+                payload = entry
+        if payload is None:
             return None
-        number, wire, begin, body, stop = found
+        number, wire, begin, body, stop = payload
         if wire != 2 or number not in PAYLOADS or stop - body < self._large:
             return None
         if number != RAW:
             field = TensorProto.DESCRIPTOR.fields_by_number[number]
             check_whole_numbers(self._source.read, field, begin, body, stop)
-        self._left += stop - body
+        self._removed += stop - body
         parts = _Parts(self._source, start)
         parts.until(begin)
         parts.put(prefix(RAW, TOKEN_SIZE) + Range(self._source, number, body, stop - body).token, stop)
@@ -149,7 +149,7 @@ class _Cutter:
 
 
 def assemble(pieces: Iterable[Piece]) -> bytes:
-    """Pieces, joined.
+    """Join pieces.
 
     Raises:
         ModelError: a file has changed.
@@ -168,18 +168,18 @@ def splice(data: bytes, outside: Placed | None = None) -> tuple[list[Piece], int
         outside: called with each payload and its tensor's type (TensorProto.DataType); returns the fields that refer
             to it if it goes to another file, None if it is to be embedded.
     """
-    found = list(lazy.tokens(data))
-    if not found:
+    positions = list(lazy.tokens(data))
+    if not positions:
         return [data], len(data)
     window = Window(lambda position, length: data[position : position + length], len(data))
     window.data, window.stop = data, len(data)
-    parts = _Splicer(window, found, outside).message("ModelProto", 0, len(data))
+    parts = _Splicer(window, positions, outside).message("ModelProto", 0, len(data))
     parts.until(len(data))
     return parts.pieces, parts.length
 
 
 class _Splicer:
-    """``positions`` are the offsets of the stand-ins, in order. Messages without one are not parsed."""
+    """Replaces stand-ins by payloads. ``positions`` are their sorted offsets. Parses no other messages."""
 
     def __init__(self, window: Window, positions: list[int], outside: Placed | None) -> None:
         self.window, self.outside, self.data = window, outside, memoryview(window.data)
@@ -193,13 +193,13 @@ class _Splicer:
                 break
             if stop <= self._next:
                 continue
-            kind_inside = inside.get(number)
-            assert kind_inside is not None, "a stand-in outside of a tensor"
+            inner_type = inside.get(number)
+            assert inner_type is not None, "a stand-in outside of a tensor"
             assert wire == 2, "a stand-in in a number"
-            if kind_inside == TENSOR:
+            if inner_type == TENSOR:
                 inner = self._tensor(body, stop, self.outside if (kind, number) != INDICES else None)
             else:
-                inner = self.message(kind_inside, body, stop)
+                inner = self.message(inner_type, body, stop)
             inner.until(stop)
             parts.until(begin)
             parts.nest(number, inner, stop)
@@ -207,33 +207,35 @@ class _Splicer:
 
     def _tensor(self, start: int, end: int, outside: Placed | None) -> _Parts:
         """A tensor with its payload, in the order in which protobuf writes fields: by number."""
-        parts, known, elem = _Parts(self.data, start), list(fields(self.window, start, end)), 0
-        _, _, begin, body, stop = next(one for one in known if one[3] == self._next)
-        where = lazy.range_at(self.window.data[body:stop])
-        for number, wire, _, value, behind in known:
+        parts, tensor_fields, elem = _Parts(self.data, start), list(fields(self.window, start, end)), 0
+        _, _, begin, body, stop = next(entry for entry in tensor_fields if entry[3] == self._next)
+        stored = lazy.range_at(self.window.data[body:stop])
+        for number, wire, _, value, after in tensor_fields:
             if number == 2 and wire == 0:
-                elem = read_varint(self.window.data[value:behind], 0)[0]
+                elem = read_varint(self.window.data[value:after], 0)[0]
         self._next = next(self._positions, 1 << 62)
-        reference = outside(where, elem) if outside is not None else None
+        reference = outside(stored, elem) if outside is not None else None
         if reference is not None:
             parts.until(begin)
             parts.start = stop
             parts.until(end)
             parts.put(reference, end)
-        elif where.field == RAW:
+        elif stored.field == RAW:
             parts.until(begin)
-            parts.put(prefix(RAW, where.length), body)
-            parts.put(where, stop)
+            parts.put(prefix(RAW, stored.length), body)
+            parts.put(stored, stop)
         else:
             # Fields after the stand-in have greater numbers, or are unknown to protobuf and come last.
-            place = next((b for n, _, b, _, _ in known if b > begin or (n > where.field and b != begin)), end)
-            if place > begin:
+            position = next(
+                (b for n, _, b, _, _ in tensor_fields if b > begin or (n > stored.field and b != begin)), end
+            )
+            if position > begin:
                 parts.until(begin)
                 parts.start = stop
-            parts.until(place)
-            parts.put(prefix(where.field, where.length), place)
-            parts.put(where, place)
-            if place <= begin:
+            parts.until(position)
+            parts.put(prefix(stored.field, stored.length), position)
+            parts.put(stored, position)
+            if position <= begin:
                 parts.until(begin)
                 parts.start = stop
         return parts

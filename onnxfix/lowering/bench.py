@@ -1,4 +1,4 @@
-"""The sandbox in which ``precision`` runs a model and its variants, and what is called there.
+"""The sandbox in which ``precision`` runs a model and its variants, and the functions that it calls there.
 
 The child loads the model once. Values stay there; errors and measurements cross the pipe. Weights stay in the model's
 file where ONNX Runtime can map them, so that a variant costs little more than its nodes.
@@ -32,12 +32,12 @@ from onnxfix.runtime.causes import ENDED, NO_MEMORY, Cause
 from onnxfix.runtime.sandbox import Worker, note, one_line
 
 THREADS = max(1, cores() // 2)
-_SMALL = 1 << 16  # bytes of a weight from which on variants share it
+_SMALL = 1 << 16  # minimum bytes of a weight that variants share
 _WORDS = 1500
 
 
 class Failed(OnnxfixError):
-    """The model could not be run; ``cause`` says why where it is not to blame."""
+    """The model could not be run. ``cause`` says why if the model is not to blame."""
 
     def __init__(self, message: str, cause: Cause = "") -> None:
         super().__init__(message)
@@ -45,9 +45,9 @@ class Failed(OnnxfixError):
 
 
 class Bench:
-    """A model in a sandbox, with its float32 outputs on the feeds that it takes (``samples``). Use it as a context.
+    """A model in a sandbox, with its float32 outputs on the accepted feeds (``samples``). A context manager.
 
-    ``step`` is in seconds, for each run of the model. Each method raises Failed where the model does not run.
+    ``step`` limits each run of the model, in seconds. Each method raises Failed if the model does not run.
     """
 
     def __init__(self, step: float = 600.0) -> None:
@@ -64,33 +64,33 @@ class Bench:
         self._folder.cleanup()
 
     def open(self, path: Path, to: Low, feeds: Sequence[Mapping[str, Any]], most: int = 16) -> None:
-        """Load the model and run it in float32 on those of the feeds that it takes, ``most`` at most."""
-        given = [dict(feed) for feed in feeds]
+        """Load the model and run it in float32, on at most ``most`` of the feeds that it accepts."""
+        plain_feeds = [dict(feed) for feed in feeds]
         self.samples = self._call(
-            "open", path=str(path.absolute()), to=to, scratch=self._folder.name, feeds=given, most=most
+            "open", path=str(path.absolute()), to=to, scratch=self._folder.name, feeds=plain_feeds, most=most
         )
 
     def saturate(self, names: Collection[str]) -> None:
-        """From here on, run variants with these constants saturated, and no others; see ``guards.masks``. What they are
-        compared with stays."""
+        """From now on, saturate exactly these constants in variants; see ``guards.masks``. The float32
+        outputs stay the same."""
         self._call("saturate", names=sorted(names))
 
     def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:
         """Ranges by tensor and own errors by node."""
-        found: tuple[dict[str, Tensor], dict[int, Own]] = self._call("measure")
-        return found
+        measurements: tuple[dict[str, Tensor], dict[int, Own]] = self._call("measure")
+        return measurements
 
     def errors(self, low: Collection[int], *, quick: bool = False) -> tuple[OutputError, ...]:
-        """The outputs' errors with these nodes in the low type; ``quick``: on the sample with the largest error in the
-        last run on all of them."""
-        found: tuple[OutputError, ...] = self._call("errors", low=sorted(low), quick=quick)
-        return found
+        """The outputs' errors with these nodes in the low type; ``quick``: only on the sample that had the
+        largest error in the last run on all samples."""
+        errors: tuple[OutputError, ...] = self._call("errors", low=sorted(low), quick=quick)
+        return errors
 
     def result_errors(self, path: Path, *, wide: bool) -> tuple[OutputError, ...]:
         """The errors of a result file as ONNX Runtime runs it; ``wide``: with a float32 kernel for each node, and the
         Casts that its types demand."""
-        found: tuple[OutputError, ...] = self._call("result_errors", path=str(path.absolute()), wide=wide)
-        return found
+        errors: tuple[OutputError, ...] = self._call("result_errors", path=str(path.absolute()), wide=wide)
+        return errors
 
     def _call(self, method: str, **arguments: Any) -> Any:
         outcome = self._worker.call(
@@ -109,38 +109,41 @@ class Bench:
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of a call: ``error`` is "" on success, ``cause`` why it failed where the model is not to blame."""
+    """The result of a call: ``error`` is "" on success. ``cause`` is set if the model is not to blame."""
 
     error: str = ""
     cause: Cause = ""
     value: Any = None
 
 
-_OPENED: list[_Opened] = []
+_OPENED: list[_OpenModel] = []
 """The model that the process works on, at most one."""
 
 
 def perform(method: str, arguments: Mapping[str, Any]) -> Reply:
-    """Open a model, or call a method of the one that is open. An exception is a reply too."""
+    """Open a model, or call a method of the open model. An exception becomes a reply."""
     try:
         if method == "open":
-            _OPENED[:] = [_Opened(**arguments)]
+            _OPENED[:] = [_OpenModel(**arguments)]
             return Reply(value=len(_OPENED[0].feeds))
         return Reply(value=getattr(_OPENED[0], method)(**arguments))
     except Exception as error:
-        starved = isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
-        absent = isinstance(error, (backends.Unsupported, backends.Broken))
-        return Reply(one_line(error, _WORDS), "memory" if starved else "not-installed" if absent else "")
+        out_of_memory = isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
+        no_runtime = isinstance(error, (backends.Unsupported, backends.Broken))
+        return Reply(
+            one_line(error, _WORDS), "memory" if out_of_memory else "not-installed" if no_runtime else ""
+        )
 
 
-class _Opened:
-    """A model with its ``feeds`` and its float32 outputs on them (``truth``): ``plain`` as it was read, ``model`` with
-    what is saturated. ``worst`` is the sample with the largest error in the last run on all of them."""
+class _OpenModel:
+    """A model with its ``feeds`` and its float32 outputs on them (``truth``). ``plain`` is the model as read,
+    ``model`` has saturated constants. ``worst`` is the sample with the largest error in the last run on all
+    samples."""
 
     def __init__(
         self, path: str, to: Low, scratch: str, feeds: Sequence[Mapping[str, Any]], most: int
     ) -> None:
-        """Run the model on those of the feeds that it takes, ``most`` at most. It is an error if it takes none."""
+        """Run the model on at most ``most`` of the feeds that it accepts. Raises if it accepts none."""
         self.plain, self.where = ort_weights.shared(path, Path(scratch) / "weights.bin", _SMALL)
         self.model, self.worst = self.plain, 0
         self.able = lowerable(self.plain, to, Path(path).parent, strict=True)
@@ -169,7 +172,7 @@ class _Opened:
         guards.saturate(self.model, names, self.able.to, Path(self.where.folder))
 
     def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:
-        """What the self-measuring variant sees on all feeds: by tensor, and by node."""
+        """The measurements of the self-measuring variant on all feeds: by tensor, and by node."""
         tensors: dict[str, Tensor] = {}
         nodes: dict[int, Own] = {}
         variant = selfmeasure.SelfMeasuring(self.model, self.able)
@@ -177,42 +180,50 @@ class _Opened:
         for feed in self.feeds:
             note("measuring")
             values = dict(zip(session.outputs, session.run(feed), strict=True))
-            seen, own = variant.read(values)
+            by_tensor, by_node = variant.read(values)
             tensors = {
-                name: one.joined(tensors[name]) if name in tensors else one for name, one in seen.items()
+                name: stats.joined(tensors[name]) if name in tensors else stats
+                for name, stats in by_tensor.items()
             }
-            nodes = {index: one.joined(nodes[index]) if index in nodes else one for index, one in own.items()}
+            nodes = {
+                index: error.joined(nodes[index]) if index in nodes else error
+                for index, error in by_node.items()
+            }
         return tensors, nodes
 
     def errors(self, low: Collection[int], quick: bool) -> tuple[OutputError, ...]:
         variant = with_casts(self.model, self.able, frozenset(low), apart=False)
-        return self._compared(self._session(variant), [self.worst] if quick else None)
+        return self._compare(self._session(variant), [self.worst] if quick else None)
 
     def result_errors(self, path: str, wide: bool) -> tuple[OutputError, ...]:
         if not wide:
-            return self._compared(ort.load(path, THREADS), None)
+            return self._compare(ort.load(path, THREADS), None)
         where = ort_weights.stored(path)
         model = between_casts(where.skeleton or onnx.load(path, load_external_data=not where.outside))
         options = ort.session_options(THREADS, lean=where.large)
-        return self._compared(ort.load_mapped(model, where, options), None)
+        return self._compare(ort.load_mapped(model, where, options), None)
 
-    def _compared(self, session: ort.OrtSession, samples: Sequence[int] | None) -> tuple[OutputError, ...]:
+    def _compare(self, session: ort.OrtSession, samples: Sequence[int] | None) -> tuple[OutputError, ...]:
         """The errors over these samples (None: all)."""
         pairs: dict[str, list[tuple[Any, Any]]] = {}
         for number in range(len(self.feeds)) if samples is None else samples:
             note("running")
-            feed = {name: _as(value, session.element(name)) for name, value in self.feeds[number].items()}
+            feed = {
+                name: _as_element(value, session.element(name)) for name, value in self.feeds[number].items()
+            }
             values = dict(zip(session.outputs, session.run(feed), strict=True))
             for name, value in self.truth[number].items():
                 pairs.setdefault(name, []).append((value, values.get(name)))
         if samples is None and pairs:
-            errors = [[_error_of(name, [pair]).error for pair in some] for name, some in pairs.items()]
+            errors = [
+                [_error_of(name, [pair]).error for pair in name_pairs] for name, name_pairs in pairs.items()
+            ]
             self.worst = int(np.argmax(np.max(errors, axis=0)))
-        return tuple(_error_of(name, some) for name, some in pairs.items())
+        return tuple(_error_of(name, name_pairs) for name, name_pairs in pairs.items())
 
 
-def _as(value: Any, element: str | None) -> Any:
-    """A value in the type of a session's input, which is low with ``--io-types low``."""
+def _as_element(value: Any, element: str | None) -> Any:
+    """A value in the element type of a session's input: the low type with ``--io-types low``."""
     kinds = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
     if not isinstance(value, np.ndarray) or value.dtype != np.float32 or element not in kinds:
         return value
@@ -221,7 +232,7 @@ def _as(value: Any, element: str | None) -> Any:
 
 
 def _error_of(name: str, pairs: Sequence[tuple[Any, Any]]) -> OutputError:
-    """The error of an output over samples: of each the true value and that of the variant."""
+    """The error of an output over samples. ``pairs`` are each sample's true value and variant's value."""
     worst = scale = power = error_power = 0.0
     values = count = differing = 0
     broken = floats = False
@@ -239,7 +250,7 @@ def _error_of(name: str, pairs: Sequence[tuple[Any, Any]]) -> OutputError:
         truth, value = wide(truth), wide(value)
         gap, _, special = distances(truth, value, EXACT)
         broken |= bool(special.any())
-        truth, gap = (one[np.isfinite(truth)] for one in (truth, gap))
+        truth, gap = (array[np.isfinite(truth)] for array in (truth, gap))
         values += truth.size
         worst, scale = (
             max(worst, float(gap.max(initial=0.0))),
@@ -257,9 +268,9 @@ def _error_of(name: str, pairs: Sequence[tuple[Any, Any]]) -> OutputError:
 
 
 def _tensors(truth: Any, value: Any) -> Iterator[tuple[Any, Any]]:
-    """Two values; those of sequences of one length one by one."""
+    """Pairs of tensors: the two values, or for sequences of equal length their items."""
     if isinstance(truth, (list, tuple)) and isinstance(value, (list, tuple)) and len(truth) == len(value):
-        for one, other in zip(truth, value, strict=True):
-            yield from _tensors(one, other)
+        for first, second in zip(truth, value, strict=True):
+            yield from _tensors(first, second)
     else:
         yield truth, value

@@ -22,16 +22,16 @@ Status = Literal["passed", "failed", "skipped", "broke"]
 FeedStatus = Literal["identical", "within", "different", "not counted"]
 #: Which of the two models.
 Side = Literal["", "original", "fixed"]
-#: "engines": the engine of the fixed model with that of the original. "oracle": an engine with the ONNX model.
+#: "engines": the fixed model's engine with the original's. "oracle": an engine with the ONNX model.
 #: "export": the exported model with PyTorch. "result": the fixed model with PyTorch.
 Sides = Literal["", "engines", "oracle", "export", "result"]
 
-#: Those that need neither a GPU nor TensorRT.
+#: Checks that need neither a GPU nor TensorRT.
 CPU_RUNGS = RUNGS[: RUNGS.index("ort-cpu") + 1]
-#: Those that compute nothing: they prove nothing about values.
+#: Checks that compute nothing. They prove nothing about values.
 STATIC = ("contract", "trt-build")
-#: Those that judge each model by itself, or its declarations: a pass does not prove that the two compute the same.
-#: trt-network compares values, but those of a model with those of TensorRT's import of that same model.
+#: Checks that judge each model, or its declarations, alone. A pass does not prove that both compute the same.
+#: trt-network compares values, but only the values of a model with the values of TensorRT's import of it.
 ALONE = (*STATIC, "trt-network")
 
 
@@ -44,11 +44,11 @@ class Executed:
     """Executed engines: package and version, GPU, whether NVIDIA lists that GPU for the package, and the precision of
     float32 products ("float32", "tf32", or "" where that is not known).
 
-    ``outcome`` is "agree" where the engines are right, "repaired" where that of the original is wrong and the fixed one
-    right, "alike" where both are wrong, "unsteady" where they are not so each time that they are loaded, "wrong" where
-    the fixed one is further from the ONNX model; ``reason`` says so with the values, and ``output`` is the first output
-    that it is about. ``noise`` is how far rounding alone moves an output of the original, as a share of its largest
-    magnitude, for the outputs of which that was measured."""
+    ``outcome`` is "agree" if the engines are right, "repaired" if the original's engine is wrong and the
+    fixed one right, "alike" if both are wrong, "unsteady" if the result changes between loads, and "wrong" if
+    the fixed engine is further from the ONNX model. ``reason`` explains it with values, and ``output`` is the
+    first output concerned. ``noise`` is how far rounding alone moves an output of the original, as a share of
+    its largest magnitude, for the measured outputs."""
 
     package: str
     version: str
@@ -62,14 +62,14 @@ class Executed:
     noise: tuple[tuple[str, float], ...] = ()
 
 
-#: What is to blame for a difference from PyTorch: "export": the exported model has it before any fix. "fix": only the
-#: fixed model has it. "": nothing differs.
+#: What causes a difference from PyTorch. "export": the exported model already differs. "fix": only the fixed
+#: model differs. "": nothing differs.
 Blame = Literal["", "export", "fix"]
 
 
 @dataclass(frozen=True)
 class Exported:
-    """PyTorch's own outputs beside those of the exported and of the fixed model (check pytorch).
+    """PyTorch's outputs compared with the outputs of the exported and the fixed model (check pytorch).
 
     ``torch`` is its version, ``exporter`` "dynamo" or "legacy" ("" where that is not known). ``inputs`` counts the
     inputs that were compared, ``sizes`` their different sets of shapes. ``output`` is the first output that differs.
@@ -85,12 +85,13 @@ class Exported:
 
 @dataclass(frozen=True)
 class FeedResult:
-    """One test run. With ``feed`` (None for inputs that the user gave) and the model, ``make_inputs`` gives the same
-    inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged.
+    """One test run. From ``feed`` (None for the user's inputs) and the model, ``make_inputs`` generates the
+    same inputs again. ``reason`` says why it is "different" or "not counted", or what judged it besides the
+    original.
 
-    ``given`` counts the user's inputs from 1 (0: they were made). ``stopped`` is the model that did not run, ``said``
-    the error of the runtime that ran it ("" where it reported none), and ``cause`` what it failed of. ``sides`` are
-    what was compared, where that is not the fixed model with the original."""
+    ``given`` counts the user's inputs from 1 (0: generated inputs). ``stopped`` is the model that did not
+    run, ``said`` the runtime's error ("" if it reported none), and ``cause`` the cause of the failure.
+    ``sides`` says what was compared, if it was not the fixed model with the original."""
 
     label: str
     feed: Feed | None
@@ -111,8 +112,8 @@ class FeedResult:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Planned inputs that a check did not run with, since its budget did not allow for them (``Effort``): they would
-    have taken about so many ``seconds`` of the processor."""
+    """Planned inputs that exceeded a check's budget (``Effort``) and were not run. ``seconds`` is the
+    processor time that they would have taken."""
 
     label: str
     feed: Feed
@@ -125,16 +126,16 @@ class RungResult:
     ``cause`` is the same as data, where it is known. ``stopped``: this model could not be loaded, with the error
     ``said`` by the runtime.
 
-    ``excluded`` are outputs in which the original is not deterministic, and ``notes`` more for a reader. ``seconds`` is
-    wall-clock time. ``informative`` are runs that do not decide, such as the same with TF32 on. ``builds`` are
-    TensorRT's builds of the original and, unless that is the same file, of the fixed model; ``networks`` how TensorRT
-    reads them; ``checks`` the results of onnx.checker. ``executed`` is what their engines did, ``latency`` their
-    latency, and ``sweep`` how builds for batch 1 alone and for more differ (None where these were not requested).
-    ``exported`` is what PyTorch's own outputs showed (check pytorch).
-    ``random`` are the outputs of random nodes that gave both models the same numbers, and were not compared themselves.
-    ``left_out`` are planned inputs that the budget did not allow for.
-    ``part`` is the part of the models that it is about (None: all of them).
-    ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
+    ``excluded`` are outputs in which the original is not deterministic. ``notes`` are for readers.
+    ``seconds`` is wall-clock time. ``informative`` are runs that do not decide, such as runs with TF32.
+    ``builds`` are TensorRT's builds of the original and, if it is another file, of the fixed model.
+    ``networks`` says how TensorRT reads them, and ``checks`` are the results of onnx.checker. ``executed``
+    says what the engines computed, ``latency`` is their latency, and ``sweep`` compares builds for batch 1
+    alone and for more (each None if it was not requested). ``exported`` is the comparison with PyTorch's
+    outputs (check pytorch). ``random`` are outputs of random nodes: both models got the same numbers, and
+    these outputs were not compared. ``left_out`` are planned inputs that exceeded the budget. ``part`` is the
+    part of the models that was checked (None: all). ``inherited``: it failed, and the original fails in the
+    same way, so that no fix is to blame.
     """
 
     name: str
@@ -185,11 +186,11 @@ def unjudged(name: str, reason: str, cause: Cause = "") -> RungResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The results of all requested checks, in order, and the names of those that had to pass.
+    """The results of all requested checks, in order, and the names of the required checks.
 
-    ``settled``: no check needs to compare the two, since nothing was changed (except by UNSAFE fixes on request).
-    ``without_unsafe``: the values that were compared are those without the UNSAFE fixes or steps, which are in the
-    result. ``allowed`` is the user's tolerance, by which values were compared (None: by their types).
+    ``settled``: no check needs to compare the models, because nothing changed (except by requested UNSAFE
+    fixes). ``without_unsafe``: the values were compared without the UNSAFE fixes or steps that the result
+    contains. ``allowed`` is the user's tolerance for comparing values (None: by their types).
     """
 
     rungs: tuple[RungResult, ...]
@@ -200,7 +201,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """A check refutes the fixed model, or one that is required did not pass."""
+        """Whether a check refutes the fixed model, or a required check did not pass."""
         passed = {check.name for check in self.rungs if check.status == "passed"}
         return any(check.refutes for check in self.rungs) or not passed.issuperset(self.required)
 
@@ -226,7 +227,7 @@ class Verdict:
         return any(check.status == "passed" and check.name not in ALONE for check in self.rungs)
 
     def rung(self, name: str) -> RungResult | None:
-        """The result of one check; None where it did not run."""
+        """The result of one check; None if it did not run."""
         return next((check for check in self.rungs if check.name == name), None)
 
     @property

@@ -1,4 +1,4 @@
-"""Finds rules by what people have at hand: a family, words, or a message of TensorRT's that they paste."""
+"""Finds rules by what people have at hand: a family, words, or a pasted message of TensorRT."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import NamedTuple
 from onnxfix.report.catalogue import quotes_of
 from onnxfix.rule import NO_MODEL, Rule
 
-_MOST = 10
+_MAX_HITS = 10
 _WEIGHTS = {"quotes": 3.0, "name": 3.0, "summary": 2.0, "operators": 2.0, "page": 1.0}
-"""What a word counts in each part of a rule's page."""
-_SAID = 12.0
-"""What a message counts that is in the query as a whole, or has the whole query in it."""
-_COVERED = 0.6
-"""Share of a message's words from which on it counts as said, in parts."""
-_FEW = 0.25
+"""The weight of a word in each part of a rule's page."""
+_QUOTE_SCORE = 12.0
+"""The score of a quoted message that contains the whole query, or that the query contains."""
+_MIN_QUOTE_SHARE = 0.6
+"""Minimum share of a message's words that counts as a partial quote."""
+_MIN_RELATIVE_SCORE = 0.25
 """Share of the best result's score below which a rule is not listed."""
-_LEAST = 4.0
-"""Score below which a rule has nothing to do with the query."""
-_SAME = {
+_MIN_SCORE = 4.0
+"""Score below which a rule is unrelated to the query."""
+_SYNONYMS = {
     "nms": "nonmaxsuppression",
     "fp16": "float16",
     "bf16": "bfloat16",
@@ -32,7 +32,7 @@ _SAME = {
 }
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|[A-Z]\d+")
 _GAP = re.compile(r"…|\.\.\.")
-_NOISE = frozenset(
+_STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
         "a an and are as at be been but by can could do does error failed for from has have if in info into is it its "
@@ -65,32 +65,36 @@ def family_of(rule: Rule) -> str:
 
 def families(rules: Sequence[Rule]) -> tuple[Family, ...]:
     """The families of these rules, in the order of the rules."""
-    found: dict[str, list[Rule]] = {}
+    by_family: dict[str, list[Rule]] = {}
     for rule in rules:
-        found.setdefault(family_of(rule), []).append(rule)
-    return tuple(Family(name, _about(name, those[0]), tuple(those)) for name, those in found.items())
+        by_family.setdefault(family_of(rule), []).append(rule)
+    return tuple(
+        Family(name, _about(name, members[0]), tuple(members)) for name, members in by_family.items()
+    )
 
 
 def _about(family: str, rule: Rule) -> str:
-    """What the docstring of the family's package says in its first line, behind the family's name."""
+    """The first line of the docstring of the family's package, after the family's name."""
     package = importlib.import_module(".".join(rule.module.split(".")[:2]))
     name, _, about = (package.__doc__ or "").partition("\n")[0].partition(": ")
     return about[:1].upper() + about[1:] if name == family else ""
 
 
-def search(query: str, rules: Sequence[Rule], most: int = _MOST) -> list[Hit]:
-    """The rules that the words of ``query`` are about, the best one first, at most ``most``.
+def search(query: str, rules: Sequence[Rule], most: int = _MAX_HITS) -> list[Hit]:
+    """The rules that match the words of ``query``, best first, at most ``most``.
 
-    A rule counts by the words that it shares with the query, rare ones more, and most by a message that its page quotes
-    and that the query repeats. Names, numbers and shapes in a message do not matter.
+    The score counts the words that a rule shares with the query; rare words count more. A message that the
+    page quotes and the query repeats counts most. Names, numbers and shapes in a message do not matter.
     """
     pages = {rule: _parts(rule) for rule in rules}
     counts = Counter(word for parts in pages.values() for word in set().union(*parts.values()))
     rarity = {word: math.log(1 + len(pages) / count) for word, count in counts.items()}
     wanted = list(dict.fromkeys(word for word in _words(query) if word in rarity))
-    hits = [_hit(rule, parts, wanted, _normal(query), rarity) for rule, parts in pages.items()]
-    hits = sorted((hit for hit in hits if hit.score >= _LEAST), key=lambda hit: (-hit.score, hit.rule.code))
-    return [hit for hit in hits[:most] if hit.score >= _FEW * hits[0].score]
+    hits = [_score(rule, parts, wanted, _normal(query), rarity) for rule, parts in pages.items()]
+    hits = sorted(
+        (hit for hit in hits if hit.score >= _MIN_SCORE), key=lambda hit: (-hit.score, hit.rule.code)
+    )
+    return [hit for hit in hits[:most] if hit.score >= _MIN_RELATIVE_SCORE * hits[0].score]
 
 
 def _parts(rule: Rule) -> dict[str, Counter[str]]:
@@ -104,10 +108,10 @@ def _parts(rule: Rule) -> dict[str, Counter[str]]:
     }
 
 
-def _hit(
+def _score(
     rule: Rule, parts: dict[str, Counter[str]], wanted: Sequence[str], normal: str, rarity: dict[str, float]
 ) -> Hit:
-    """How well the query fits a rule: ``wanted`` are its words, and ``normal`` is all of it."""
+    """How well the query fits a rule. ``wanted`` are the query's words, ``normal`` is its normal form."""
     score = 0.0
     for word in wanted:
         for part, weight in _WEIGHTS.items():
@@ -115,13 +119,13 @@ def _hit(
             score += rarity[word] * weight * count / (count + 1) * 2
     shared = sum(rarity[word] for word in wanted if any(word in words for words in parts.values()))
     score *= (shared / sum(rarity[word] for word in wanted)) ** 2 if wanted else 0.0
-    said, share = "", 0.0
+    quoted, best_share = "", 0.0
     for quote in quotes_of(rule):
-        if (repeated := _share(quote, set(wanted), normal, rarity)) > share:
-            said, share = quote, repeated
-    # A page about TensorRT's messages as such explains less than one about their cause.
+        if (repeated := _share(quote, set(wanted), normal, rarity)) > best_share:
+            quoted, best_share = quote, repeated
+    # A rule about TensorRT's messages in general explains less than a rule about their cause.
     score *= 0.5 if rule.per in NO_MODEL else 1.0
-    return Hit(rule, score * (1 + share) + share * _SAID, said)
+    return Hit(rule, score * (1 + best_share) + best_share * _QUOTE_SCORE, quoted)
 
 
 def _share(quote: str, wanted: set[str], normal: str, rarity: dict[str, float]) -> float:
@@ -134,22 +138,22 @@ def _share(quote: str, wanted: set[str], normal: str, rarity: dict[str, float]) 
         return 1.0
     both = sum(rarity[word] for word in words & wanted)
     covered = both / sum(rarity[word] for word in words)
-    asked = both / sum(rarity[word] for word in wanted)
-    share = max(covered, asked if len(wanted) > 1 else 0.0)
-    return share * 0.8 if share >= _COVERED else 0.0
+    matched_query = both / sum(rarity[word] for word in wanted)
+    share = max(covered, matched_query if len(wanted) > 1 else 0.0)
+    return share * 0.8 if share >= _MIN_QUOTE_SHARE else 0.0
 
 
 def _words(text: str) -> Iterator[str]:
-    """The words of a text in small letters and singular; those of CamelCase and with hyphens also as one."""
+    """The words of a text in lower case and singular. CamelCase and hyphenated words also count as one."""
     for token in re.findall(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*", text):
         parts = [part.lower() for piece in token.split("-") for part in (piece, *_WORD.findall(piece))]
         for part in dict.fromkeys([token.replace("-", "").lower(), *parts]):
-            word = _SAME.get(part, part)
+            word = _SYNONYMS.get(part, part)
             word = word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word
-            if word not in _NOISE and len(word) > 1:
+            if word not in _STOP_WORDS and len(word) > 1:
                 yield word
 
 
 def _normal(text: str) -> str:
-    """A message without what varies: case, numbers, quotes, spaces."""
+    """A message without case, numbers, quotes and spacing, which vary."""
     return " ".join(re.findall(r"[a-z_]+", text.lower()))

@@ -17,9 +17,9 @@ Mark = Literal["", "removed", "added", "changed"]
 class Box:
     """A node, an input or an output of the graph.
 
-    ``title`` is the operator or the value's name, ``name`` the node's own name or that of its output. ``lines`` are its
-    attributes and constant inputs. ``focus``: the finding is here. ``above`` and ``below`` count the nodes that it
-    reads and that read it, and that are left out.
+    ``title`` is the operator or the value's name, ``name`` the node's name or its output's. ``lines`` are its
+    attributes and constant inputs. ``focus``: the finding is here. ``above`` counts the omitted nodes that it
+    reads, and ``below`` the omitted nodes that read it.
     """
 
     kind: Kind

@@ -1,6 +1,7 @@
 """The facts about a report that every renderer shows: counts, what was proven, what changed, and what is left.
 
-Only data: the words are the renderers'. ``Report.summary`` is the summary of a report, and JSON has it.
+The facts are data; renderers choose the words. ``Report.summary`` returns them, and the JSON output contains
+them.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     from onnxfix.proof.verdict import RungResult, Status, Verdict
     from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report
 
-#: "": nothing was to be proven (``check``). "verified": the values of both models were compared and agree; "partly":
-#: those of the result without its UNSAFE fixes or steps. "unchanged": the result is the input. "not compared": all
-#: that ran passed, but nothing compared values. "failed": a check found a difference. "unproven": a required check did
-#: not pass, or none could run.
+#: "": there was nothing to prove (``check``). "verified": the values of both models agree. "partly": they
+#: agree without the result's UNSAFE fixes or steps. "unchanged": the result is the input. "not compared": all
+#: checks that ran passed, but none compared values. "failed": a check found a difference. "unproven": a
+#: required check did not pass, or no check could run.
 Proof = Literal["", "verified", "partly", "unchanged", "not compared", "failed", "unproven"]
 Agreement = Literal["", "identical", "within"]
 
 
 @dataclass(frozen=True)
 class RuleCount:
-    """How many findings or fixes of one severity a rule has. ``safety`` is that of the safest fix, "" without one."""
+    """How many findings or fixes of one severity a rule has. ``safety`` is the safest fix's, or ""."""
 
     code: str
     name: str
@@ -40,11 +41,11 @@ class RuleCount:
 
 @dataclass(frozen=True)
 class RungFact:
-    """A check in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
-    check compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the check's own,
-    and ``tolerance`` the user's (``rtol 0.001``), "" where that of the types decided. ``left_out`` counts planned
-    inputs that its effort did not allow for, which would have taken about ``spared`` seconds. ``part`` says how much
-    of the models it judged ("": all of them)."""
+    """A summary of a check. ``agreement`` of the values is "identical" (in every bit), "within" tolerance, or
+    "" if none were compared. ``feeds`` and ``shapes`` count the compared inputs. ``reason`` is the check's
+    own. ``tolerance`` is the user's (``rtol 0.001``), or "" if the tolerance of the types decided.
+    ``left_out`` counts planned inputs that exceeded the effort, and would have taken about ``spared``
+    seconds. ``part`` says how much of the models was judged ("": all)."""
 
     name: str
     status: Status
@@ -75,9 +76,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Remedy:
-    """Findings that are left and have a fix, and the command that applies it. ``safety`` is the least safe of the
-    fixes that it applies, and ``options`` those that it needs; the counts are by severity and include what safer
-    commands fix."""
+    """Remaining findings that have a fix, and the command that applies the fixes. ``safety`` is the level of
+    the least safe fix, and ``options`` are the options that the command needs. The counts, by severity,
+    include the findings that safer commands fix."""
 
     safety: str
     options: tuple[str, ...]
@@ -96,10 +97,11 @@ class Remedy:
 class TrtFact:
     """The TensorRT that judged a model.
 
-    ``target`` is the title of the product line that the model is for, where that is another one ("": it is this one).
-    ``builds`` are the results of building the original and the fixed model, or the one model, and ``reads`` how it
-    reads them, in that order; ``feeds`` counts the inputs on which that was compared. ``gpu`` is where engines were
-    executed ("": nowhere). ``part`` says how much of the model was judged ("": all of it).
+    ``target`` is the title of the product line that the model is for, if it is another one ("": the same).
+    ``builds`` are the results of building the original and the fixed model, or the only model. ``reads``
+    says, in the same order, how TensorRT reads them, and ``feeds`` counts the inputs of that comparison.
+    ``gpu`` is where engines were executed ("": nowhere). ``part`` says how much of the model was judged ("":
+    all).
     """
 
     package: str
@@ -117,13 +119,14 @@ class TrtFact:
 class Summary:
     """The facts about a report.
 
-    ``severities`` counts the findings that are left, by severity. ``findings`` and ``fixed`` count by rule, the worst
-    first. ``proof`` is what was proven about values. ``values_compared``: a check that passed or failed has compared
-    those of the result with the original's (None: there was nothing to compare). ``compute`` counts the nodes that
-    compute (all but Constant), ``constants`` the Constant nodes, ``operators`` the nodes of each operator, the most
-    changed first; ``layers`` counts those of TensorRT's network (None: unknown). ``tensorrt`` is the TensorRT that
-    judged (None: none did). ``remedies`` lists commands, the safest first. ``explain`` is the code of the rule to read
-    about first, "" for none: of the worst finding that is left, or else of the worst that was fixed.
+    ``severities`` counts the remaining findings by severity. ``findings`` and ``fixed`` count by rule, worst
+    first. ``proof`` is what was proven about values. ``values_compared``: whether a check compared the
+    result's values with the original's (None: there was nothing to compare). ``compute`` counts all nodes
+    except Constant nodes, ``constants`` the Constant nodes, ``operators`` the nodes of each operator (most
+    changed first), and ``layers`` the layers of TensorRT's network (None: unknown). ``tensorrt`` is the
+    TensorRT that judged (None: none did). ``remedies`` lists commands, safest first. ``explain`` is the code
+    of the rule to read about first ("": none): the rule of the worst remaining finding, or else of the worst
+    fixed one.
     """
 
     severities: Mapping[str, int]
@@ -155,8 +158,8 @@ def summarize(report: Report) -> Summary:
     """The summary of a report."""
     severities = Counter(item.severity for item in report.findings)
     findings, fixed = tuple(_by_rule(report.findings)), tuple(_by_rule(report.applied))
-    # The rule to read about first is the worst, and what is left comes before what was fixed.
-    ranked = sorted((*findings, *fixed), key=lambda one: SEVERITIES.index(one.severity))
+    # The rule to read about first is the worst. Remaining findings come before fixed ones.
+    ranked = sorted((*findings, *fixed), key=lambda count: SEVERITIES.index(count.severity))
     proof = _proof(report)
     compared = any(check.judged and check.compares for check in report.checks)
     compute, constants, operators = _nodes(report.operators_before, report.operators_after)
@@ -178,11 +181,13 @@ def summarize(report: Report) -> Summary:
 
 
 def _by_rule(items: Iterable[Finding | AppliedFix]) -> Iterator[RuleCount]:
-    """Counts by severity and rule, the worst and within a severity the most frequent first."""
+    """Counts by severity and rule: worst severity first, then most frequent rule first."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for item in items:
         groups.setdefault((item.severity, item.code, item.name), []).append(item.safety)
-    ordered = sorted(groups.items(), key=lambda one: (SEVERITIES.index(one[0][0]), -len(one[1]), one[0][1]))
+    ordered = sorted(
+        groups.items(), key=lambda group: (SEVERITIES.index(group[0][0]), -len(group[1]), group[0][1])
+    )
     for (severity, code, name), safeties in ordered:
         safest = next((safety for safety in SAFETIES if safety in safeties), "")
         yield RuleCount(code, name, severity, len(safeties), safest)
@@ -206,7 +211,7 @@ def _proof(report: Report) -> Proof:
 def _rung(check: RungResult, verdict: Verdict | None) -> RungFact:
     counted = [feed for feed in check.feeds if feed.status in ("identical", "within", "different")]
     assignments = [feed.feed.assignment for feed in counted if feed.feed is not None]
-    sizes = {tuple(sorted(one.items())) for one in assignments if 0 not in one.values()}
+    sizes = {tuple(sorted(assignment.items())) for assignment in assignments if 0 not in assignment.values()}
     feeds, shapes = len(counted), len(sizes)
     if check.networks:
         feeds, shapes = check.networks[-1].feeds, check.networks[-1].shapes
@@ -215,9 +220,9 @@ def _rung(check: RungResult, verdict: Verdict | None) -> RungFact:
     agreement: Agreement = ""
     if check.status == "passed" and counted:
         agreement = "identical" if all(feed.status == "identical" for feed in counted) else "within"
-    # TensorRT's network is held to its own rounding, whatever the user allows.
-    is_given = verdict is not None and agreement == "within" and check.name != "trt-network"
-    allowed = verdict.allowed if verdict is not None and is_given else None
+    # The check of TensorRT's network has its own tolerance, regardless of the user's.
+    uses_tolerance = verdict is not None and agreement == "within" and check.name != "trt-network"
+    allowed = verdict.allowed if verdict is not None and uses_tolerance else None
     return RungFact(
         check.name,
         check.status,
@@ -228,7 +233,7 @@ def _rung(check: RungResult, verdict: Verdict | None) -> RungFact:
         check.reason,
         tolerance=allowed.words if allowed is not None else "",
         left_out=len(check.left_out),
-        spared=sum(one.seconds for one in check.left_out),
+        spared=sum(item.seconds for item in check.left_out),
         part=check.part.words if check.part is not None else "",
     )
 
@@ -236,7 +241,7 @@ def _rung(check: RungResult, verdict: Verdict | None) -> RungFact:
 def _nodes(
     before: NodeCounts | None, after: NodeCounts | None
 ) -> tuple[Change | None, Change | None, tuple[Change, ...]]:
-    """The nodes that compute, the Constant nodes, and those of each operator, the most changed first."""
+    """Changes of compute nodes, of Constant nodes, and of each operator's nodes, most changed first."""
     if before is None or after is None:
         return None, None, ()
     names = dict.fromkeys((*before.operators, *after.operators))
@@ -244,27 +249,27 @@ def _nodes(
     return (
         Change("compute nodes", before.compute, after.compute),
         Change("Constant", before.constants, after.constants),
-        tuple(sorted(changes, key=lambda one: (-abs(one.after - one.before), one.name))),
+        tuple(sorted(changes, key=lambda change: (-abs(change.after - change.before), change.name))),
     )
 
 
 def _layers(report: Report) -> Change | None:
-    """Layers of TensorRT's network, where the parser took both models as a whole."""
-    if not report.builds or not all(one.accepted and one.part is None for one in report.builds):
+    """Layers of TensorRT's network, if the parser accepted both models as a whole."""
+    if not report.builds or not all(build.accepted and build.part is None for build in report.builds):
         return None
     return Change("TensorRT layers", report.builds[0].layer_count, report.builds[-1].layer_count)
 
 
 def _tensorrt(report: Report) -> TrtFact | None:
-    judges = [(one.package, one.version) for one in report.builds if one.version]
-    judges += [(one.package, one.version) for one in report.networks if one.version]
+    judges = [(build.package, build.version) for build in report.builds if build.version]
+    judges += [(network.package, network.version) for network in report.networks if network.version]
     if not judges:
         return None
     package, version = judges[-1]
     target = TARGETS.get(report.target)
     is_other = target is not None and bool(mismatch(target, package, version))
-    every = [*(check.part for check in report.checks), *(build.part for build in report.builds)]
-    parts = [part for part in every if part is not None]
+    all_parts = [*(check.part for check in report.checks), *(build.part for build in report.builds)]
+    parts = [part for part in all_parts if part is not None]
     capabilities = [build.compute_capability for build in report.builds if build.compute_capability]
     return TrtFact(
         package,
@@ -280,16 +285,16 @@ def _tensorrt(report: Report) -> TrtFact | None:
 
 
 def _remedies(report: Report) -> Iterator[Remedy]:
-    """A command for each safety that fixes more than the safer ones, and more than this run was allowed to."""
+    """A command for each safety level that fixes more than safer levels and than this run."""
     withdrawn = {(item.code, item.place) for item in report.withdrawn}
-    open_ = [item for item in report.findings if item.fix and (item.code, item.place) not in withdrawn]
-    done = SAFETIES.index(report.safety) if report.safety in SAFETIES else -1
+    fixable = [item for item in report.findings if item.fix and (item.code, item.place) not in withdrawn]
+    allowed_level = SAFETIES.index(report.safety) if report.safety in SAFETIES else -1
     for level, safety in enumerate(SAFETIES):
-        if level <= done or report.command not in ("check", "apply"):
+        if level <= allowed_level or report.command not in ("check", "apply"):
             continue
-        if not any(item.safety == safety for item in open_):
+        if not any(item.safety == safety for item in fixable):
             continue
-        fixed = [item for item in open_ if done < SAFETIES.index(item.safety) <= level]
+        fixed = [item for item in fixable if allowed_level < SAFETIES.index(item.safety) <= level]
         counts = Counter(item.severity for item in fixed)
         options = [OPTIONS[name] for name in SAFETIES[1 : level + 1] if any(i.safety == name for i in fixed)]
         if report.safety in SAFETIES[1:]:  # the run's own option stays

@@ -19,7 +19,7 @@ from onnxfix.inputs.feeds.signature import FLOATS, Assignment, Input, Signature
 _MIXED = (3, 5, 7, 4, 6)
 #: Sizes for dimensions that a model wants larger (an image, a window), tried in this order.
 _GROWN = (4, 8, 16, 32, 64, 128, 224)
-#: The same for signals: inputs of which one dimension behind the leading one is free.
+#: The same for signals: inputs with one free dimension after the leading one.
 _LONG = (512, 2048, 8192, 32768)
 _NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
 _SHAPE = rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|"
@@ -28,8 +28,8 @@ _SHAPE = rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|"
 @dataclass(frozen=True)
 class Feed:
     """One test: sizes for the symbols, a kind of data and a seed. ``override`` feeds the inputs with defaults; ``gain``
-    and ``turn`` are those of ``make_inputs``. ``last`` is the kind of the last item of the batch, where it is another
-    one; ``has_batch`` says which models have a batch."""
+    and ``turn`` go to ``make_inputs``. ``last`` is the kind of data of the batch's last item, if it is
+    another one. ``has_batch`` says which models have a batch."""
 
     assignment: Assignment
     kind: Kind
@@ -52,10 +52,10 @@ class Feed:
         """All kinds of data that it has."""
         return (self.kind,) if self.last is None else (self.kind, self.last)
 
-    def values(self, known: Signature) -> dict[str, Any]:
-        """The inputs of a model. Raises UsageError where none can be made, and MemoryError."""
-        made = make_inputs(
-            known,
+    def values(self, signature: Signature) -> dict[str, Any]:
+        """The inputs of a model. Raises UsageError if they cannot be made, and MemoryError."""
+        inputs = make_inputs(
+            signature,
             self.assignment,
             self.seed,
             kind=self.kind,
@@ -64,9 +64,9 @@ class Feed:
             turn=self.turn,
         )
         if self.last is None:
-            return made
-        other = make_inputs(known, self.assignment, self.seed, kind=self.last)
-        return {name: np.concatenate([value[:-1], other[name][-1:]]) for name, value in made.items()}
+            return inputs
+        other = make_inputs(signature, self.assignment, self.seed, kind=self.last)
+        return {name: np.concatenate([value[:-1], other[name][-1:]]) for name, value in inputs.items()}
 
 
 def sizes_in_words(sizes: Mapping[str, int]) -> str:
@@ -81,25 +81,25 @@ def size(value: Any) -> int:
     return 0 if value is None else int(np.size(value))
 
 
-def elements(known: Signature, assignment: Assignment) -> int:
+def elements(signature: Signature, assignment: Assignment) -> int:
     """How many elements all inputs have under an assignment."""
-    sizes = ([known.size(dim, assignment) or 2 for dim in one.dims or ()] for one in known.inputs)
+    sizes = ([signature.size(dim, assignment) or 2 for dim in info.dims or ()] for info in signature.inputs)
     return sum(math.prod(shape) for shape in sizes)
 
 
 def parse_shapes(
     specs: Sequence[str] | str | Mapping[str, Sequence[int]], names: Sequence[str], *, signed: bool = False
 ) -> dict[str, tuple[int, ...]]:
-    """Read shapes of inputs: ``x:[1,3]``, ``x:1,3``, ``x:1x3``, one or several in a text, separated by commas. A
-    mapping has them already.
+    """Read shapes of inputs: ``x:[1,3]``, ``x:1,3``, ``x:1x3``. A text may hold several, separated by commas.
+    A mapping already has shapes.
 
     ``names`` are the model's inputs; a name may itself hold a colon. ``x:[]`` and ``x:`` are scalars. ``signed``
     allows negative numbers: the text may hold values.
-    Raises UsageError for an unknown input, one given twice, or a text that is no shape.
+    Raises UsageError for an unknown input, an input with two shapes, or a text that is not a shape.
     """
     if isinstance(specs, Mapping):
         return {name: tuple(shape) for name, shape in specs.items()}
-    found: dict[str, tuple[int, ...]] = {}
+    shapes_by_name: dict[str, tuple[int, ...]] = {}
     for spec in [specs] if isinstance(specs, str) else specs:
         pairs = _split(spec.strip(), names)
         if pairs is None or not (signed or all(size >= 0 for _, shape in pairs for size in shape)):
@@ -108,13 +108,13 @@ def parse_shapes(
                 f" the model's inputs are {', '.join(names) or 'none'}"
             )
         for name, shape in pairs:
-            if found.setdefault(name, shape) != shape:
-                raise UsageError(f"input {name} is given two shapes: {found[name]} and {shape}")
-    return found
+            if shapes_by_name.setdefault(name, shape) != shape:
+                raise UsageError(f"input {name} is given two shapes: {shapes_by_name[name]} and {shape}")
+    return shapes_by_name
 
 
 def _split(text: str, names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]] | None:
-    """The names and shapes in a text; None where it cannot be read. A shape ends where the next name begins."""
+    """The names and shapes in a text; None if it cannot be read. A shape ends where the next name begins."""
     name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     pairs = []
     for part in re.split(f",(?=(?:{name}):)", text):
@@ -125,142 +125,153 @@ def _split(text: str, names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]
     return pairs
 
 
-def bind_shapes(known: Signature, shapes: Mapping[str, Sequence[int]]) -> Assignment:
-    """The symbols that given input shapes fix. Raises UsageError where they contradict the model or each other."""
+def bind_shapes(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> Assignment:
+    """The symbols that input shapes fix. Raises UsageError if they contradict the model or each other."""
     bound: Assignment = {}
     for name, shape in shapes.items():
-        if name not in known.names:
+        if name not in signature.names:
             raise UsageError(
-                f"the model has no input {name}; its inputs are {', '.join(known.names) or 'none'}"
+                f"the model has no input {name}; its inputs are {', '.join(signature.names) or 'none'}"
             )
-        one = known[name]
-        if one.dims is None:
+        declared = signature[name]
+        if declared.dims is None:
             bound[f"{name}.rank"] = len(shape)
             bound.update({f"{name}.{axis}": size for axis, size in enumerate(shape)})
             continue
-        wanted = list(one.dims)
+        wanted = list(declared.dims)
         if len(shape) != len(wanted):
             raise UsageError(f"input {name} has rank {len(wanted)} {wanted}, got shape {list(shape)}")
         for axis, (dim, size) in enumerate(zip(wanted, shape, strict=True)):
             if isinstance(dim, int) and dim != size:
                 raise UsageError(f"input {name} has size {dim} in dimension {axis}, got shape {list(shape)}")
-            if isinstance(dim, str) and known.size(dim, {}) is None and bound.setdefault(dim, size) != size:
+            if (
+                isinstance(dim, str)
+                and signature.size(dim, {}) is None
+                and bound.setdefault(dim, size) != size
+            ):
                 raise UsageError(f"dimension {dim} of input {name} is {size}, but {bound[dim]} elsewhere")
-    for name, shape in shapes.items():  # sizes such as ``past + 1`` must be what the other sizes make them
-        for dim, size in zip(known[name].dims or (), shape, strict=False):
+    for name, shape in shapes.items():  # sizes such as ``past + 1`` must agree with the other sizes
+        for dim, size in zip(signature[name].dims or (), shape, strict=False):
             others = {symbol: other for symbol, other in bound.items() if symbol != dim}
-            due = known.size(dim, others) if isinstance(dim, str) else None
+            due = signature.size(dim, others) if isinstance(dim, str) else None
             if due is not None and due != size:
                 raise UsageError(f"dimension {dim} of input {name} is {size}, but must be {due}")
     return bound
 
 
-def assignments(known: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
+def assignments(signature: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
     """The shape sweep: every symbol 1, every symbol 2, distinct larger values, and the first two 0 in turn.
 
-    Sizes that the model does not take give way to the nearest that it does; where a 0 is none, there is none. Values of
-    inputs that decide which way a model takes have their turn. One empty assignment for a model of static shape.
-    ``fixed`` symbols keep their size.
+    If the model rejects sizes, the nearest sizes that it accepts replace them; a rejected 0 is left out.
+    Input values that select a branch of the model take turns over the assignments. A model with static shapes
+    gets one empty assignment. ``fixed`` symbols keep their size.
     """
-    free = _free(known, fixed)
-    base = {**_demands(known), **fixed}
+    free = _free(signature, fixed)
+    base = {**_demands(signature), **fixed}
     if not free:
-        return [{**base, **_pinned(pins)} for pins in known.search.ways]
+        return [{**base, **_pinned(pins)} for pins in signature.search.ways]
     mixed = {name: _MIXED[place % len(_MIXED)] for place, name in enumerate(free)}
     wishes: list[Assignment] = [dict.fromkeys(free, 1), dict.fromkeys(free, 2), mixed]
     wishes += [{**mixed, name: 0} for name in free[:2]]
     sweep: list[Assignment] = []
     for number, wish in enumerate(wishes):
-        found = _taken(known, {**wish, **base}, fixed, number)
-        if found in sweep:
-            found = _taken(known, {**{name: 2 * found[name] + 1 for name in free}, **base}, fixed, number)
-        if found is not None and found not in sweep:
-            sweep.append(found)
+        assignment = _accepted_sizes(signature, {**wish, **base}, fixed, number)
+        if assignment in sweep:
+            assignment = _accepted_sizes(
+                signature, {**{name: 2 * assignment[name] + 1 for name in free}, **base}, fixed, number
+            )
+        if assignment is not None and assignment not in sweep:
+            sweep.append(assignment)
     return sweep or [{**wishes[0], **base}]
 
 
-def _taken(known: Signature, wish: Assignment, fixed: Mapping[str, int], turn: int) -> Assignment | None:
-    """The sizes that the model accepts nearest to the wished ones, and the values of inputs whose turn it is.
+def _accepted_sizes(
+    signature: Signature, wish: Assignment, fixed: Mapping[str, int], turn: int
+) -> Assignment | None:
+    """The sizes nearest to ``wish`` that the model accepts, and the input values of this ``turn``.
 
-    The wished sizes where none are known to fit, since the demands may come from nodes that do not matter. A 0 that the
-    model rejects has no replacement: then there is no assignment.
+    If no sizes are known to fit, the wished ones: the demands may come from nodes that do not matter. None if
+    the model rejects a wished 0.
     """
-    pins = known.search.ways[turn % len(known.search.ways)]
+    pins = signature.search.ways[turn % len(signature.search.ways)]
     zeros = {name: 0 for name, size in wish.items() if size == 0 and name not in fixed}
-    found = known.search.near(wish, {**zeros, **fixed}, pins)
-    if found is None and zeros:
+    nearest = signature.search.near(wish, {**zeros, **fixed}, pins)
+    if nearest is None and zeros:
         return None
-    return {**wish, **(found or {}), **_pinned(pins)}
+    return {**wish, **(nearest or {}), **_pinned(pins)}
 
 
 def _pinned(pins: Mapping[str, int]) -> Assignment:
     return {f"{name}.value": value for name, value in pins.items()}
 
 
-def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignment]]:
-    """Groups of assignments for a model that rejects the sweep. Where the first of a group runs, run all of it.
+def grown(signature: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignment]]:
+    """Groups of assignments for a model that rejects the sweep. If a group's first runs, run the whole group.
 
-    The first ties dimensions of the same place together, the others make all but the leading ones larger.
+    The first group gives dimensions at the same axis equal sizes. The others enlarge all but the leading
+    ones.
     """
-    free = _free(known, fixed)
+    free = _free(signature, fixed)
     if not free:
         return
-    base = {**_demands(known), **fixed}
-    place = _places(known)
+    base = {**_demands(signature), **fixed}
+    place = _places(signature)
     tied = [
         {name: sizes[place.get(name, 0) % 4] for name in free}
         for sizes in ((2, 3, 4, 5), (1, 2, 2, 2), (3, 7, 6, 5))
     ]
-    yield _all_taken(known, [{**one, **base} for one in tied], fixed)
-    behind = [sum(dim in free for dim in (one.dims or ("", ""))[1:]) for one in known.inputs]
-    signals = max(behind, default=0) == 1  # two long dimensions would make a large tensor
+    yield _all_accepted(signature, [{**wish, **base} for wish in tied], fixed)
+    free_axes = [sum(dim in free for dim in (info.dims or ("", ""))[1:]) for info in signature.inputs]
+    signals = max(free_axes, default=0) == 1  # two long dimensions would make a large tensor
     for size in (*_GROWN, *(_LONG if signals else ())):
         group = [
             {name: batch if place.get(name, 0) == 0 else wide for name in free}
             for batch, wide in ((2, size), (1, size), (3, 2 * size if size < 64 else size))
         ]
-        yield _all_taken(known, [{**one, **base} for one in group], fixed)
+        yield _all_accepted(signature, [{**wish, **base} for wish in group], fixed)
     for size in _GROWN[:4]:
-        yield _all_taken(known, [{**dict.fromkeys(free, size), **base}], fixed)
+        yield _all_accepted(signature, [{**dict.fromkeys(free, size), **base}], fixed)
 
 
-def _all_taken(known: Signature, wishes: Sequence[Assignment], fixed: Mapping[str, int]) -> list[Assignment]:
-    found = (_taken(known, wish, fixed, turn) for turn, wish in enumerate(wishes))
-    return [one for one in found if one is not None]
+def _all_accepted(
+    signature: Signature, wishes: Sequence[Assignment], fixed: Mapping[str, int]
+) -> list[Assignment]:
+    accepted = (_accepted_sizes(signature, wish, fixed, turn) for turn, wish in enumerate(wishes))
+    return [assignment for assignment in accepted if assignment is not None]
 
 
 def feeds(
-    known: Signature, sweep: Sequence[Assignment], seed: int, exact: bool, *, large: bool = False
+    signature: Signature, sweep: Sequence[Assignment], seed: int, exact: bool, *, large: bool = False
 ) -> list[Feed]:
-    """The feeds to run: each assignment once, every kind of data at least once, and many values on small inputs.
+    """Plan the feeds: each assignment once, every kind of data at least once, and small inputs often.
 
     With ``exact``, there are feeds at the limits of the types as well; with ``large``, one of magnitudes whose squares
     and sums exceed half precision's largest number. Models without inputs run once.
     """
-    if not known.inputs:
+    if not signature.inputs:
         return [Feed(sweep[0], "normal", seed)]
     kinds: list[Kind] = ["normal", "normal", "edge"]
     plan = list(zip(sweep if len(sweep) > 1 else [*sweep] * 3, itertools.cycle(kinds), strict=False))
-    full = wide(known, sweep)
+    full = wide(signature, sweep)
     hard: Kind = "extreme" if exact else "edge"
     # One feed of a few elements would miss most of the edge values.
-    few = max(math.prod(shape_of(known, one, full)) for one in known.inputs) < 64
+    few = max(math.prod(shape_of(signature, info, full)) for info in signature.inputs) < 64
     plan += [(full, hard)] * (3 if few else 1 if exact or len(sweep) > 1 else 0)
-    if large and any(one.elem in FLOATS for one in known.inputs):
+    if large and any(info.elem in FLOATS for info in signature.inputs):
         plan.append((full, "large"))
-    found = [Feed(sizes, kind, seed + number) for number, (sizes, kind) in enumerate(plan)]
-    if any(known.may_override(one) for one in known.inputs):
-        found.append(Feed(found[1].assignment, "normal", seed + len(found), override=True))
-    return found
+    planned = [Feed(sizes, kind, seed + number) for number, (sizes, kind) in enumerate(plan)]
+    if any(signature.may_override(info) for info in signature.inputs):
+        planned.append(Feed(planned[1].assignment, "normal", seed + len(planned), override=True))
+    return planned
 
 
-def quantized(known: Signature, sizes: Assignment, seed: int, gain: float = 1.0) -> list[Feed]:
-    """Feeds around the limits of the model's quantizers: none, one, or two where an input has fewer elements than there
-    are points. ``gain`` is the factor for inputs that feed quantizers inside."""
-    points = known.quantizers.points
+def quantized(signature: Signature, sizes: Assignment, seed: int, gain: float = 1.0) -> list[Feed]:
+    """Feeds around the limits of the model's quantizers: none, one, or two if an input has fewer elements
+    than points to test. ``gain`` is the factor for inputs that feed inner quantizers."""
+    points = signature.quantizers.points
     if not points and gain == 1.0:
         return []
-    room = {name: math.prod(shape_of(known, known[name], sizes)) for name in points}
+    room = {name: math.prod(shape_of(signature, signature[name], sizes)) for name in points}
     few = any(0 < room[name] < len(values) for name, values in points.items())
     return [Feed(sizes, "quantized", seed + turn, gain=gain, turn=turn) for turn in range(1 + few)]
 
@@ -270,66 +281,71 @@ def hardest(planned: Sequence[Feed]) -> Kind:
     return "extreme" if any(feed.kind == "extreme" for feed in planned) else "edge"
 
 
-def has_batch(known: Signature, one: Assignment, fixed: Mapping[str, int]) -> bool:
-    """Whether one symbol, of at least 2 in an assignment, leads all inputs, and all that is open but for it is
+def has_batch(signature: Signature, assignment: Assignment, fixed: Mapping[str, int]) -> bool:
+    """Whether all inputs have the same leading symbol, its size is at least 2, and all other symbols are
     ``fixed``."""
-    leading = {info.dims[0] if info.kind == "tensor" and info.dims else None for info in known.inputs}
+    leading = {info.dims[0] if info.kind == "tensor" and info.dims else None for info in signature.inputs}
     batch = leading.pop() if len(leading) == 1 else None
-    plain = not known.pinned and all(info.default is None for info in known.inputs)
-    return plain and isinstance(batch, str) and one.get(batch, 0) > 1 and _free(known, fixed) == [batch]
+    plain = not signature.pinned and all(info.default is None for info in signature.inputs)
+    return (
+        plain
+        and isinstance(batch, str)
+        and assignment.get(batch, 0) > 1
+        and _free(signature, fixed) == [batch]
+    )
 
 
-def thrifty(known: Signature, mixed: Assignment, fixed: Mapping[str, int]) -> Assignment:
-    """The ``mixed`` sizes, but 1 for leading ones, with which costs grow; {} where the model takes none."""
-    place = _places(known)
+def thrifty(signature: Signature, mixed: Assignment, fixed: Mapping[str, int]) -> Assignment:
+    """The ``mixed`` sizes with leading sizes of 1, which makes runs cheap; {} if the model accepts none."""
+    place = _places(signature)
     wish = {name: 1 if place.get(name) == 0 else size for name, size in mixed.items()}
-    return _taken(known, {**wish, **_demands(known), **fixed}, fixed, 2) or {}
+    return _accepted_sizes(signature, {**wish, **_demands(signature), **fixed}, fixed, 2) or {}
 
 
-def wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
-    """The assignment of mixed sizes with more of the first symbol: room for all edge values."""
+def wide(signature: Signature, sweep: Sequence[Assignment]) -> Assignment:
+    """The assignment of mixed sizes, with a larger first symbol: room for all edge values."""
     mixed = sweep[min(2, len(sweep) - 1)]
-    # A size that is the same in all of them was given.
-    moved = [name for name in known.symbols if len({one.get(name) for one in sweep}) > 1]
-    first = next((name for name in moved if mixed.get(name) == _MIXED[0]), None)
+    # A size that is the same in all assignments is fixed.
+    varied = [name for name in signature.symbols if len({assignment.get(name) for assignment in sweep}) > 1]
+    first = next((name for name in varied if mixed.get(name) == _MIXED[0]), None)
     return {**mixed, first: 16} if first is not None and len(sweep) > 1 else mixed
 
 
-def _free(known: Signature, fixed: Mapping[str, int]) -> list[str]:
+def _free(signature: Signature, fixed: Mapping[str, int]) -> list[str]:
     """The symbols whose sizes neither the user nor an operator fixes, axes of inputs without a rank included."""
-    demanded = _demands(known)
-    free = [name for name in known.symbols if name not in fixed and name not in demanded]
-    for one in known.inputs:
-        if one.dims is None and one.kind == "tensor" and f"{one.name}.rank" not in fixed:
-            free += [str(name) for name in _list_dims(known, one) if name not in demanded]
+    demanded = _demands(signature)
+    free = [name for name in signature.symbols if name not in fixed and name not in demanded]
+    for info in signature.inputs:
+        if info.dims is None and info.kind == "tensor" and f"{info.name}.rank" not in fixed:
+            free += [str(name) for name in _list_dims(signature, info) if name not in demanded]
     return free
 
 
-def _list_dims(known: Signature, one: Input) -> Sequence[int | str]:
-    """The dimensions of an input; names for those of one that declares no rank."""
-    rank = known.roles[one.name].rank or 2
-    return one.dims if one.dims is not None else [f"{one.name}.{axis}" for axis in range(rank)]
+def _list_dims(signature: Signature, info: Input) -> Sequence[int | str]:
+    """The dimensions of an input; made-up names if it declares no rank."""
+    rank = signature.roles[info.name].rank or 2
+    return info.dims if info.dims is not None else [f"{info.name}.{axis}" for axis in range(rank)]
 
 
-def _demands(known: Signature) -> Assignment:
+def _demands(signature: Signature) -> Assignment:
     """Sizes that operators demand of symbols, and ranks for inputs that declare none."""
     demanded: Assignment = {}
-    for one in known.inputs:
-        dims = _list_dims(known, one)
-        if one.dims is None and one.kind == "tensor":
-            demanded[f"{one.name}.rank"] = len(dims)
-        for axis, size in known.roles[one.name].wants.items():
+    for info in signature.inputs:
+        dims = _list_dims(signature, info)
+        if info.dims is None and info.kind == "tensor":
+            demanded[f"{info.name}.rank"] = len(dims)
+        for axis, size in signature.roles[info.name].wants.items():
             dim = dims[axis] if -len(dims) <= axis < len(dims) else None
             if isinstance(dim, str) and size > 0:
                 demanded.setdefault(dim, size)
     return demanded
 
 
-def _places(known: Signature) -> dict[str, int]:
+def _places(signature: Signature) -> dict[str, int]:
     """Symbol -> the first axis that it is the size of."""
     places: dict[str, int] = {}
-    for one in known.inputs:
-        for axis, dim in enumerate(_list_dims(known, one)):
+    for info in signature.inputs:
+        for axis, dim in enumerate(_list_dims(signature, info)):
             if isinstance(dim, str):
                 places.setdefault(dim, axis)
     return places

@@ -1,5 +1,5 @@
-"""Where a network begins to compute something else: tensors that carry the same name on both sides, in the model's
-order, until one differs while everything that it depends on agrees."""
+"""Finds where a network begins to compute something else. Compares tensors that have the same name on both
+sides, in the model's order, until a tensor differs although everything that it depends on agrees."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from onnxfix.tensorrt.reading import Kind, Misread, Subject
 
 MOST = 5
 """How many causes to look for."""
-_LAYERS = 20  # that are named for one node
-_BYTES = 256 << 20  # of tensors that a model outputs at once
-_FIRST, _GROWTH = 16, 4  # tensors to output first, when their size is not known
-_LEAST, _INFLATION = 256 << 10, 4  # bytes that one tensor may take, and as a multiple of the inputs'
+_LAYERS = 20  # maximum number of layers named for one node
+_BYTES = 256 << 20  # maximum size of the tensors that a model outputs at once
+_FIRST, _GROWTH = 16, 4  # number of tensors in the first step, and its growth
+_LEAST, _INFLATION = 256 << 10, 4  # assumed bytes of a tensor, and as a multiple of the inputs' bytes
 _KEY, _CHOICE = "located", "chosen"
 
 
@@ -45,8 +45,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Located:
-    """``misreads`` are where the two differ first, ``off`` all tensors that depend on these. ``unsure`` is why the
-    search is incomplete. ``choices`` are the operators that choose other elements, equal up to rounding."""
+    """``misreads`` are the first differences, and ``off`` all tensors that depend on them. ``unsure`` says
+    why the search is incomplete. ``choices`` are operators that choose other elements, which are equal up to
+    rounding."""
 
     misreads: tuple[Misread, ...] = ()
     off: frozenset[str] = frozenset()
@@ -56,8 +57,8 @@ class Located:
 
 @dataclass
 class Search:
-    """Runs both models again on the inputs of ``trial`` and compares inner tensors, as far as the outputs that differ
-    depend on them. ``scratch`` is a folder, ``deadline`` of ``time.monotonic``."""
+    """Runs both models again on the inputs of ``trial``, and compares the inner tensors that wrong outputs
+    depend on. ``scratch`` is a folder, and ``deadline`` a time of ``time.monotonic``."""
 
     bench: Bench
     pair: Pair
@@ -73,7 +74,7 @@ class Search:
     unsure: str = ""
 
     def __post_init__(self) -> None:
-        # Bytes that an inner tensor may take. The first ones are often small shapes, from which nothing follows.
+        # Assumed bytes of an inner tensor. The first ones are often small shapes, unlike later ones.
         fed = sum(getattr(value, "nbytes", 0) for value in self.trial.values.values())
         self.guess = max(_LEAST, _INFLATION * fed)
 
@@ -87,30 +88,30 @@ class Search:
                 break
             part, waiting = waiting[:size], waiting[size:]
             size = self._look(part, size)
-            waiting = [one for one in waiting if one[0] not in self.off]
+            waiting = [pair for pair in waiting if pair[0] not in self.off]
         return Located(
             tuple(self.found), frozenset(self.off), self.unsure, tuple(dict.fromkeys(self.choices.values()))
         )
 
     def _candidates(self, wrong: Sequence[str]) -> list[tuple[str, str]]:
-        """Names on both sides, in the model's order, of what the outputs that differ depend on."""
+        """The tensors that the wrong outputs depend on: names on both sides, in the model's order."""
         graph, names = self.pair.model.graph, self.pair.lifted.names
         inner = {name for node in self.pair.network.graph.node for name in node.output}
         inner |= {tensor.name for tensor in self.pair.network.graph.initializer}
         needed = upstream(graph, wrong)
         outputs = dict(output_pairs(self.pair))
-        found = []
+        candidates = []
         for node in graph.node:
             for name in node.output:
                 other = outputs.get(name, names.get(name, ""))
                 plain = node.op_type != "Constant" and not self.pair.known.draws_on(name)
                 if name in needed and other in inner and plain:
-                    found.append((name, other))
-        return found
+                    candidates.append((name, other))
+        return candidates
 
     def _run(self, key: str, names: Sequence[str], others: Sequence[str], *, moved: bool) -> Reply:
-        """Run both models with these tensors as outputs, the model on inputs that are ``moved`` too. ``size`` of the
-        reply is that of the model's."""
+        """Run both models with these tensors as outputs. With ``moved``, run the model on moved inputs, too.
+        The reply's ``size`` is the size of the model's outputs."""
         bench, values, lifted = self.bench, self.trial.values, self.pair.lifted.path
         reply = bench.load_with(self.backend, self.pair.path, names, self.scratch)
         reply = reply if reply.error else bench.run("onnx", key, values)
@@ -122,17 +123,17 @@ class Search:
         return replace(reply, size=size)
 
     def _look(self, part: Sequence[tuple[str, str]], size: int) -> int:
-        """Compare some tensors; returns how many to take next."""
+        """Compare some tensors; returns how many to compare next."""
         bench, names = self.bench, [name for name, _ in part]
         reply = self._run(_KEY, names, sorted({other for _, other in part}), moved=True)
-        judged, read_bytes = reply, reply.size
+        metrics, read_bytes = reply, reply.size
         if not reply.error:
             noise = bench.ask("wobble", key=_KEY, names=tuple(names)).value or {}
-            judged = bench.judge(_KEY, part, self.coarse, noise)
-        if judged.error:
-            self.unsure = f"tensors inside could not be compared: {judged.error}"
+            metrics = bench.judge(_KEY, part, self.coarse, noise)
+        if metrics.error:
+            self.unsure = f"tensors inside could not be compared: {metrics.error}"
             return size
-        for (name, other), metric in zip(part, judged.value, strict=False):
+        for (name, other), metric in zip(part, metrics.value, strict=False):
             if metric.agreement == "within":
                 self.within[name] = other
             if metric.agreement == "different" and name not in self.off and len(self.found) < MOST:
@@ -144,14 +145,19 @@ class Search:
 
     def _blame(self, name: str, other: str, metric: Metrics) -> None:
         graph = self.pair.model.graph
-        node = next(one for one in graph.node if name in one.output)
+        node = next(candidate for candidate in graph.node if name in candidate.output)
         self.off |= downstream(graph, node)
         before = self.within.keys() & upstream(graph, [name])
-        others = [(one, key, self.within[key]) for one in graph.node for key in one.output if key in before]
+        others = [
+            (producer, key, self.within[key])
+            for producer in graph.node
+            for key in producer.output
+            if key in before
+        ]
         chosen = (node, name, other), *others
-        chose = (one[0] for one in chosen if metric.kind == "values" and self._chooses_alike(*one))
-        if by := next(chose, None):
-            self.choices[name] = by.op_type
+        choosers = (item[0] for item in chosen if metric.kind == "values" and self._chooses_alike(*item))
+        if chooser := next(choosers, None):
+            self.choices[name] = chooser.op_type
         else:
             self.found.append(misread(self.pair, node, name, metric, self.trial.label))
 
@@ -163,7 +169,10 @@ class Search:
         theirs = self.pair.lifted.names.get(data, "")
         reply = self._run(_CHOICE, [data, name], [*filter(None, (theirs, other))], moved=False)
         if not reply.error:
-            axis = next((one.i for one in node.attribute if one.name == "axis"), CHOOSING[node.op_type])
+            axis = next(
+                (attribute.i for attribute in node.attribute if attribute.name == "axis"),
+                CHOOSING[node.op_type],
+            )
             sides = {"data": (data, theirs), "pair": (name, other)}
             reply = bench.ask("chooses_alike", key=_CHOICE, **sides, axis=axis, coarse=self.coarse)
         bench.ask("forget", key=_CHOICE)
@@ -182,19 +191,19 @@ def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed
     if first is not None and metric.at is not None:
         extent = metric.reason
         return Misread("value", place, subject, *first, metric.at, extent, layers, feed, unnamed, name=name)
-    said, read = metric.sides or (metric.reason, "something else")
+    declared, native = metric.sides or (metric.reason, "something else")
     word = {"shape": "shape ", "dtype": "type "}.get(metric.kind, "") if metric.sides is not None else ""
     kind: Kind = "shape" if metric.kind == "shape" else "value"
-    said, read = f"{'of ' * bool(word)}{word}{said}", f"{word}{read}"
-    return Misread(kind, place, subject, said, read, None, "", layers, feed, unnamed, name=name)
+    declared, native = f"{'of ' * bool(word)}{word}{declared}", f"{word}{native}"
+    return Misread(kind, place, subject, declared, native, None, "", layers, feed, unnamed, name=name)
 
 
 def output_pairs(pair: Pair) -> list[tuple[str, str]]:
-    """The model's outputs with what they are called in the lifted model."""
+    """The model's outputs with their names in the lifted model."""
     declared = [info.name for info in pair.model.graph.output]
-    found = partners(declared, [tensor.name for tensor in pair.lifted.outputs])
+    positions = partners(declared, [tensor.name for tensor in pair.lifted.outputs])
     files = [info.name for info in pair.network.graph.output]
-    return [(name, files[found[name]]) for name in declared if name in found]
+    return [(name, files[positions[name]]) for name in declared if name in positions]
 
 
 def label_of(node: NodeProto) -> str:
@@ -203,47 +212,47 @@ def label_of(node: NodeProto) -> str:
 
 
 def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
-    """TensorRT's layers of a node and of those in its subgraphs, kind and name: those that are called like a node
-    first, and what the parser adds for shapes and casts last."""
-    labels, found = {label_of(one) for one in walk.nodes([node])}, dict[str, bool]()
+    """Kind and name of TensorRT's layers of a node and its subgraphs. Layers named after a node come first;
+    layers that the parser adds for shapes and casts come last."""
+    labels, layers = {label_of(inner) for inner in walk.nodes([node])}, dict[str, bool]()
     stack = list(reversed(network.node))
     while stack:
-        one = stack.pop()
-        metadata = {entry.key: entry.value for entry in one.metadata_props}
+        layer_node = stack.pop()
+        metadata = {entry.key: entry.value for entry in layer_node.metadata_props}
         if metadata.get("onnx_node") in labels and metadata.get("trt_kind"):
             name = metadata.get("trt_layer", "")
-            found[f"{metadata['trt_kind']} {name}".strip()] = any(label in name for label in labels)
-        for graph in walk.subgraphs(one):
+            layers[f"{metadata['trt_kind']} {name}".strip()] = any(label in name for label in labels)
+        for graph in walk.subgraphs(layer_node):
             stack.extend(reversed(graph.node))
-    names = sorted(found, key=lambda name: not found[name])
+    names = sorted(layers, key=lambda name: not layers[name])
     more = [f"and {len(names) - _LAYERS} more"] if len(names) > _LAYERS else []
     return (*names[:_LAYERS], *more)
 
 
 def upstream(graph: GraphProto, names: Sequence[str]) -> set[str]:
-    """The tensors of the main graph that these depend on, and they themselves."""
+    """These tensors of the main graph, and all that they depend on."""
     makers = {name: node for node in graph.node for name in node.output if name}
     return walk.ancestors(makers, names)
 
 
 def downstream(graph: GraphProto, node: NodeProto) -> set[str]:
     """The outputs of a node and all tensors that depend on them. Nodes are in topological order."""
-    found: set[str] = set()
-    for one in graph.node:
-        if one is node or not found.isdisjoint(walk.reads(one)):
-            found.update(name for name in one.output if name)
-    return found
+    names: set[str] = set()
+    for current in graph.node:
+        if current is node or not names.isdisjoint(walk.reads(current)):
+            names.update(name for name in current.output if name)
+    return names
 
 
 def _unnamed(pair: Pair, node: NodeProto) -> int:
-    """How many nodes before this one have no tensor that can be compared, up to those that have."""
-    made = {name: one for one in pair.model.graph.node for name in one.output if name}
+    """How many preceding nodes have no tensor that can be compared. Stops at nodes that have one."""
+    makers = {name: maker for maker in pair.model.graph.node for name in maker.output if name}
     stack, seen = [node], list[NodeProto]()
     while stack:
         for name in set(walk.reads(stack.pop())):
-            one = made.get(name)
-            unread = one is not None and one.op_type != "Constant" and name not in pair.lifted.names
-            if one is not None and unread and not any(one is other for other in seen):
-                seen.append(one)
-                stack.append(one)
+            maker = makers.get(name)
+            unread = maker is not None and maker.op_type != "Constant" and name not in pair.lifted.names
+            if maker is not None and unread and not any(maker is visited for visited in seen):
+                seen.append(maker)
+                stack.append(maker)
     return len(seen)

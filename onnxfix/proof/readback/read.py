@@ -34,13 +34,13 @@ from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.lift.types import ONNX_TYPES
 from onnxfix.tensorrt.reading import Misread, Reading, Status
 
-_ON = {
+_BACKEND_TITLES = {
     "ort-cpu": "ONNX Runtime on the CPU",
     "ort-cuda": "ONNX Runtime on CUDA",
     "reference": "onnx.reference",
 }
-#: Result of reading the network back -> status of the reading that it prevents, and the cause.
-_UNREAD: dict[str, tuple[Status, Cause]] = {
+#: Why the network could not be read back -> status of the reading, and the cause.
+_STATUS_IF_UNREAD: dict[str, tuple[Status, Cause]] = {
     "refused": ("refused", "refused"),
     "unlifted": ("gap", "gap"),
     "unstarted": ("unknown", "not-loadable"),
@@ -51,9 +51,9 @@ _UNREAD: dict[str, tuple[Status, Cause]] = {
 
 @dataclass(frozen=True)
 class Read:
-    """A reading, and what the next one can use: the inputs that the model accepts, and the tensors that differ because
-    of a misread (``off``). ``left_out`` are inputs that the budget did not allow for. ``names`` are the model's
-    tensors, with the operators that make them."""
+    """A reading, and data for the next one: the inputs that the model accepts, and the tensors that differ
+    because of a misread (``off``). ``left_out`` are inputs that exceeded the budget. ``names`` maps the
+    model's tensors to the operators that produce them."""
 
     reading: Reading
     trials: tuple[Trial, ...] = ()
@@ -63,7 +63,7 @@ class Read:
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(request: Request, found: Builder, path: Path, folder: Path, before: Read | None = None) -> Read:
+def read(request: Request, builder: Builder, path: Path, folder: Path, before: Read | None = None) -> Read:
     """Read back the network that TensorRT imports from the model file, and compare.
 
     Args:
@@ -78,17 +78,17 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
     """
     began = time.monotonic()
     out = folder / "seen-by-tensorrt.onnx"
-    package, timeout = found.choice.package, found.options.timeout
-    known = request.networks.lifted.get(path) if request.networks is not None else None
-    lifted = known or lift.attempt(found.worker, path, out, package=package, timeout=timeout)
-    status, cause = _UNREAD.get(lifted.status, ("unknown", ""))
+    package, timeout = builder.choice.package, builder.options.timeout
+    cached = request.networks.lifted.get(path) if request.networks is not None else None
+    lifted = cached or lift.attempt(builder.worker, path, out, package=package, timeout=timeout)
+    status, cause = _STATUS_IF_UNREAD.get(lifted.status, ("unknown", ""))
     base = Reading(
         status,
         lifted.reason,
         layers=lifted.layers,
         notes=lifted.notes,
         package=package,
-        version=lifted.version or found.choice.version,
+        version=lifted.version or builder.choice.version,
         seconds=(*lifted.seconds, 0.0),
         cause=cause,
     )
@@ -113,92 +113,94 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
 def _pair(
     request: Request, path: Path, model: ModelProto, lifted: Lifted, network: ModelProto, before: Read | None
 ) -> Pair:
-    """The model and the network, with the model's inputs by the names and types that they have in the network."""
+    """The model and the network, with the network's names and types of the model's inputs."""
     inputs = [info.name for info in inputs_of(model.graph)]
-    found = partners(inputs, [tensor.name for tensor in lifted.inputs])
+    positions = partners(inputs, [tensor.name for tensor in lifted.inputs])
     files = [info.name for info in network.graph.input]
-    wires = {name: (files[n], ONNX_TYPES[lifted.inputs[n].dtype]) for name, n in found.items()}
-    known = request.known if before is None else signature(model)
-    return Pair(str(path), model, lifted, network, wires, known)
+    wires = {name: (files[n], ONNX_TYPES[lifted.inputs[n].dtype]) for name, n in positions.items()}
+    signature_of_model = request.known if before is None else signature(model)
+    return Pair(str(path), model, lifted, network, wires, signature_of_model)
 
 
 def _compare(
     request: Request, bench: Bench, pair: Pair, folder: Path, before: Read | None, base: Reading
 ) -> Read:
-    """Compare what both declare, their weights, and what they compute, with the first backend that can run them."""
-    known = pair.known
-    trials = _fitting(before.trials, request, known) if before is not None else ()
-    outputs, excluded = _compared(pair)
+    """Compare declarations, weights and values. The first backend that can run both computes values."""
+    own_signature = pair.known
+    trials = _adapt_trials(before.trials, request, own_signature) if before is not None else ()
+    outputs, excluded = _outputs_to_compare(pair)
     changed, unsure = weights(request.worker, pair, request.step)
     base = replace(base, notes=(*base.notes, unsure)) if unsure else base
     terms = Terms(outputs, trials, [*interface(pair.model, pair.lifted), *changed], str(folder))
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
-    request = replace(request, known=known, coarse=half_type(pair.model))
-    seen, backend, lacking, causes = Comparison(), "", list[str](), list[Cause]()
+    request = replace(request, known=own_signature, coarse=half_type(pair.model))
+    comparison, backend, reasons, causes = Comparison(), "", list[str](), list[Cause]()
     for backend in _backends(request):
         bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
-        seen = execute(request, bench, pair, backend, terms)
-        if not seen.lacking:
+        comparison = execute(request, bench, pair, backend, terms)
+        if not comparison.lacking:
             break
-        lacking.append(f"{backend}: {seen.lacking}")
-        causes.append(seen.cause)
-    if seen.lacking:
-        seen.unknown = "; ".join(lacking)
-        seen.cause = "memory" if "memory" in causes else seen.cause
-    elif not seen.unknown:
-        seen.cause = ""
-    if any(one.kind == "refused" for one in seen.misreads):
+        reasons.append(f"{backend}: {comparison.lacking}")
+        causes.append(comparison.cause)
+    if comparison.lacking:
+        comparison.unknown = "; ".join(reasons)
+        comparison.cause = "memory" if "memory" in causes else comparison.cause
+    elif not comparison.unknown:
+        comparison.cause = ""
+    if any(misread.kind == "refused" for misread in comparison.misreads):
         # A model without a defined meaning cannot be read differently.
         broken = validity.violated(Path(pair.path), timeout=request.step)
         if broken:
             return Read(replace(base, reason=f"it is not valid ONNX: {broken}"))
-    if seen.disputed:
+    if comparison.disputed:
         bench.step = min(request.step, REFERENCE_STEP)
         other = execute(request, bench, pair, "reference", terms)
         if other.compared and not other.stuck:
             # Invalid, but with an obvious meaning: the reference evaluator shows whether TensorRT imported that.
-            other.misreads += [replace(one, harmless=True) for one in seen.misreads]
-            seen, backend = other, "reference"
-    seen.blank = frozenset(name for name, other in outputs if other in (seen.blank or ()))
-    if outputs and len(seen.blank) == len(outputs) and not seen.misreads:
-        seen.unknown, seen.blank = seen.unknown or _lost(seen.blank), None
-    return _concluded(base, terms.static, seen, backend, excluded)
+            other.misreads += [replace(misread, harmless=True) for misread in comparison.misreads]
+            comparison, backend = other, "reference"
+    comparison.blank = frozenset(name for name, other in outputs if other in (comparison.blank or ()))
+    if outputs and len(comparison.blank) == len(outputs) and not comparison.misreads:
+        comparison.unknown, comparison.blank = comparison.unknown or _describe_blank(comparison.blank), None
+    return _conclude(base, terms.static, comparison, backend, excluded)
 
 
-def _compared(pair: Pair) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """The outputs that are compared, by both names, and those that are random in the model or in the network."""
+def _outputs_to_compare(pair: Pair) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """The outputs to compare, by both names, and the outputs that are random in the model or the network."""
     outputs, drawn = output_pairs(pair), set(pair.known.drawn or ())
     pairs = zip(pair.network.graph.output, pair.lifted.outputs, strict=False)
-    random = {info.name for info, one in pairs if one.name in pair.lifted.drawn}
+    random = {info.name for info, tensor in pairs if tensor.name in pair.lifted.drawn}
     excluded = tuple(name for name, other in outputs if name in drawn or other in random)
-    return [one for one in outputs if one[0] not in excluded], excluded
+    return [names for names in outputs if names[0] not in excluded], excluded
 
 
-def _fitting(trials: Sequence[Trial], request: Request, known: Signature) -> tuple[Trial, ...]:
-    """The inputs of the original, generated again where the fixed model declares other ones than a specialization."""
-    old = _declared(request.known, request.without, sizes=request.special is None)
-    if old == _declared(known, sizes=request.special is None):
-        return tuple(replace(one, values=less(one.values, request.without)) for one in trials)
-    made = []
-    for one in trials:
-        if one.feed is not None:
+def _adapt_trials(trials: Sequence[Trial], request: Request, own_signature: Signature) -> tuple[Trial, ...]:
+    """The original's inputs, generated again if the fixed model declares others (specialized sizes aside)."""
+    old = _declarations(request.known, request.without, sizes=request.special is None)
+    if old == _declarations(own_signature, sizes=request.special is None):
+        return tuple(replace(trial, values=less(trial.values, request.without)) for trial in trials)
+    regenerated = []
+    for trial in trials:
+        if trial.feed is not None:
             with contextlib.suppress(UsageError, MemoryError):
-                values = one.feed.values(known)
-                made.append(replace(one, values=values))
-    return tuple(made)
+                values = trial.feed.values(own_signature)
+                regenerated.append(replace(trial, values=values))
+    return tuple(regenerated)
 
 
-def _declared(known: Signature, without: Sequence[str] = (), *, sizes: bool = True) -> list[tuple[Any, ...]]:
+def _declarations(
+    declared: Signature, without: Sequence[str] = (), *, sizes: bool = True
+) -> list[tuple[Any, ...]]:
     return [
-        (one.name, one.kind, one.elem, one.dims if sizes else None, one.default is None)
-        for one in known.inputs
-        if one.name not in without
+        (info.name, info.kind, info.elem, info.dims if sizes else None, info.default is None)
+        for info in declared.inputs
+        if info.name not in without
     ]
 
 
 def _backends(request: Request) -> Iterator[str]:
-    """The backends that can run both, the best first."""
+    """The available backends, best first."""
     if backends.missing("ort-cuda") is None and cuda.unavailable(request.worker, request.step) is None:
         yield "ort-cuda"
     if backends.missing("ort-cpu") is None:
@@ -206,47 +208,55 @@ def _backends(request: Request) -> Iterator[str]:
     yield "reference"
 
 
-def _concluded(
-    base: Reading, static: Sequence[Misread], seen: Comparison, backend: str, excluded: tuple[str, ...]
+def _conclude(
+    base: Reading, static: Sequence[Misread], comparison: Comparison, backend: str, excluded: tuple[str, ...]
 ) -> Read:
     # A wrong declared shape adds nothing where the tensor itself differs.
-    plain = (one for one in static if not (one.harmless and one.kind == "shape" and one.name in seen.off))
-    misreads = (*seen.misreads, *plain)
-    status, reason = _outcome(misreads, seen, backend)
-    notes = [*base.notes, *seen.notes, *([_lost(seen.blank)] if seen.blank else [])]
+    plain = (
+        misread
+        for misread in static
+        if not (misread.harmless and misread.kind == "shape" and misread.name in comparison.off)
+    )
+    misreads = (*comparison.misreads, *plain)
+    status, reason = _outcome(misreads, comparison, backend)
+    notes = [
+        *base.notes,
+        *comparison.notes,
+        *([_describe_blank(comparison.blank)] if comparison.blank else []),
+    ]
     if excluded:
         notes.append(f"not compared, since they are random: {', '.join(excluded)}")
-    ran = bool(seen.compared)
+    ran = bool(comparison.compared)
     reading = replace(
         base,
         status=status,
         reason=reason,
         misreads=misreads,
         backend=backend if ran else "",
-        feeds=len(seen.compared),
-        shapes=max(1, len(shapes(seen.compared))) if ran else 0,
+        feeds=len(comparison.compared),
+        shapes=max(1, len(shapes(comparison.compared))) if ran else 0,
         excluded=excluded,
-        noise=tuple(sorted(seen.noise.items())),
-        cause=seen.cause if status == "unknown" else "",
+        noise=tuple(sorted(comparison.noise.items())),
+        cause=comparison.cause if status == "unknown" else "",
         notes=tuple(dict.fromkeys(notes)),
     )
-    off = seen.off | {one.name for one in reading.grave}
-    return Read(reading, seen.trials, tuple(seen.results), off, seen.left_out)
+    off = comparison.off | {misread.name for misread in reading.grave}
+    return Read(reading, comparison.trials, tuple(comparison.results), off, comparison.left_out)
 
 
-def _lost(names: Iterable[str]) -> str:
+def _describe_blank(names: Iterable[str]) -> str:
     words = ", ".join(sorted(names))
     return f"only NaN and infinity on all inputs, which would hide a difference: output {words}"
 
 
-def _outcome(misreads: Sequence[Misread], seen: Comparison, backend: str) -> tuple[Status, str]:
-    grave = any(not one.harmless for one in misreads)
-    if seen.unknown or not seen.compared:
-        return ("differs" if grave else "unknown"), seen.unknown
-    elements = any(part.elements for one in seen.results for part in one.metrics)
+def _outcome(misreads: Sequence[Misread], comparison: Comparison, backend: str) -> tuple[Status, str]:
+    grave = any(not misread.harmless for misread in misreads)
+    if comparison.unknown or not comparison.compared:
+        return ("differs" if grave else "unknown"), comparison.unknown
+    elements = any(part.elements for result in comparison.results for part in result.metrics)
     if not grave and not elements:
         return "unknown", "no output has a value that could be compared"
-    feeds, sizes = len(seen.compared), len(shapes(seen.compared))
+    feeds, sizes = len(comparison.compared), len(shapes(comparison.compared))
     over = f" over {sizes} shapes" if sizes > 1 else ""
-    reason = f"{feeds} feed{'s' * (feeds > 1)}{over}, {_ON.get(backend, backend)}"
+    reason = f"{feeds} feed{'s' * (feeds > 1)}{over}, {_BACKEND_TITLES.get(backend, backend)}"
     return ("differs" if grave else "agrees"), reason

@@ -19,7 +19,7 @@ from onnxfix.report.render.proof import NOT_COMPARED
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Errors, Report
 
-#: "finding": of a rule. "check": a rung of the verification did not pass. "unproven": all that ran passed, and nothing
+#: "finding": of a rule. "check": a check did not pass. "unproven": all that ran passed, and nothing
 #: compared values. "fix": one was withdrawn. "step": a whole-model step was dropped. "problem": the run is incomplete.
 #: "error": there is no report on the model.
 Sort = Literal["finding", "check", "unproven", "fix", "step", "problem", "error"]
@@ -55,7 +55,7 @@ class Issue:
 
     @property
     def text(self) -> str:
-        """The same, and where."""
+        """The place, and ``what``."""
         return f"{self.place.short}: {self.what}" if self.place.known else self.what
 
     @property
@@ -65,34 +65,36 @@ class Issue:
 
     @property
     def for_fingerprint(self) -> Issue:
-        """What identifies the issue: a finding as it is, and of others, which no rule has, code and place."""
+        """What identifies the issue: the finding, or for other issues their sort, code and place."""
         if self.sort == "finding":
             return self
         return replace(self, code=f"{self.sort} {self.code}", message="")
 
 
 def issues_of(report: Report) -> tuple[Issue, ...]:
-    """All issues of a report: first what is not a rule's finding, then the findings, the worst first."""
-    findings = _marked([_finding(report, one) for one in report.findings])
+    """All issues of a report: first the issues that are not findings, then the findings, worst first."""
+    findings = _with_fingerprints([_issue_of_finding(report, finding) for finding in report.findings])
     return (
-        *_marked(list(_others(report))),
-        *sorted(findings, key=lambda one: SEVERITIES.index(one.severity)),
+        *_with_fingerprints(list(_other_issues(report))),
+        *sorted(findings, key=lambda issue: SEVERITIES.index(issue.severity)),
     )
 
 
 def errors_of(errors: Errors) -> tuple[Issue, ...]:
-    """The models without a report as issues."""
-    named = ((path, message.removeprefix(f"{path}: ") if path else message) for path, message in errors)
-    return _marked([Issue("error", path, "error", "error", message) for path, message in named])
+    """An issue for each model without a report."""
+    messages = ((path, message.removeprefix(f"{path}: ") if path else message) for path, message in errors)
+    return _with_fingerprints([Issue("error", path, "error", "error", message) for path, message in messages])
 
 
 def marks_of(issues: Sequence[Issue], path: str = "") -> tuple[str, ...]:
-    """The fingerprint of each issue of one model; those of findings are the same as in a baseline if ``path`` is ""."""
+    """The fingerprints of one model's issues. If ``path`` is "", findings have the same as in baselines."""
     return fingerprints([issue.for_fingerprint for issue in issues], path)
 
 
-def _marked(issues: Sequence[Issue]) -> tuple[Issue, ...]:
-    return tuple(replace(one, fingerprint=mark) for one, mark in zip(issues, marks_of(issues), strict=True))
+def _with_fingerprints(issues: Sequence[Issue]) -> tuple[Issue, ...]:
+    return tuple(
+        replace(issue, fingerprint=mark) for issue, mark in zip(issues, marks_of(issues), strict=True)
+    )
 
 
 def repository_path(path: str) -> str:
@@ -110,23 +112,25 @@ def repository_path(path: str) -> str:
     return absolute.as_posix()
 
 
-def _finding(report: Report, one: Finding) -> Issue:
+def _issue_of_finding(report: Report, finding: Finding) -> Issue:
     return Issue(
         "finding",
         report.path,
-        one.code,
-        one.severity,
-        one.message,
-        one.place,
-        one.name,
-        remedy=describe_remedy(one, pointer=""),
-        # A message of TensorRT's own needs no confirmation.
-        confirmed="" if one.confirmed in one.message and not one.on_engine else describe_confirmation(one),
+        finding.code,
+        finding.severity,
+        finding.message,
+        finding.place,
+        finding.name,
+        remedy=describe_remedy(finding, pointer=""),
+        # TensorRT's own messages need no confirmation.
+        confirmed=""
+        if finding.confirmed in finding.message and not finding.on_engine
+        else describe_confirmation(finding),
     )
 
 
-def _others(report: Report) -> Iterator[Issue]:
-    """What is not a finding: the checks that did not pass and should have, and whatever makes the result incomplete."""
+def _other_issues(report: Report) -> Iterator[Issue]:
+    """Issues that are not findings: checks that should have passed, and what makes the result incomplete."""
     path, verdict = report.path, report.verdict
     for check in report.checks:
         required = verdict is not None and check.name in verdict.required and check.status != "passed"
@@ -195,12 +199,12 @@ def render_github(reports: Sequence[Report], errors: Errors = (), warnings: Sequ
 
 
 def _annotation(group: Sequence[Issue]) -> str:
-    """What was found, then the places; where each place has words of its own, they stand with it."""
+    """The message, then the places. If the messages differ, each place has its own."""
     if len(group) == 1:
         return printable(group[0].text)
-    alike = len({one.what for one in group}) == 1
+    alike = len({issue.what for issue in group}) == 1
     head = f"{len(group)} places: {printable(group[0].what) if alike else ''}".rstrip()
-    places = [printable(one.place.short if alike else one.text) for one in group[:SHOWN]]
+    places = [printable(issue.place.short if alike else issue.text) for issue in group[:SHOWN]]
     more = [f"… and {len(group) - SHOWN} more"] if len(group) > SHOWN else []
     return "\n".join([head, *places, *more])
 
@@ -211,28 +215,31 @@ def _command(level: str, path: str, title: str, message: str) -> str:
     def escape(text: str) -> str:
         return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
-    named = {"file": repository_path(path), "title": printable(title)}
+    values = {"file": repository_path(path), "title": printable(title)}
     properties = ",".join(
         f"{key}={escape(value).replace(':', '%3A').replace(',', '%2C')}"
-        for key, value in named.items()
+        for key, value in values.items()
         if value
     )
     return f"::{level} {properties}::{escape(message)}"
 
 
 def render_gitlab(reports: Sequence[Report], errors: Errors = (), warnings: Sequence[str] = ()) -> str:
-    """GitLab's code quality JSON: a list of issues, which a merge request compares with that of its target branch.
+    """GitLab's code quality JSON: a list of issues, which merge requests compare with the target branch's.
 
-    GitLab tells issues apart by fingerprint alone, so that these depend on the model's path in the repository. It knows
-    no warnings of the installation.
+    GitLab distinguishes issues by fingerprint alone. Therefore fingerprints depend on the model's path in the
+    repository. Warnings about the installation have no form in GitLab, and are left out.
     """
-    models = [(one.path, [each for each in issues_of(one) if each.sort != "unproven"]) for one in reports]
-    models += [(one.path, [one]) for one in errors_of(errors)]
+    models = [
+        (report.path, [issue for issue in issues_of(report) if issue.sort != "unproven"])
+        for report in reports
+    ]
+    models += [(issue.path, [issue]) for issue in errors_of(errors)]
     entries: list[dict[str, Any]] = []
     for path, issues in models:
         place = repository_path(path) or "."
         for issue, mark in zip(issues, marks_of(issues, place), strict=True):
-            # What fails the run whatever the rules say is worse than any finding.
+            # An issue that fails the run regardless of rules is worse than any finding.
             fails = issue.sort != "finding" and issue.severity == "error"
             entries.append(
                 {

@@ -1,7 +1,7 @@
 """Results as Python shows them: ``repr`` in one line, ``print`` as the command line, HTML in a notebook.
 
-The records of results are made in rooms that know nothing of those that render them. ``onnxfix/__init__.py`` names the
-module that does; it is loaded when something is shown.
+Packages that create results do not import renderers. ``onnxfix/__init__.py`` names the module that renders.
+It is loaded when a result is shown.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Shown:
     """The result of a command. ``print(result)`` gives the command line's text, and a notebook shows a short page."""
 
     renderer: ClassVar[str] = ""
-    """The module with the functions ``text``, ``cell``, ``page`` and ``data``, each of a result."""
+    """The module whose functions ``text``, ``cell``, ``page`` and ``data`` render a result."""
 
     @property
     def exit_code(self) -> int:
-        """The exit code that the command line has for this result."""
+        """The exit code of the command line for this result."""
         raise NotImplementedError
 
     @property
@@ -31,11 +31,11 @@ class Shown:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain dicts, lists, strings, numbers and None: what ``--format json`` writes."""
-        found: dict[str, Any] = self._render("data")
-        return found
+        data: dict[str, Any] = self._render("data")
+        return data
 
     def to_html(self) -> str:
-        """The result as a page of its own, which loads nothing from elsewhere."""
+        """The result as a complete page that loads nothing from elsewhere."""
         return str(self._render("page"))
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Shown:
         return f"{type(self).__name__}({first}={subject!r}{facts})"
 
     def _facts(self) -> Mapping[str, object]:
-        """What ``repr`` names, the subject first."""
+        """The facts that ``repr`` names, subject first."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str:

@@ -24,29 +24,29 @@ class Knowledge:
 
     def __init__(self) -> None:
         self.answers: dict[Question, tuple[Info, ...]] = {}
-        """Descriptions of the outputs of operators that created no symbols, by all that they depend on."""
+        """Output descriptions by question, for operators that create no symbols."""
         self.numbers: dict[Node, int] = {}
-        """For each node, the number of its question without the inputs; 0 if it depends on more (``number``). Edits of
-        a node remove it."""
+        """Number of each node's question without its inputs; 0 if the outputs depend on more than the
+        question (``number``). Edits of a node remove its number."""
         self._numbers: dict[Question, int] = {}
         self._infos: dict[Question, Info] = {_key(UNKNOWN): UNKNOWN}
         self._initializers: dict[Value, Info] = {}
-        self._before: dict[Value, Info] = {}
+        self._previous: dict[Value, Info] = {}
         self._weights: dict[tuple[int, ...], Info] = {}
 
     def begin(self) -> None:
-        """Begin a new pass. Of the initializers, those that it uses are kept."""
-        self._before, self._initializers = self._initializers, {}
+        """Begin a new pass. Keep only the initializers that the pass uses."""
+        self._previous, self._initializers = self._initializers, {}
 
     def initializer(self, value: Value) -> Info:
         """The description of a value without a producer."""
-        info = self._before.get(value) or self._weight(value) or self.interned(initializer(value))
+        info = self._previous.get(value) or self._weight(value) or self.interned(initializer(value))
         self._initializers[value] = info
         return info
 
     def _weight(self, value: Value) -> Info | None:
-        """The description of a tensor that is too large to follow by value, from one of the same type and
-        dimensions."""
+        """The description of a tensor that is too large to follow by value. Tensors of the same type and
+        dimensions share it."""
         tensor = value.initializer
         if tensor is None or value.sparse or value.is_input:
             return None
@@ -58,14 +58,14 @@ class Knowledge:
 
     def number(self, node: Node, question: Question | None) -> int:
         """The number of a node's question without the inputs, the same for equal questions."""
-        known = self._numbers
-        found = 0
+        numbers = self._numbers
+        number = 0
         if question is not None:
-            found = known.get(question, 0)
-            if not found and len(known) < LIMIT:
-                found = known[question] = len(known) + 1
-        self.numbers[node] = found
-        return found
+            number = numbers.get(question, 0)
+            if not number and len(numbers) < LIMIT:
+                number = numbers[question] = len(numbers) + 1
+        self.numbers[node] = number
+        return number
 
     def learn(self, question: Question, answer: tuple[Info, ...]) -> None:
         """Keep the answer to a question."""
@@ -73,7 +73,7 @@ class Knowledge:
             self.answers[question] = answer
 
     def interned(self, info: Info) -> Info:
-        """The one object for descriptions equal to ``info``."""
+        """The only object for descriptions equal to ``info``."""
         if info is ABSENT or len(self._infos) >= LIMIT:
             return info
         return self._infos.setdefault(_key(info), info)

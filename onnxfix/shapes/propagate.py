@@ -53,28 +53,28 @@ class Frame:
 
 
 class Labels:
-    """Labels that are each one owner's, by what they should be: a second owner gets one prime, and so on."""
+    """Unique labels: the first owner gets the label itself, the second owner one with a prime, and so on."""
 
     def __init__(self) -> None:
         self._owners: dict[str, tuple[object, ...]] = {}
-        self._given: dict[tuple[str, tuple[object, ...]], str] = {}
+        self._labels_of: dict[tuple[str, tuple[object, ...]], str] = {}
         self._tried: dict[str, int] = {}
 
     def of(self, label: str, owner: tuple[object, ...]) -> str:
-        """The label of ``owner``, whose label should be ``label``."""
-        known = self._given.get((label, owner))
-        if known is not None:
-            return known
+        """The unique label of ``owner``: ``label``, with primes if another owner has it."""
+        existing = self._labels_of.get((label, owner))
+        if existing is not None:
+            return existing
         number = self._tried.get(label, 0)
-        while self._owners.setdefault(found := _primed(label, number), owner) != owner:
+        while self._owners.setdefault(candidate := _primed(label, number), owner) != owner:
             number += 1
         self._tried[label] = number + 1
-        self._given[label, owner] = found
-        return found
+        self._labels_of[label, owner] = candidate
+        return candidate
 
 
 def _primed(label: str, number: int) -> str:
-    """A label with so many primes; many are one and their number, or thousands of labels would be long."""
+    """A label with ``number`` primes. For short labels, many primes become one prime and their number."""
     return label + ("'" * number if number < _PRIMES else f"'{number}")
 
 
@@ -96,15 +96,15 @@ class Pass:
         self._orders = model.orders
         self._operators: dict[tuple[str, str, Scope], tuple[object, ...]] = {}
         """Domain, name and version, by domain, name and scope; () if a node's outputs depend on more."""
-        self._left = BUDGET_BASE + BUDGET_PER_NODE * sum(map(len, self._orders.values()))
+        self._remaining = BUDGET_BASE + BUDGET_PER_NODE * sum(map(len, self._orders.values()))
         self._nesting = 0
         self._mints = 0
         """Number of symbols created so far: an operator that creates none depends on its inputs alone."""
         self._too_deep = 0
         """Number of calls that were nested too deeply to be followed."""
         self._answers: dict[tuple[object, ...], list[Info]] = {}
-        """Outputs of calls that created no symbol, by function, inputs and attributes: a chain of functions that each
-        call the next one takes time in its length, and one whose functions call the next one twice, too."""
+        """Outputs of calls that created no symbol, by function, inputs and attributes. A chain of functions
+        that call the next one takes linear time, even if each function calls the next one twice."""
         self._fallback: Mapping[Value, tuple[int | None, tuple[int | None, ...] | None]] | None = None
 
     def run(self) -> dict[Value, Info]:
@@ -148,16 +148,16 @@ class Pass:
         """Describe the outputs of every node of ``scope``, producers first."""
         unfolds = bool(frame.calls) or scope.kind == "subgraph"
         for node in self._orders[scope]:
-            self._left -= unfolds
-            if unfolds and self._left < 0:
+            self._remaining -= unfolds
+            if unfolds and self._remaining < 0:
                 raise Exhausted
             self.node(frame, node)
 
     def node(self, frame: Frame, node: Node) -> None:
         """Describe the outputs of one node."""
-        known = frame.info
+        described = frame.info
         inputs = [
-            ABSENT if value is None else known.get(value) or self.lookup(frame, value)
+            ABSENT if value is None else described.get(value) or self.lookup(frame, value)
             for value in node.inputs
         ]
         while inputs and inputs[-1] is ABSENT:
@@ -169,38 +169,38 @@ class Pass:
         infos = self.knowledge.answers.get(question) if number else None
         if infos is None:
             before = self._mints
-            infos = self._described(frame, node, inputs)
+            infos = self._describe(frame, node, inputs)
             if number and self._mints == before:
                 self.knowledge.learn(question, infos)
         for value, info in zip(node.outputs, infos, strict=True):
             if value is not None:
-                known[value] = info
+                described[value] = info
 
     def _question(self, node: Node) -> tuple[object, ...] | None:
-        """All that a node's outputs depend on besides its inputs, if it creates no symbol; None if they depend on more.
+        """What a node's outputs depend on besides its inputs, if it creates no symbol. None for more.
 
         More are subgraphs, local functions, attributes of a function's call, and ONNX's own inference.
         """
         scope, outputs = node.scope, node.outputs
-        named = (node.domain, node.op_type, scope)
-        operator = self._operators.get(named)
+        key = (node.domain, node.op_type, scope)
+        operator = self._operators.get(key)
         if operator is None:
-            plain = named[:2] in TABLE and named[:2] not in self.model.function_names
-            operator = self._operators[named] = (*named[:2], scope.opset(node.domain)) if plain else ()
+            plain = key[:2] in TABLE and key[:2] not in self.model.function_names
+            operator = self._operators[key] = (*key[:2], scope.opset(node.domain)) if plain else ()
         if not operator or node.subgraphs:
             return None
         attributes = node.proto.attribute[:]
         if attributes and node.op_type == "Constant" and node.proto.ByteSize() > MAX_QUESTION:
             return None
-        given = tuple([output is not None for output in outputs]) if None in outputs else len(outputs)
-        question: list[object] = [*operator, given]
+        present = tuple([output is not None for output in outputs]) if None in outputs else len(outputs)
+        question: list[object] = [*operator, present]
         for attribute in attributes:
             if attribute.ref_attr_name:
                 return None
             question.append(attribute.SerializeToString())
         return tuple(question)
 
-    def _described(self, frame: Frame, node: Node, inputs: list[Info]) -> tuple[Info, ...]:
+    def _describe(self, frame: Frame, node: Node, inputs: list[Info]) -> tuple[Info, ...]:
         """The description of each output of a node; UNKNOWN for omitted outputs."""
         names = [v.name if v is not None else f"{node.first_output}#{k}" for k, v in enumerate(node.outputs)]
 
@@ -217,19 +217,19 @@ class Pass:
             node.domain,
         )
         try:
-            found = self._transfer(frame, node, call)
+            result = self._transfer(frame, node, call)
         except (Unknown, UnknownAttribute, ZeroDivisionError):
-            found = self._from_cpp(node, call)
+            result = self._from_cpp(node, call)
         except MALFORMED:
             if STRICT:
                 raise
-            found = []  # a malformed operator: the checker reports it
+            result = []  # a malformed operator: the checker reports it
         except Exhausted:
             self._forget(frame, node)
             if node.scope.kind == "subgraph":
                 raise
-            found = []
-        infos = [found] if isinstance(found, Info) else list(found)
+            result = []
+        infos = [result] if isinstance(result, Info) else list(result)
         infos += [UNKNOWN] * (len(node.outputs) - len(infos))
         return tuple(
             UNKNOWN if value is None else self.knowledge.interned(self._finish(node, call, k, info))
@@ -239,17 +239,17 @@ class Pass:
     def _transfer(self, frame: Frame, node: Node, call: Call) -> Sequence[Info] | Info:
         function = self.model.called.get((node.domain, node.op_type, node.overload))
         if function is not None:
-            return self._called(frame, node, call, function)
+            return self._describe_call(frame, node, call, function)
         if node.domain == "" and not node.is_onnx:
             raise Unknown
         if node.subgraphs:
-            return self._nested(frame, node, call)
-        known = TABLE.get((node.domain, node.op_type))
-        if known is None:
+            return self._describe_nested(frame, node, call)
+        transfer = TABLE.get((node.domain, node.op_type))
+        if transfer is None:
             raise Unknown
-        return known(call)
+        return transfer(call)
 
-    def _nested(self, frame: Frame, node: Node, call: Call) -> Sequence[Info]:
+    def _describe_nested(self, frame: Frame, node: Node, call: Call) -> Sequence[Info]:
         """Outputs of a node with subgraphs; unknown if they are nested too deeply for Python's stack."""
         if self._nesting >= MAX_NESTING:
             raise Unknown
@@ -259,7 +259,7 @@ class Pass:
         finally:
             self._nesting -= 1
 
-    def _called(self, frame: Frame, node: Node, call: Call, function: Scope) -> Sequence[Info]:
+    def _describe_call(self, frame: Frame, node: Node, call: Call, function: Scope) -> Sequence[Info]:
         """Outputs of a call to a local function: its body, walked with the call's inputs and attributes."""
         bindings: dict[str, AttributeProto | None] = {
             a.name: a for a in getattr(function.proto, "attribute_proto", ())
@@ -269,11 +269,11 @@ class Pass:
                 bindings[attribute.name] = self.attribute(frame, node, attribute.name)
             except Unknown:
                 raise Unknown from None
-        given = tuple((name, one and one.SerializeToString()) for name, one in bindings.items())
-        question = (function, *call.inputs, *given)
-        known = self._answers.get(question)
-        if known is not None:
-            return known
+        bound = tuple((name, value and value.SerializeToString()) for name, value in bindings.items())
+        question = (function, *call.inputs, *bound)
+        answer = self._answers.get(question)
+        if answer is not None:
+            return answer
         if len(frame.calls) >= MAX_CALL_DEPTH or function in frame.calls:
             self._too_deep += 1
             raise Unknown
@@ -282,10 +282,10 @@ class Pass:
         for k, value in enumerate(function.inputs):
             inner.info[value] = call.inputs[k] if k < len(call.inputs) else ABSENT
         self.walk(inner, function)
-        found = [self.lookup(inner, value) for value in function.outputs]
+        outputs = [self.lookup(inner, value) for value in function.outputs]
         if before == (self._mints, self._too_deep):
-            self._answers[question] = found
-        return found
+            self._answers[question] = outputs
+        return outputs
 
     def _prefix(self, frame: Frame, node: Node, call: Call) -> str:
         """The prefix of a call's symbols: calls in two branches may have outputs of the same name."""

@@ -21,7 +21,7 @@ from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.opening import Source, name_of, on_disk, output_file
 
 EMBEDDED = 1 << 30
-"""Bytes of weights that are kept in the model file; more go to a file beside it."""
+"""Maximum bytes of weights in the model file. More weights go to a separate file in its folder."""
 
 
 def lift(
@@ -44,59 +44,59 @@ def lift(
     with ExitStack() as stack:
         builder = stack.enter_context(closing(require_tensorrt(trt or TrtOptions())))
         model = on_disk(loaded, stack)
-        most = loaded.mode
+        mode = loaded.mode
         del loaded  # TensorRT reads the file itself: no need to have large weights in memory twice
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         say("reading TensorRT's network")
-        found = reader.attempt(
+        lifted = reader.attempt(
             builder.worker,
             model,
             folder / "lifted.onnx",
             package=builder.choice.package,
             timeout=builder.options.timeout,
         )
-        found = replace(found, model=name, version=found.version or builder.choice.version)
-        if found.path:
+        lifted = replace(lifted, model=name, version=lifted.version or builder.choice.version)
+        if lifted.path:
             say("writing")
-            _install(Path(found.path), destination, most)
-            found = replace(found, path=str(output))
-    return found
+            _install(Path(lifted.path), destination, mode)
+            lifted = replace(lifted, path=str(output))
+    return lifted
 
 
 def _destination(loaded: loading.Loaded, output: Path) -> Path:
-    """The file to write, links followed.
+    """The file to write, with links resolved.
 
     Raises:
-        UsageError: it cannot be written, or is a file that is read.
+        UsageError: it cannot be written, or it is an input of the command.
     """
     real = output_file(output)
-    weights = _beside(real)
+    weights = _data_file(real)
     written = [apart.File("the output", output), apart.File("the output's weights", weights)]
     apart.separate(written, list(apart.files_of(loaded)))
-    if regular.status(weights) is not None:  # the output that is replaced may need it until the end
+    if regular.status(weights) is not None:  # the replaced output may need it until the end
         raise UsageError(f"{weights}: is in the way of the weights; remove it, or name another output")
     return real
 
 
-def _beside(destination: Path) -> Path:
+def _data_file(destination: Path) -> Path:
     return destination.with_name(destination.name + ".data")
 
 
-def _install(lifted: Path, destination: Path, most: int) -> None:
-    """Install the lifted model and its weights; the model last, so that it never names a missing file. ``most`` is the
-    most permissive mode of new files."""
-    weights = _beside(lifted)
+def _install(lifted: Path, destination: Path, mode: int) -> None:
+    """Install the lifted model and its weights; the model last, so that it never names a missing file.
+    ``mode`` is the most permissive mode of new files."""
+    weights = _data_file(lifted)
     size = weights.stat().st_size if weights.exists() else 0
     model = onnx.load(lifted, load_external_data=size <= EMBEDDED)
     with ExitStack() as stack:
         files = []
         if size > EMBEDDED:
-            beside = _beside(destination)
+            data_file = _data_file(destination)
             for entry in (entry for tensor in model.graph.initializer for entry in tensor.external_data):
                 if entry.key == "location":
-                    entry.value = beside.name
-            files.append(stack.enter_context(temporary_beside(beside, most=most)))
+                    entry.value = data_file.name
+            files.append(stack.enter_context(temporary_beside(data_file, most=mode)))
             copying.copy_file(weights, files[0])
-        files.append(stack.enter_context(temporary_beside(destination, most=most)))
+        files.append(stack.enter_context(temporary_beside(destination, most=mode)))
         copying.write(saving.serialize(model), files[-1])
         atomic.install(files)

@@ -39,23 +39,24 @@ from onnxfix.verbs.samples import Shapes, list_sizes, read_inputs
 
 CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
 """The checks besides commands."""
-_SEVERAL = 3  # generated inputs on which a check is tried
-_MILDER: tuple[Kind, ...] = ("normal", "small", "ones", "zeros")
-_ALIKE = 0.8
-"""Share of the tensors that are computed by the same operator in two models from which on names are taken to mean the
-same in both."""
-_EVERY = 5.0  # seconds between two times that the folder is written
-_SHARE = 20  # times as long as writing it takes, at least
+_MAX_INPUTS = 3  # maximum number of generated inputs for the first check
+_MILD_KINDS: tuple[Kind, ...] = ("normal", "small", "ones", "zeros")
+_MIN_SHARED_NAMES = 0.8
+"""Minimum share of tensors with the same name and operator in two models. From this share on, equal names
+count as the same tensor."""
+_WRITE_INTERVAL = 5.0  # minimum seconds between two writes of the folder
+_WRITE_COST_FACTOR = 20  # minimum interval, as a multiple of the time that writing takes
 
 
 @dataclass(frozen=True)
 class ReduceOptions:
     """How a reduction is to be done.
 
-    ``check`` is one of CHECKS, or a command with ``{}`` for the model's path (and ``{inputs}`` for that of its inputs).
-    ``against`` is a second model, whose same part must compute something else. ``match`` is a regular expression for
-    the command's output. ``inputs`` is a path, or the inputs themselves. ``timeout`` limits one check and
-    ``time_limit`` the whole search, in seconds. ``resume`` goes on with what the folder holds.
+    ``check`` is one of CHECKS, or a command with ``{}`` for the model's path (and ``{inputs}`` for its
+    inputs' path). ``against`` is a second model. Its corresponding part must compute something else.
+    ``match`` is a regular expression for the command's output. ``inputs`` is a path, or the inputs
+    themselves. ``timeout`` limits one check and ``time_limit`` the whole search, in seconds. ``resume``
+    continues the reduction that the folder holds.
     """
 
     check: str
@@ -99,38 +100,37 @@ def reduce(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
         names = _names(loaded, other, stack) if other is not None else None
         check = _check(options, other, names, stack)
-        found = _Run(loaded, options, check, scratch, folder, say).reduce()
+        reduction = _Run(loaded, options, check, scratch, folder, say).reduce()
         loaded.check()
-    return replace(found, seconds=time.perf_counter() - began)
+    return replace(reduction, seconds=time.perf_counter() - began)
 
 
 def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: ReduceOptions) -> dict[str, Any]:
-    """What a folder must have been made for, to be gone on with."""
-    models = [one for one in (loaded, other) if one is not None]
+    """What must be the same for a folder to be resumed."""
+    models = [item for item in (loaded, other) if item is not None]
     return {
         "check": options.check,
         "match": options.match,
         "package": options.trt.package if options.trt is not None else "auto",
         "capability": options.trt.compute_capability if options.trt is not None else None,
-        "models": [[os.path.abspath(one.path or ""), one.size] for one in models],
+        "models": [[os.path.abspath(item.path or ""), item.size] for item in models],
     }
 
 
 def _names(loaded: loading.Loaded, other: loading.Loaded, stack: ExitStack) -> dict[str, str] | None:
-    """The tensors of the second model that correspond to those of the first, by name; None where the two use the same
-    names.
+    """Names in the first model -> names of the same tensors in the second; None if both use the same names.
 
     Raises:
-        UsageError: the models have not the same interface.
+        UsageError: the interfaces of the models differ.
     """
     ours, theirs = (
-        {name: node.op_type for node in one.proto.graph.node for name in node.output if name}
-        for one in (loaded, other)
+        {name: node.op_type for node in item.proto.graph.node for name in node.output if name}
+        for item in (loaded, other)
     )
     shared = sum(theirs.get(name) == operator for name, operator in ours.items())
-    if shared >= _ALIKE * max(1, min(len(ours), len(theirs))):
+    if shared >= _MIN_SHARED_NAMES * max(1, min(len(ours), len(theirs))):
         return None
-    first, second = (open_graph(on_disk(one, stack)) for one in (loaded, other))
+    first, second = (open_graph(on_disk(item, stack)) for item in (loaded, other))
     pairs = match(first, second).pairs
     return {ours: theirs for theirs, ours in pairs.items()}
 
@@ -141,7 +141,7 @@ def _check(
     """The check that the options name.
 
     Raises:
-        UsageError: there is none of that name, what it needs is not installed, or two options contradict each other.
+        UsageError: the name is unknown, a requirement is not installed, or two options contradict each other.
     """
     name = options.check
     if name == "ort-cpu":
@@ -197,11 +197,11 @@ class _Run:
             start = _Start(saved.case, saved.failure, self.values.runs(saved.case))
             done = bool(saved.state["complete"])
         else:
-            found = self._start()
-            if isinstance(found, Seen):
-                status: Status = "unknown" if found.unknown else "passes"
-                return replace(base, status=status, reason=found.unknown, cause=found.cause)
-            start = found
+            outcome = self._start()
+            if isinstance(outcome, Seen):
+                status: Status = "unknown" if outcome.unknown else "passes"
+                return replace(base, status=status, reason=outcome.unknown, cause=outcome.cause)
+            start = outcome
         limit = self.options.time_limit
         deadline = time.monotonic() + limit if limit is not None else float("inf")
         facts = Facts(self.loaded.proto, self.loaded.base_dir)
@@ -229,9 +229,9 @@ class _Run:
         return self.folder.finish(result, reducer, self.check)
 
     def _keep(self, reducer: Reducer) -> None:
-        """Write the folder now and then, so that a process that is killed leaves something to go on with."""
+        """Write the folder now and then, so that a killed process leaves something to resume."""
         began = time.monotonic()
-        if began - self._written < max(_EVERY, _SHARE * self._cost):
+        if began - self._written < max(_WRITE_INTERVAL, _WRITE_COST_FACTOR * self._cost):
             return
         with contextlib.suppress(ModelError):  # a part of more than 2 GB is not kept
             self.folder.keep(reducer)
@@ -241,7 +241,7 @@ class _Run:
     # ---- the failure of the whole model
 
     def _start(self) -> _Start | Seen:
-        """The whole model with inputs on which it fails; the result of the check where it does not."""
+        """The whole model with inputs on which it fails; the result of the check if it does not fail."""
         last = Seen(unknown="no inputs could be made for this model")
         for number, inputs in enumerate(self._inputs()):
             self.say("checking the whole model")
@@ -250,44 +250,48 @@ class _Run:
             write(case.model, path)
             last = self.check.examine(case, path)
             if last.failures:
-                return self._with_values(case, last.failures[0], path)
-            if not self.check.feeds or last.unknown or number + 1 >= _SEVERAL:
+                return self._with_failing_inputs(case, last.failures[0], path)
+            if not self.check.feeds or last.unknown or number + 1 >= _MAX_INPUTS:
                 break
         return last
 
-    def _with_values(self, case: Case, failure: Failure, path: Path) -> _Start | Seen:
-        """The failure, on inputs that show it where the check has made some of its own."""
+    def _with_failing_inputs(self, case: Case, failure: Failure, path: Path) -> _Start | Seen:
+        """Start from this failure, on the check's own inputs if it generated inputs that show the failure."""
         failing = getattr(self.check, "failing", None)
         if failing and not case.inputs:
-            given = replace(case, inputs=failing)
-            again = [one for one in self.check.examine(given, path).failures if failure.same(one, {})]
-            if again:
-                case, failure = given, again[0]
+            with_inputs = replace(case, inputs=failing)
+            repeated = [
+                candidate
+                for candidate in self.check.examine(with_inputs, path).failures
+                if failure.same(candidate, {})
+            ]
+            if repeated:
+                case, failure = with_inputs, repeated[0]
         if failure.kind == "differs":
             failure = replace(failure, op_type="")
         return _Start(case, failure, self.values.runs(case))
 
     def _inputs(self) -> Iterator[dict[str, Any]]:
-        """The user's inputs, else generated ones that ONNX Runtime accepts, else any."""
-        known = signature(self.loaded.proto)
-        given = read_inputs(known, self.options.inputs)
-        if given is not None:
-            yield from given
+        """The user's inputs, or else generated inputs: preferably ones that ONNX Runtime accepts."""
+        declared = signature(self.loaded.proto)
+        user_inputs = read_inputs(declared, self.options.inputs)
+        if user_inputs is not None:
+            yield from user_inputs
             return
         if isinstance(self.check, (TrtNetworkCheck, TrtGpuCheck)) and not self.options.input_shapes:
-            yield {}  # their own plan of inputs is larger than ours
+            yield {}  # these checks plan more inputs themselves
             return
-        yield from self._generated(known)
+        yield from self._generated(declared)
 
-    def _generated(self, known: Signature) -> Iterator[dict[str, Any]]:
-        every = list_sizes(known, self.options.input_shapes)
-        sweep = [one for one in every[:3] if 0 not in one.values()]
+    def _generated(self, declared: Signature) -> Iterator[dict[str, Any]]:
+        all_sizes = list_sizes(declared, self.options.input_shapes)
+        sweep = [sizes for sizes in all_sizes[:3] if 0 not in sizes.values()]
         first: dict[str, Any] | None = None
         accepted = 0
-        for kind in _MILDER:
+        for kind in _MILD_KINDS:
             for number, sizes in enumerate(reversed(sweep)):
                 try:
-                    values = Feed(sizes, kind, self.options.seed + number).values(known)
+                    values = Feed(sizes, kind, self.options.seed + number).values(declared)
                 except (UsageError, MemoryError):
                     continue
                 first = first if first is not None else values
@@ -304,16 +308,16 @@ class _Run:
 
 
 def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
-    """Check a folder that ``reduce`` wrote: the failure, if it is the same as then; None if it is not.
+    """Check a folder that ``reduce`` wrote. Returns the failure if it is still the same, else None.
 
     Raises:
-        UsageError: it is no such folder, or the check cannot be run here.
-        OnnxfixError: a file of it cannot be read.
+        UsageError: ``reduce`` did not write the folder, or the check cannot be run here.
+        OnnxfixError: a file in the folder cannot be read.
     """
     saved = reduced.read_folder(Path(folder))
-    made_for = saved.state["identity"]
-    trt = TrtOptions(package=made_for["package"], compute_capability=made_for["capability"])
-    options = ReduceOptions(made_for["check"], match=made_for["match"], trt=trt)
+    identity = saved.state["identity"]
+    trt = TrtOptions(package=identity["package"], compute_capability=identity["capability"])
+    options = ReduceOptions(identity["check"], match=identity["match"], trt=trt)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
         other = loading.load(saved.other) if saved.other is not None else None
@@ -324,5 +328,5 @@ def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
         seen = check.examine(saved.case, path)
     if seen.unknown:
         raise UsageError(f"{folder}: the check cannot be run: {seen.unknown}")
-    same = (one for one in seen.failures if saved.failure.same(one, saved.case.origin))
-    return next(same, None)
+    matches = (failure for failure in seen.failures if saved.failure.same(failure, saved.case.origin))
+    return next(matches, None)

@@ -1,5 +1,5 @@
-"""Conclusions from the facts: packages with their faults, checks with their reasons, and what is broken or does not fit
-together on a machine, with how to fix it."""
+"""Draws conclusions from facts about a machine: packages and their faults, checks and why they cannot run,
+and problems with how to fix them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _REINSTALL = "pip install --force-reinstall"
 
 def judged(facts: Facts) -> Examination:
     """The diagnosis of these facts."""
-    # Without answers nothing is known to be broken. Causes come before consequences.
-    kinds = (_unstarted, _packages_at_odds, *(() if facts.unstarted else _FROM_ANSWERS))
-    problems = tuple(problem for find in kinds for problem in find(facts))
+    # If no child starts, no other problem can be found. Causes come before consequences.
+    finders = (_no_child_process, _broken_packages, *(() if facts.unstarted else _FROM_ANSWERS))
+    problems = tuple(problem for find in finders for problem in find(facts))
     return Examination(facts.machine, tuple(_packages(facts)), tuple(_rungs(facts)), problems, facts.packs)
 
 
@@ -76,7 +76,7 @@ def _runtimes(facts: Facts) -> list[str]:
 
 
 def _runtime(facts: Facts) -> str:
-    """The one whose files are present."""
+    """The distribution of ONNX Runtime whose files are present."""
     return facts.ort_package or next(iter(_runtimes(facts)), "onnxruntime")
 
 
@@ -84,14 +84,14 @@ def _runtime_and_version(facts: Facts) -> str:
     return f"{_runtime(facts)} {facts.versions.get(_runtime(facts), UNREADABLE)}"
 
 
-def _unstarted(facts: Facts) -> Iterator[Problem]:
+def _no_child_process(facts: Facts) -> Iterator[Problem]:
     """No child could be started, so that nothing can be verified."""
     if facts.unstarted:
         yield Problem(facts.unstarted, "check the limits on processes and memory (ulimit -a)")
 
 
-def _packages_at_odds(facts: Facts) -> Iterator[Problem]:
-    """What the files of packages show."""
+def _broken_packages(facts: Facts) -> Iterator[Problem]:
+    """Problems that the files of packages show."""
     for name, version in facts.versions.items():
         if version == UNREADABLE:
             yield Problem(f"the metadata of {name} cannot be read", f"{_REINSTALL} --no-deps {name}")
@@ -105,10 +105,10 @@ def _packages_at_odds(facts: Facts) -> Iterator[Problem]:
     names = _runtimes(facts)
     if len(names) > 1:
         what = " and ".join(f"{name} {facts.versions[name]}" for name in names)
-        now = f" (the present ones are of {facts.ort_package})" if facts.ort_package else ""
-        text = f"{what} are both installed, and they install the same files{now}"
+        present = f" (the present ones are of {facts.ort_package})" if facts.ort_package else ""
+        text = f"{what} are both installed, and they install the same files{present}"
         install = _gpu_package(facts) if facts.machine.gpus else 'pip install "onnxfix[gpu]"'
-        yield Problem(text, _instead(names, install))
+        yield Problem(text, _replace_command(names, install))
 
 
 def _missing(facts: Facts, name: str) -> Problem:
@@ -117,7 +117,7 @@ def _missing(facts: Facts, name: str) -> Problem:
     return Problem(text, f"{_REINSTALL} --no-deps {name}")
 
 
-def _base(facts: Facts) -> Iterator[Problem]:
+def _broken_onnx(facts: Facts) -> Iterator[Problem]:
     """onnx or onnxfix itself does not load."""
     fault = facts.faults.get("contract") or facts.faults.get("reference")
     if fault:
@@ -131,7 +131,7 @@ def _onnxruntime(facts: Facts) -> Iterator[Problem]:
         yield Problem(text, f"{_REINSTALL} {_runtime(facts)}")
 
 
-def _instead(names: Sequence[str], install: str) -> str:
+def _replace_command(names: Sequence[str], install: str) -> str:
     """How to replace distributions that install the same files by another one."""
     return (
         f"pip uninstall -y {' '.join(names)} && {install}" if names and install.startswith("pip") else install
@@ -164,33 +164,40 @@ def _broken_library(facts: Facts) -> Iterator[Problem]:
 def _cuda_mismatch(facts: Facts) -> Iterator[Problem]:
     """ONNX Runtime is built for a CUDA that the driver does not support, or that is not installed, cuDNN included.
 
-    Without a GPU nothing is missing, but packages that pip installed for another CUDA are still wrong. Where ONNX
-    Runtime has just computed, driver and runtime fit; that did not need cuDNN.
+    Without a GPU nothing is missing, but packages that pip installed for another CUDA are still wrong. If
+    ONNX Runtime has just computed on CUDA, driver and runtime fit; cuDNN may still not fit, because that test
+    does not need it.
     """
     if not facts.ort_cuda:
         return
-    own, need, gpus = _runtime_and_version(facts), _major(facts.ort_cuda), bool(facts.machine.gpus)
+    runtime, needed, gpus = _runtime_and_version(facts), _major(facts.ort_cuda), bool(facts.machine.gpus)
     supported = facts.machine.driver.cuda
     runtimes, cudnns = _libraries(facts, "CUDA runtime"), _libraries(facts, "cuDNN")
     text = ""
-    if not facts.cuda_works and gpus and supported and _major(supported) < need:
-        text = f"{own} is built for CUDA {facts.ort_cuda}, and the driver supports up to CUDA {supported}"
-    elif not facts.cuda_works and (runtimes or gpus) and all(_major(one.cuda) != need for one in runtimes):
-        here = f"the installed CUDA runtime is {_list(runtimes)}" if runtimes else "no CUDA runtime was found"
-        text = f"{own} is built for CUDA {need}, and {here}"
-    elif (cudnns or gpus) and all(
-        (_major(one.version), _major(one.cuda)) != (_CUDNN, need) for one in cudnns
+    if not facts.cuda_works and gpus and supported and _major(supported) < needed:
+        text = f"{runtime} is built for CUDA {facts.ort_cuda}, and the driver supports up to CUDA {supported}"
+    elif (
+        not facts.cuda_works
+        and (runtimes or gpus)
+        and all(_major(library.cuda) != needed for library in runtimes)
     ):
-        here = f"the installed cuDNN is {_list(cudnns)}" if cudnns else "no cuDNN was found"
-        text = f"{own} needs cuDNN {_CUDNN} for CUDA {need}, and {here}"
+        installed = (
+            f"the installed CUDA runtime is {_list(runtimes)}" if runtimes else "no CUDA runtime was found"
+        )
+        text = f"{runtime} is built for CUDA {needed}, and {installed}"
+    elif (cudnns or gpus) and all(
+        (_major(library.version), _major(library.cuda)) != (_CUDNN, needed) for library in cudnns
+    ):
+        installed = f"the installed cuDNN is {_list(cudnns)}" if cudnns else "no cuDNN was found"
+        text = f"{runtime} needs cuDNN {_CUDNN} for CUDA {needed}, and {installed}"
     if text:
         yield Problem(text, _gpu_package(facts))
 
 
 def _libraries(facts: Facts, name: str) -> list[Library]:
-    """The relevant ones: without a GPU, libraries of the system were not installed for this."""
-    counted = bool(facts.machine.gpus)
-    return [item for item in facts.machine.libraries if item.name == name and (item.wheel or counted)]
+    """The relevant libraries. Without a GPU, libraries of the system do not count: they have other uses."""
+    counts_system = bool(facts.machine.gpus)
+    return [item for item in facts.machine.libraries if item.name == name and (item.wheel or counts_system)]
 
 
 def _list(libraries: Sequence[Library]) -> str:
@@ -237,7 +244,7 @@ def _major(version: str) -> int:
 
 
 def _tensorrt(facts: Facts) -> Iterator[Problem]:
-    """An installed TensorRT cannot be used; one that is not installed is no problem."""
+    """An installed TensorRT cannot be used. A missing TensorRT is not a problem."""
     if "trt-build" in facts.faults and isinstance(facts.trt, Missing):
         names = [name for name in facts.versions if MODULES[name].startswith("tensorrt")]
         yield Problem(facts.trt.reason, f"{_REINSTALL} {names[0]}" if names else INSTALL["tensorrt-rtx"])
@@ -265,7 +272,7 @@ def _tensorrt_on_gpu(facts: Facts) -> Iterator[Problem]:
     if choice.gpu is None or not supported or built <= supported:
         return
     old = f"{name}-cu{built}"
-    mend = _instead((old, f"{old}-bindings", f"{old}-libs"), f"pip install {name}-cu{supported}")
+    mend = _replace_command((old, f"{old}-bindings", f"{old}-libs"), f"pip install {name}-cu{supported}")
     yield Problem(
         f"{name} {choice.version} is built for CUDA {built}, and the driver supports up to CUDA "
         f"{facts.machine.driver.cuda}",
@@ -274,7 +281,7 @@ def _tensorrt_on_gpu(facts: Facts) -> Iterator[Problem]:
 
 
 _FROM_ANSWERS: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
-    *(_base, _onnxruntime, _driver, _broken_library, _cuda_mismatch, _cuda_refused),
+    *(_broken_onnx, _onnxruntime, _driver, _broken_library, _cuda_mismatch, _cuda_refused),
     *(_tensorrt, _tensorrt_on_gpu),
 )
 
@@ -285,15 +292,17 @@ _FROM_ANSWERS: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
 def _rungs(facts: Facts) -> Iterator[Rung]:
     """All checks, in their order."""
     if facts.unstarted:
-        yield from (_rung(name, "", [*_unstarted(facts)]) for name in RUNGS)
+        yield from (_rung(name, "", [*_no_child_process(facts)]) for name in RUNGS)
         return
     for name in ("contract", "reference"):
         # The reference evaluator cannot run if the checks themselves do not load.
         fault = facts.faults.get("contract") or facts.faults.get(name)
-        yield _rung(name, f"onnx {facts.versions.get('onnx', UNREADABLE)}", [*_base(facts)] if fault else [])
+        yield _rung(
+            name, f"onnx {facts.versions.get('onnx', UNREADABLE)}", [*_broken_onnx(facts)] if fault else []
+        )
     cpu, cuda, build = _ort_cpu(facts), _ort_cuda(facts), _trt_build(facts)
     yield from (cpu, cuda, build)
-    # It parses as trt-build does; the network that was read back runs on the best other check.
+    # It parses like trt-build. The network that is read back runs like the best other check.
     network = Rung("trt-network", False, build.reason, build.mend)
     if build.available and isinstance(facts.trt, Choice):
         runs = next((rung.name for rung in (cuda, cpu) if rung.available), "reference")
@@ -310,8 +319,8 @@ def _rung(name: str, runs_on: str, blocking: Sequence[Problem]) -> Rung:
 
 
 def _ort_problems(facts: Facts) -> list[Problem]:
-    own = _runtime(facts)
-    return [*([_missing(facts, own)] if own in facts.missing else []), *_onnxruntime(facts)]
+    runtime = _runtime(facts)
+    return [*([_missing(facts, runtime)] if runtime in facts.missing else []), *_onnxruntime(facts)]
 
 
 def _ort_cpu(facts: Facts) -> Rung:
@@ -326,10 +335,10 @@ def _ort_cuda(facts: Facts) -> Rung:
         return _rung("ort-cuda", "", [_no_gpu(facts)])
     blocking = _ort_problems(facts)
     if not blocking and not facts.ort_cuda and CUDA_PROVIDER not in facts.providers:
-        here = _runtimes(facts)
+        installed = _runtimes(facts)
         built = f"{_runtime(facts)} is built without CUDA"
-        reason = built if here else "onnxruntime-gpu is not installed"
-        blocking = [Problem(reason, _instead(here, _gpu_package(facts)))]
+        reason = built if installed else "onnxruntime-gpu is not installed"
+        blocking = [Problem(reason, _replace_command(installed, _gpu_package(facts)))]
     blocking += [*_cuda_mismatch(facts), *_cuda_refused(facts)]
     return _rung("ort-cuda", f"{_runtime_and_version(facts)} on {facts.machine.gpus[0].name}", blocking)
 

@@ -1,7 +1,7 @@
-"""Why a target rejects a node of an operator that it may import: by its type or its configuration.
+"""Why a target rejects a node although it may import the operator: its type or its configuration.
 
-The configurations were measured with TensorRT-RTX 1.7.1, one model each: its parser is representative of TensorRT 11
-too, its builder only of itself.
+The configurations were measured with TensorRT-RTX 1.7.1, one model each. Results of the
+parser also hold for TensorRT 11; results of the builder hold only for TensorRT-RTX.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def data_of(node: Node) -> Value | None:
 
 
 def reason(node: Node, model: Model, target: Target) -> str:
-    """Why the target rejects this node; "" where it does not, or where unknown.
+    """Why the target rejects this node; "" if it accepts the node, or if that is unknown.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
@@ -56,7 +56,7 @@ def _layer_normalization(node: Node) -> str:
 
 
 def _attention(node: Node) -> str:
-    """What the parser rejects in attributes, optional inputs and outputs. OPS015 reports what it silently ignores."""
+    """Why the parser rejects attributes, optional inputs or outputs. OPS015 covers ignored attributes."""
     if any(is_read(value) for value in node.outputs[1:]):
         return "it supports only one output"
     if node.input(4) is not None or node.input(5) is not None:
@@ -84,9 +84,9 @@ def _shapes_of_attention(node: Node, model: Model, target: Target) -> str:
         return ""
     if _in_a_body(node):
         return "its builder does not support attention in If, Loop or Scan"
-    plain = rank == 3 and node.input(3) is None and not node.attr("is_causal", 0) and heads[0] == heads[1]
-    static = all(model.shapes.static_shape(one) is not None for one in (query, key, value))
-    if plain and static:
+    is_plain = rank == 3 and node.input(3) is None and not node.attr("is_causal", 0) and heads[0] == heads[1]
+    is_static = all(model.shapes.static_shape(tensor) is not None for tensor in (query, key, value))
+    if is_plain and is_static:
         return ""
     if elem not in _HALF:
         return f"its builder does not support attention in {name_of(elem)}"
@@ -96,7 +96,7 @@ def _shapes_of_attention(node: Node, model: Model, target: Target) -> str:
 
 
 def _in_a_body(node: Node) -> bool:
-    """Whether the node is in a subgraph that stays one: of an If over a constant only the branch taken is imported."""
+    """Whether the node stays in a subgraph. The taken branch of an If with a constant condition does not."""
     while (owner := node.scope.owner) is not None:
         condition = owner.input(0)
         if owner.op_type != "If" or condition is None or not condition.is_constant:

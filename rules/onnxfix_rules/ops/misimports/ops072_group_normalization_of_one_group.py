@@ -68,7 +68,7 @@ def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match
 
 
 def _is_per_channel(value: Value | None, model: Model) -> bool:
-    """Whether it is certainly not a scale or bias of one group, as opsets up to 20 require."""
+    """Whether the scale or bias is known not to be per group, which opsets up to 20 require."""
     shape = None if value is None else model.shapes.static_shape(value)
     return shape not in (None, (1,))
 

@@ -95,28 +95,28 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FACADE = "__init__"
 
 CEILINGS = {
-    "": 1_450,
-    "api": 1_200,
+    "": 1_460,
+    "api": 1_170,
     "backend": 700,
     "cli": 1_900,
-    "config": 1_200,
+    "config": 1_210,
     "diagnosis": 7_000,
     "files": 3_250,
-    "graph": 1_450,
-    "inputs": 4_000,
+    "graph": 1_410,
+    "inputs": 3_850,
     "lowering": 2_150,
-    "proof": 12_500,
+    "proof": 12_520,
     "reduction": 2_050,
     "report": 7_400,
     "rewrite": 2_700,
-    "runtime": 3_800,
+    "runtime": 3_780,
     "shapes": 4_700,
     "targets": 800,
     "tensorrt": 7_600,
-    "verbs": 9_600,
+    "verbs": 9_450,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
-TOTALS = {"onnxfix": 74_600, "rules": 41_800, "tests": 68_200, "benchmarks": 18_100}
+TOTALS = {"onnxfix": 74_800, "rules": 41_800, "tests": 68_000, "benchmarks": 18_000}
 """Lines that each folder may have."""
 FULL = "more lines than CEILINGS or TOTALS allow: cut lines in the same room or folder"
 

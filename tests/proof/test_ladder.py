@@ -586,9 +586,7 @@ def test_required_rungs(run: Verify) -> None:
     assert rung(verdict, "trt-network").status == "skipped"
     assert rung(verdict, "trt-network").reason.startswith("tensorrt is not installed")
     assert run(UNKNOWN_OP, require=["ort-cpu"]).failed
-    with pytest.raises(
-        UsageError, match="unknown check 'ort'; choose from contract, symbolic, reference"
-    ):
+    with pytest.raises(UsageError, match="unknown check 'ort'; choose from contract, symbolic, reference"):
         run(ADD, require=["ort"])
 
 

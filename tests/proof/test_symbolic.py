@@ -152,6 +152,10 @@ DIFFERENT = {
         "g (float[N] x, bool[N] c) => (float[N] y) <float z = {0.0}> {a = Where(c, z, x) y = Neg(a)}",
         "g (float[N] x, bool[N] c) => (float[N] y) <float z = {0.0}> {a = Neg(x) y = Where(c, z, a)}",
     ),
+    "an input of another type": (
+        "g (int32[N] x) => (int32[N] y) {y = Identity(x)}",
+        "g (int64[N] x) => (int64[N] y) {y = Identity(x)}",
+    ),
     "an index that does not exist": (
         "g (float[1,4] x) => (float[1,3] y) <int64[1,3] i = {0,1,2}> {y = GatherElements<axis=1>(x, i)}",
         "g (float[1,4] x) => (float[1,3] y) <int64[1,3] i = {0,1,2}> {y = GatherElements<axis=0>(x, i)}",

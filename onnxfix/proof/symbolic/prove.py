@@ -178,7 +178,7 @@ class _Pair:
                 shape = shapes.get(name) if default is None else tuple(default.dims)
                 if shape is None or not kind:
                     raise Undecided(f"input {name} has no known shape")
-                side.name(name, b"input " + name.encode())
+                side.name(name, f"input {name} {kind} {shape}".encode())
                 value = given.get(name) or atoms(f"input {name}", kind, shape)
                 self._known[side.ids[name]], self._values[side.ids[name]] = Kind(kind, shape), value
                 side.static[name] = name in given

@@ -115,6 +115,10 @@ def test_what_is_the_same_for_all_values_is_proven(name: str) -> None:
         assert outcome.proven, outcome.reason
 
 
+DRAWING = (
+    "Loop(n, t, x)<body = b (int64 i, bool go, float[2] s) => (bool on, float[2] r)"
+    " {on = Identity(go) d = RandomUniformLike(s) r = Add(s, d)}>"
+)
 DIFFERENT = {
     "a half that rounds": (
         "g (float[N] x) => (float[N] y) {a = Cast<to=10>(x) y = Cast<to=1>(a)}",
@@ -175,6 +179,16 @@ DIFFERENT = {
     "a random number drawn twice": (
         "g (float[2] x) => (float[2] y) {a = RandomUniformLike(x) b = RandomUniformLike(x) y = Sub(a, b)}",
         "g (float[2] x) => (float[2] y) {a = RandomUniformLike(x) y = Sub(a, a)}",
+    ),
+    "loops that draw, made one": (
+        f"g (float[2] x, int64 n) => (float[2] y) <bool t = {{1}}> {{a = {DRAWING} b = {DRAWING} y = Sub(a, b)}}",
+        f"g (float[2] x, int64 n) => (float[2] y) <bool t = {{1}}> {{a = {DRAWING} y = Sub(a, a)}}",
+    ),
+    "numbers drawn before a loop instead of in it": (
+        f"g (float[2] x) => (float[2] y) <int64 n = {{3}}, bool t = {{1}}> {{y = {DRAWING}}}",
+        "g (float[2] x) => (float[2] y) <int64 n = {3}, bool t = {1}> {d = RandomUniformLike(x) y = "
+        + DRAWING.replace("d = RandomUniformLike(s)", "")
+        + "}",
     ),
     "an unknown operator with another attribute": (
         'g (float[2] x) => (float[2] y) {a = Identity(x) y = Gelu<approximate="tanh">(a)}',

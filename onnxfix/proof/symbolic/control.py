@@ -40,7 +40,7 @@ def _constant_of_shape(side: Evaluator, frame: Frame, call: Call) -> Sequence[Va
 def _dropout(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     training = call.known(2) if call.version >= 12 else None
     if (training is not None and training.any()) or call.version < 7 or any(call.node.output[1:]):
-        return side.black_box(call)
+        return side.black_box(frame, call)
     return [call.tensor(0)]
 
 

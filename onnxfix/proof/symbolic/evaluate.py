@@ -226,7 +226,7 @@ class Evaluator:
 
     def _outputs(self, frame: Frame, call: Call, domain: str) -> Sequence[Value]:
         if domain or call.has_shapeless:
-            return self.black_box(call)
+            return self.black_box(frame, call)
         if call.name in SPECIAL:
             return SPECIAL[call.name](self, frame, call)
         tensors = [one for one in call.inputs if one is not None]
@@ -243,7 +243,7 @@ class Evaluator:
         meaning = OPERATORS.get(call.name)
         result = meaning(call) if meaning is not None else None
         if result is None:
-            return self.black_box(call)
+            return self.black_box(frame, call)
         return [result] if isinstance(result, Tensor) else result
 
     def _fold(self, call: Call) -> Sequence[Value] | None:
@@ -268,8 +268,10 @@ class Evaluator:
         except (Undecided, ValueError, TypeError, KeyError):
             return None
 
-    def black_box(self, call: Call) -> Sequence[Value]:
+    def black_box(self, frame: Frame, call: Call) -> Sequence[Value]:
         """Random functions of all inputs and attributes, by position; of an operator whose meaning is not known."""
+        if call.name in RANDOM and frame.parent is not None:
+            raise call.stuck("it may draw other numbers each time")
         if subgraphs(call.node):
             raise call.stuck("an operator with graphs whose meaning is not known")
         domain = "" if call.node.domain == "ai.onnx" else call.node.domain

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxfix.proof.symbolic.calls import schema_of
-from onnxfix.proof.symbolic.evaluate import RANDOM, Table
+from onnxfix.proof.symbolic.evaluate import RANDOM, Table, subgraphs
 from onnxfix.proof.symbolic.tensor import identify
 from onnxfix.proof.symbolic.weights import Weights
 
@@ -56,6 +56,11 @@ def _identify_graph(graph: GraphProto, outer: dict[str, bytes], weights: Weights
     return identify(*parts, *(names.get(one.name, b"?") for one in graph.output))
 
 
+def _draws(node: NodeProto) -> bool:
+    """Whether a node, or one of its subgraphs, may draw random numbers: then two like it are not the same."""
+    return node.op_type in RANDOM or any(_draws(inner) for graph in subgraphs(node) for inner in graph.node)
+
+
 def identify_node(
     node: NodeProto, table: Table, ids: Mapping[str, bytes], versions: Mapping[str, int], weights: Weights
 ) -> bytes:
@@ -70,7 +75,7 @@ def identify_node(
     version = versions.get(domain, 0)
     schema = schema_of(node.op_type, domain, version)
     since = str(schema.since_version if schema is not None else version).encode()
-    drawn = [name.encode() for name in node.output] if node.op_type in RANDOM else []
+    drawn = [name.encode() for name in node.output] if _draws(node) else []
     inner = {name: ids[name] for name in table.captured(node)}
     inputs = [str((len(node.input), len(node.output))).encode()]
     inputs += [ids[name] if name else b"" for name in node.input]

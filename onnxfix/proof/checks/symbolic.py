@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def run(request: Request) -> RungResult:
     trials = [
         (
             {name: np.shape(value) for name, value in feed.items()},
-            {name: np.asarray(value) for name, value in feed.items() if np.size(value) <= _FEW},
+            {name: np.asarray(value) for name, value in feed.items() if plan.size(value) <= _FEW},
         )
         for feed in feeds
         if not any(isinstance(value, (list, tuple)) for value in feed.values())
@@ -69,4 +68,4 @@ def _list_feeds(request: Request) -> list[dict[str, Any]]:
     whole = [sizes for sizes in sweep if 0 not in sizes.values()]
     made = [plan.Feed(sizes, "normal", request.seed).values(known) for sizes in whole or sweep]
     # Nothing is computed at sizes without an element, and much less is to be said at many.
-    return sorted(made, key=lambda feed: sum(math.prod(np.shape(value)) for value in feed.values()))
+    return sorted(made, key=lambda feed: sum(map(plan.size, feed.values())))

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, OperatorSetIdProto, defs, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, defs, helper, numpy_helper
 from onnx.defs import OpSchema
 
 from onnxfix.proof.symbolic.tensor import T, Tensor, Undecided, constant
@@ -29,6 +29,16 @@ def operator(*names: str) -> Callable[[Meaning], Meaning]:
         return meaning
 
     return enter
+
+
+def domain_of(domain: str) -> str:
+    """A domain by its short name: ONNX's own has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def versions_of(model: ModelProto) -> dict[str, int]:
+    """The version of each domain's operator set."""
+    return {"": 0, **{domain_of(one.domain): one.version for one in model.opset_import}}
 
 
 @cache
@@ -71,8 +81,7 @@ class Call:
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """All attributes but graphs, with ONNX's defaults."""
-        domain = "" if self.node.domain == "ai.onnx" else self.node.domain
-        values = dict(defaults(self.node.op_type, domain, self.version))
+        values = dict(defaults(self.node.op_type, domain_of(self.node.domain), self.version))
         for one in self.node.attribute:
             if one.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
                 values[one.name] = plain(one)

@@ -33,6 +33,20 @@ def exact(dtype: int, bounds: Bounds) -> bool:
     return dtype in INTEGERS or (dtype in MANTISSAS and max(map(abs, bounds)) <= 1 << MANTISSAS[dtype])
 
 
+def bounds_of_products(x: Tensor, y: Tensor) -> Bounds:
+    """Bounds of the products of whole numbers."""
+    if x.bounds is None or y.bounds is None:
+        return None
+    corners = [one * other for one in x.bounds for other in y.bounds]
+    return min(corners), max(corners)
+
+
+def bounds_of_sums(x: Tensor, y: Tensor, terms: int) -> Bounds:
+    """Bounds of sums of up to so many products of whole numbers."""
+    products = bounds_of_products(x, y)
+    return None if products is None else (min(0, products[0] * terms), max(0, products[1] * terms))
+
+
 def is_all(tensor: Tensor, number: float) -> bool:
     """Whether all elements are known to be one number; 0.0 and -0.0 are two."""
     if tensor.known is None or not tensor.size or tensor.known.dtype.kind in "OSUcb":
@@ -89,12 +103,10 @@ def multiply(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
             return broadcast(one, _shape(x, y))
         if is_all(other, -1) and one.is_float:
             return broadcast(negate(one), _shape(x, y))
-    bounds: Bounds = None
-    if x.bounds is not None and y.bounds is not None:
-        corners = [one * other for one in x.bounds for other in y.bounds]
-        bounds = min(corners), max(corners)
+    bounds = bounds_of_products(x, y)
+    if bounds is not None and x.is_float and x.bounds is not None and y.bounds is not None:
         lows = x.bounds[0], y.bounds[0]
-        if x.is_float and not (min(lows) >= 0 or max(lows) > 0):
+        if not (min(lows) >= 0 or max(lows) > 0):
             bounds = None  # zero times a negative number is -0.0
     if exact(x.dtype, bounds) or as_real:
         return elementwise(x.dtype, "*", (x, y), bounds, ordered=False, ring=hashes.multiply)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from onnx import (
-    AttributeProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -17,8 +16,9 @@ from onnx import (
     numpy_helper,
 )
 
+from onnxfix.files.walk import subgraphs
 from onnxfix.proof.symbolic import hashes
-from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, fold, schema_of
+from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, domain_of, fold, schema_of, versions_of
 from onnxfix.proof.symbolic.inference import Kind, infer
 from onnxfix.proof.symbolic.tensor import (
     T,
@@ -46,30 +46,25 @@ SPECIAL: dict[str, Special] = {}
 ``control``)."""
 
 
+_FOLD_THEMSELVES = ("Cast", "CastLike", "QuantizeLinear", "Identity", "Shape", "Size", "Reshape", "Expand")
+"""Operators whose meaning computes known elements as well."""
+_FAULTS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AssertionError)
+"""What a meaning raises for a call that ONNX does not allow."""
 _LARGE = 1 << 20
 """Elements from which on a tensor of which nothing is known is told by its name instead of its hashes."""
 _SHAPELESS = Kind(T.UNDEFINED, ())
 """Stands for the type and the shape of what an operator that is not ONNX's, or one after it, results in."""
 
 
-def subgraphs(node: NodeProto) -> list[GraphProto]:
-    """The graphs in a node's attributes."""
-    single = [one.g for one in node.attribute if one.type == AttributeProto.GRAPH]
-    return single + [
-        graph for one in node.attribute if one.type == AttributeProto.GRAPHS for graph in one.graphs
-    ]
-
-
 class Table:
-    """What a graph, or a function's body, defines by name."""
+    """What a graph defines by name."""
 
-    def __init__(
-        self, nodes: Sequence[NodeProto], inputs: Iterable[str], initializers: Sequence[TensorProto]
-    ) -> None:
-        self.nodes = nodes
-        self.inputs = list(inputs)
-        self.initializers = {one.name: one for one in initializers}
-        self.producers = {name: node for node in nodes for name in node.output if name}
+    def __init__(self, graph: GraphProto) -> None:
+        if graph.sparse_initializer:
+            raise Undecided("sparse initializers are not read")
+        self.inputs = [one.name for one in graph.input]
+        self.initializers = {one.name: one for one in graph.initializer}
+        self.producers = {name: node for node in graph.node for name in node.output if name}
         self._captured: dict[int, list[str]] = {}
 
     def captured(self, node: NodeProto) -> list[str]:
@@ -88,17 +83,10 @@ class Table:
 
 def free_names(graph: GraphProto) -> list[str]:
     """The names that a subgraph reads and does not define."""
-    table = graph_table(graph)
+    table = Table(graph)
     own = {*table.inputs, *table.initializers, *table.producers}
     read = [name for node in graph.node for name in table.needs(node)] + [one.name for one in graph.output]
     return [name for name in dict.fromkeys(read) if name not in own]
-
-
-def graph_table(graph: GraphProto) -> Table:
-    """The table of a graph."""
-    if graph.sparse_initializer:
-        raise Undecided("sparse initializers are not read")
-    return Table(graph.node, (one.name for one in graph.input), graph.initializer)
 
 
 class Frame:
@@ -182,8 +170,7 @@ class Evaluator:
         as_real: bool = False,
         until: float = float("inf"),
     ) -> None:
-        self.versions = {one.domain or "": one.version for one in model.opset_import}
-        self.versions[""] = self.versions.get("", self.versions.get("ai.onnx", 0))
+        self.versions = versions_of(model)
         self._weights, self._as_real, self._until = weights, as_real, until
         self.elements = 0
 
@@ -193,22 +180,14 @@ class Evaluator:
 
     def run(self, frame: Frame, node: NodeProto) -> None:
         """Compute a node's outputs, whose inputs the frame has."""
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domain_of(node.domain)
         inputs = [frame.find(name) if name else None for name in node.input]
         call = Call(node, self.versions.get(domain, 0), inputs, self._as_real)
         if time.monotonic() > self._until:
             raise call.stuck("time limit exceeded")
         try:
             outputs = self._outputs(frame, call, domain)
-        except (
-            ValueError,
-            TypeError,
-            IndexError,
-            KeyError,
-            OverflowError,
-            ZeroDivisionError,
-            AssertionError,
-        ) as error:
+        except _FAULTS as error:
             raise call.stuck(f"{type(error).__name__}: {error}") from error
         for name, value in zip(node.output, outputs, strict=False):
             if name:
@@ -247,17 +226,8 @@ class Evaluator:
         return [result] if isinstance(result, Tensor) else result
 
     def _fold(self, call: Call) -> Sequence[Value] | None:
-        if call.name in (
-            "Cast",
-            "CastLike",
-            "QuantizeLinear",
-            "Identity",
-            "Shape",
-            "Size",
-            "Reshape",
-            "Expand",
-        ):
-            return None  # its meaning computes known elements as well
+        if call.name in _FOLD_THEMSELVES:
+            return None
         schema = schema_of(call.name, "", call.version)
         if schema is None or subgraphs(call.node):
             return None
@@ -274,7 +244,7 @@ class Evaluator:
             raise call.stuck("it may draw other numbers each time")
         if subgraphs(call.node):
             raise call.stuck("an operator with graphs whose meaning is not known")
-        domain = "" if call.node.domain == "ai.onnx" else call.node.domain
+        domain = domain_of(call.node.domain)
         schema = schema_of(call.name, domain, call.version)
         since = schema.since_version if schema is not None else call.version
         attributes = sorted((name, repr(value)) for name, value in call.attributes.items())
@@ -324,7 +294,7 @@ class Evaluator:
 
     def branch(self, frame: Frame, graph: GraphProto, values: Mapping[str, Value]) -> list[Value]:
         """The outputs of a subgraph, for values of its inputs."""
-        inner = Frame(self, graph_table(graph), dict(values), frame)
+        inner = Frame(self, Table(graph), dict(values), frame)
         return [inner.value(one.name) for one in graph.output]
 
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from onnxfix.proof.symbolic.calls import schema_of
-from onnxfix.proof.symbolic.evaluate import RANDOM, Table, subgraphs
+from onnxfix.files.walk import subgraphs
+from onnxfix.proof.symbolic.calls import domain_of, schema_of
+from onnxfix.proof.symbolic.evaluate import RANDOM, Table
 from onnxfix.proof.symbolic.tensor import identify
 from onnxfix.proof.symbolic.weights import Weights
-
-
-def versions_of(model: ModelProto) -> dict[str, int]:
-    """The version of each domain's operator set."""
-    found = {"" if one.domain == "ai.onnx" else one.domain: one.version for one in model.opset_import}
-    return {"": 0, **found}
 
 
 def identify_tensor(proto: TensorProto, weights: Weights) -> bytes:
@@ -71,7 +66,7 @@ def identify_node(
         and node.attribute[0].type == AttributeProto.TENSOR
     ):
         return identify_tensor(node.attribute[0].t, weights)
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = domain_of(node.domain)
     version = versions.get(domain, 0)
     schema = schema_of(node.op_type, domain, version)
     since = str(schema.since_version if schema is not None else version).encode()

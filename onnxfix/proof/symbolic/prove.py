@@ -20,9 +20,9 @@ from onnx.inliner import inline_local_functions, inline_selected_functions
 from onnx.shape_inference import infer_shapes
 
 from onnxfix.proof.symbolic import control, quantize, sums, windows  # noqa: F401  # they enter their operators
-from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of
-from onnxfix.proof.symbolic.evaluate import RANDOM, SPECIAL, Evaluator, Frame, graph_table
-from onnxfix.proof.symbolic.identity import identify_node, identify_tensor, versions_of
+from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of, versions_of
+from onnxfix.proof.symbolic.evaluate import RANDOM, SPECIAL, Evaluator, Frame, Table
+from onnxfix.proof.symbolic.identity import identify_node, identify_tensor
 from onnxfix.proof.symbolic.inference import Kind, Shapes, infer
 from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant
 from onnxfix.proof.symbolic.weights import Weights
@@ -30,10 +30,10 @@ from onnxfix.proof.symbolic.weights import Weights
 _EFFORTS = ((-1, 64), (8, 1 << 16), (1 << 30, 1 << 25))
 """How far above an edit tensors are still computed, and the elements up to which shared weights are read: first what
 costs least. The last is tried on the model's outputs only."""
-_STATIC = (
-    1 << 20
-)  # elements of a tensor that no input decides, up to which it is computed rather than unknown
-_HELD = 1 << 22  # elements that are kept in memory beyond the next equal tensor
+_STATIC = 1 << 20
+"""Elements of a tensor that no input decides, up to which it is computed rather than unknown."""
+_HELD = 1 << 22
+"""Elements that are kept in memory beyond the next equal tensor."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Side:
 
     def __init__(self, model: ModelProto, weights: Weights) -> None:
         self.model, self.weights = model, weights
-        self.table = graph_table(model.graph)
+        self.table = Table(model.graph)
         self.ids: dict[str, bytes] = {}
         self.identities: set[bytes] = set()
         self.versions = versions_of(model)

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.calls import Call, operator
-from onnxfix.proof.symbolic.elements import Bounds, add, divide, exact, multiply
+from onnxfix.proof.symbolic.elements import Bounds, add, bounds_of_sums, divide, exact, multiply
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.moves import reshape, transpose
 from onnxfix.proof.symbolic.tensor import Tensor, constant, made, numpy_type
@@ -151,11 +151,7 @@ def _instance_norm(call: Call) -> Tensor:
 
 def product(x: Tensor, y: Tensor, dtype: int, as_real: bool) -> Tensor:
     """Products of matrices, as np.matmul multiplies them, in a type that may be wider than that of the operands."""
-    depth = x.shape[-1]
-    bounds: Bounds = None
-    if x.bounds is not None and y.bounds is not None:
-        corners = [one * other * depth for one in x.bounds for other in y.bounds]
-        bounds = min(0, *corners), max(0, *corners)
+    bounds = bounds_of_sums(x, y, x.shape[-1])
     if exact(dtype, bounds) or as_real:
         return made(dtype, hashes.dot(x.words, y.words), bounds)
     sums = hashes.dot(hashes.mix("factor", x.words), hashes.mix("factor", y.words))
@@ -167,10 +163,10 @@ def _matmul(call: Call) -> Tensor:
     return _times(call.ring(0), call.ring(1), call.as_real)
 
 
-def _times(x: Tensor, y: Tensor, as_real: bool, dtype: int = 0) -> Tensor:
+def _times(x: Tensor, y: Tensor, as_real: bool) -> Tensor:
     first = reshape(x, (1, *x.shape)) if len(x.shape) == 1 else x
     second = reshape(y, (*y.shape, 1)) if len(y.shape) == 1 else y
-    result = product(first, second, dtype or x.dtype, as_real)
+    result = product(first, second, x.dtype, as_real)
     shape = list(result.shape)
     if len(y.shape) == 1:
         del shape[-1]

@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.calls import Call, operator
-from onnxfix.proof.symbolic.elements import Bounds, add, cast, exact, subtract
+from onnxfix.proof.symbolic.elements import add, bounds_of_sums, cast, exact, subtract
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.moves import number, reshape
 from onnxfix.proof.symbolic.tensor import T, Tensor, made
@@ -70,10 +70,7 @@ def convolve(call: Call, x: Tensor, weight: Tensor, windows: _Numbers, pad: bool
     spatial, groups, batch = weight.shape[2:], call.attributes["group"], windows.shape[0]
     sizes, inside = windows.shape[2 : 2 + len(spatial)], weight.shape[1]
     terms = inside * int(np.prod(spatial, dtype=np.int64))
-    bounds: Bounds = None
-    if x.bounds is not None and weight.bounds is not None:
-        corners = [one * other * terms for one in x.bounds for other in weight.bounds]
-        bounds = min(0, *corners), max(0, *corners)
+    bounds = bounds_of_sums(x, weight, terms)
     whole = exact(dtype, bounds) or call.as_real
     data, kernel, zero = (
         one if whole else hashes.mix("factor", one) for one in (x.words, weight.words, _ZERO)

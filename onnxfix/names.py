@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
-"""The checks that run by default, from the cheapest to the most informative."""
-CHECKS = ("contract", "symbolic", *RUNGS[1:])
-"""All checks, in the order in which they run. CONTRIBUTING.md, "Adding a check", names the other places that know
-them."""
+RUNGS = ("contract", "symbolic", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
+"""The checks, in the order in which they run, all by default. CONTRIBUTING.md, "Adding a check", names the other places
+that know them."""
 
 PYTORCH = "pytorch"
 """The check of a model that comes from PyTorch in the same run, beside ``RUNGS``: the module's own outputs."""

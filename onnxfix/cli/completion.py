@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxfix.names import CHECKS, RUNGS, TARGETS
+from onnxfix.names import RUNGS, TARGETS
 from onnxfix.rewrite.packs import BUILT_IN
 
 
@@ -37,7 +37,7 @@ def targets(incomplete: str) -> list[tuple[str, str]]:
 def checks(incomplete: str) -> list[str]:
     """Checks, also behind a comma."""
     before, last = _last(incomplete)
-    return [before + name for name in CHECKS if name.startswith(last) and name not in before.split(",")]
+    return [before + name for name in RUNGS if name.startswith(last) and name not in before.split(",")]
 
 
 def failures(incomplete: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from onnxfix.config.records import Config, Layer, Suppression
 from onnxfix.config.table import SETTINGS, Kind, Option
 from onnxfix.errors import UsageError
-from onnxfix.names import CHECKS
+from onnxfix.names import RUNGS
 from onnxfix.rewrite import packs
 from onnxfix.runtime.effort import effort_of
 
@@ -136,8 +136,8 @@ def _check(table: _Table, option: Option, value: Any) -> None:
         table.check("effort", lambda: effort_of(value))
     elif option.kind is Kind.CHECKS:
         for name in value:
-            if name not in CHECKS:
-                problem = f"unknown check {name!r}{_meant(name, CHECKS)}; choose from {', '.join(CHECKS)}"
+            if name not in RUNGS:
+                problem = f"unknown check {name!r}{_meant(name, RUNGS)}; choose from {', '.join(RUNGS)}"
                 raise table.error(option.key, problem)
 
 

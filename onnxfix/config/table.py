@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxfix.names import CHECKS, DEFAULT_TARGET, TARGETS
+from onnxfix.names import DEFAULT_TARGET, RUNGS, TARGETS
 
 
 class Kind(enum.Enum):
@@ -232,7 +232,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("seed", Kind.WHOLE, "N", "Random seed of generated inputs.", "verification.seed", default=0),
         Option(
             "rungs", Kind.CHECKS, "CHECKS",
-            f"Checks to run: {', '.join(CHECKS)} (default: all available but symbolic).",
+            f"Checks to run: {', '.join(RUNGS)} (default: all available).",
             "verification.rungs", complete="checks",
         ),
         Option(

@@ -98,7 +98,6 @@ def _weight(known: Signature, sizes: Mapping[str, int]) -> float:
 
 CHEAP = 200_000_000
 """Element-operations on all shapes up to which the evaluator costs next to nothing: less than a second."""
-NOTHING_ADDED = "adds nothing to ort-cpu"
 
 
 def too_large(request: Request) -> str | None:

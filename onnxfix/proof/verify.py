@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
-from onnxfix.names import CHECKS, RUNGS
+from onnxfix.names import RUNGS
 from onnxfix.proof import budget, validity
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.compare.twin import half_type
@@ -25,7 +25,7 @@ from onnxfix.proof.request import REMOTE, Fed, Request, networks
 from onnxfix.proof.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
 from onnxfix.runtime import deadline
 from onnxfix.runtime.causes import Cause
-from onnxfix.runtime.effort import THOROUGH, Effort
+from onnxfix.runtime.effort import DEFAULT, QUICK, THOROUGH, Effort
 from onnxfix.runtime.sandbox import Worker, one_line, shared
 from onnxfix.tensorrt.records import TrtOptions
 
@@ -41,8 +41,8 @@ Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 DEFAULT_RUNGS = RUNGS
 #: Checks that need TensorRT.
 _TENSORRT = ("trt-build", "trt-network", "trt-gpu")
-#: Checks that run models on the CPU.
-_EXECUTING = ("reference", "ort-cpu")
+#: Checks that load models in the child but for TensorRT's.
+_EXECUTING = ("symbolic", "reference", "ort-cpu")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Limits:
 
     ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
     evaluator. ``total`` and ``reference_total`` bound all feeds of a check: the feed that runs when time is up is the
-    last. ``rung`` bounds all that a check does; what it has judged until then counts. ``memory_mb`` limits the child
+    last. ``symbolic_total`` bounds the check symbolic, unless the caller names the checks to run. ``rung`` bounds all
+    that a check does; what it has judged until then counts. ``memory_mb`` limits the child
     process, by default to three quarters of the memory that is available.
     """
 
@@ -59,6 +60,7 @@ class Limits:
     reference_step: float = 10.0
     total: float = 300.0
     reference_total: float = 10.0
+    symbolic_total: float = 10.0
     rung: float | None = None
     memory_mb: int | None = None
 
@@ -101,8 +103,8 @@ def verify(
         ModelError: a model cannot be read.
     """
     for name in (*require, *(rungs or ())):
-        if name not in CHECKS:
-            raise UsageError(f"unknown check {name!r}; choose from {', '.join(CHECKS)}")
+        if name not in RUNGS:
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
     wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
     limits, trt = limits or Limits(), trt or TrtOptions()
     known = signature(_existing(original) if models is None else models[0])
@@ -140,10 +142,11 @@ def verify(
             effort=effort,
             only=tuple(only),
         )
-        redundant = rungs is None and "reference" not in require
-        redundant = redundant and budget.is_redundant(request, half_type(known.model))
+        if rungs is not None:
+            limits = replace(limits, symbolic_total=limits.total)
+        spare = rungs is None and "reference" not in require and not effort.whole
         proof = _Proof(request, limits, contract, models[1] if models is not None else None, stack)
-        results = proof.run(wanted, require, redundant=redundant and "ort-cpu" in wanted)
+        results = proof.run(wanted, require, spare=spare)
         return Verdict(results, tuple(require), allowed=request.allowed)
 
 
@@ -160,12 +163,13 @@ class _Proof:
     _parts: dict[bool, Rest | str] = field(default_factory=dict)
 
     def run(
-        self, wanted: Collection[str], require: Collection[str], *, redundant: bool
+        self, wanted: Collection[str], require: Collection[str], *, spare: bool
     ) -> tuple[RungResult, ...]:
         """The results of the ``wanted`` checks, in order. Where engines must run and cannot, nothing else does.
 
-        Where the reference evaluator is ``redundant``, ONNX Runtime has the first turn, and the evaluator runs only if
-        that has not passed. Then ONNX Runtime has another turn, as if the evaluator had been first.
+        Where the reference evaluator would add nothing and may be ``spare``d, ONNX Runtime has the first turn, and the
+        evaluator runs only if that has not passed. Then ONNX Runtime has another turn, as if the evaluator had been
+        first.
         """
         if "trt-gpu" in require:
             from onnxfix.proof.checks import probe  # lazy: start-up
@@ -174,21 +178,33 @@ class _Proof:
             if absent is not None:
                 return (unjudged("trt-gpu", absent.reason, absent.cause),)
         results: dict[str, RungResult] = {}
-        order = [name for name in CHECKS if name in wanted and not (redundant and name == "reference")]
-        if redundant:
-            order.insert(order.index("ort-cpu") + 1, "reference")
-        if any(name in _EXECUTING for name in order):
+        if any(name in wanted for name in _EXECUTING):
             self.worker = self.request.worker
-        for name in order:
-            if redundant and name == "reference" and results["ort-cpu"].status == "passed":
-                results[name] = unjudged(name, budget.NOTHING_ADDED, "redundant")
-                continue
+        redundant = ""
+        for name in (name for name in RUNGS if name in wanted):
+            if name == "reference" and spare and "ort-cpu" in wanted:
+                redundant = self._is_redundant(results)
+                if redundant:
+                    continue
             results[name] = self._check(name, results, name in require)
-            if redundant and name == "reference" and results[name].status == "passed":
-                again = self._check("ort-cpu", {name: results[name]}, "ort-cpu" in require)
-                if again.cause != "timeout":
-                    results["ort-cpu"] = again
-        return tuple(results[name] for name in CHECKS if name in results)
+            if name != "ort-cpu" or not redundant:
+                continue
+            if results[name].status == "passed":
+                results["reference"] = unjudged("reference", redundant, "redundant")
+                continue
+            results["reference"] = self._check("reference", results, False)
+            if results["reference"].status == "passed":
+                before = {one: result for one, result in results.items() if one in ("symbolic", "reference")}
+                again = self._check(name, before, name in require)
+                results[name] = again if again.cause != "timeout" else results[name]
+        return tuple(results[name] for name in RUNGS if name in results)
+
+    def _is_redundant(self, results: Mapping[str, RungResult]) -> str:
+        """Why the reference evaluator adds nothing to the other checks; "" where it may."""
+        if _is_proven(results.values()):
+            return "adds nothing to symbolic"
+        costly = budget.is_redundant(self.request, half_type(self.request.known.model))
+        return "adds nothing to ort-cpu" if costly else ""
 
     def _check(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
         """The result of a check after those ``before``."""
@@ -202,7 +218,10 @@ class _Proof:
         if not required:
             compared = (one.name for one in results if one.status == "passed" and one.name not in ALONE)
             request = replace(request, shown=next(compared, ""))
-        request = _forgive(request, results) if name == "ort-cpu" else request
+        if name == "ort-cpu":
+            request = _forgive(request, results)
+            if _is_proven(results) and request.effort == DEFAULT:
+                request = replace(request, effort=QUICK)
         result = self._noted(self._result(name, request), request)
         if name == "ort-cpu" and request.networks is not None:
             feeds = [(one.feed, one.status) for one in result.feeds if one.feed is not None]
@@ -293,7 +312,7 @@ class _Proof:
         if request.forgiven:
             result = replace(result, notes=(*result.notes, _HALF))
         # A GPU's kernels are chosen by shape: there, only agreement within tolerance is judged.
-        return replace(result, exact=request.exact and result.name in (*CPU_RUNGS, "symbolic"))
+        return replace(result, exact=request.exact and result.name in CPU_RUNGS)
 
 
 def release(worker: Worker) -> None:
@@ -304,8 +323,13 @@ def release(worker: Worker) -> None:
         worker.call(f"{REMOTE}:drop", timeout=30.0)
 
 
+def _is_proven(results: Iterable[RungResult]) -> bool:
+    """Whether the models are proven the same for all values."""
+    return any(one.name == "symbolic" and one.status == "passed" for one in results)
+
+
 _HALF = (
-    "half precision: bit-identical in the reference evaluator, which rounds as ONNX specifies; here within the "
+    "half precision: the same when rounded as ONNX specifies; here within the "
     "tolerance of that type, since ONNX Runtime computes it in float32 on the CPU and drops Casts even with "
     "optimizations off"
 )
@@ -316,12 +340,13 @@ def _forgive(request: Request, results: Sequence[RungResult]) -> Request:
 
     The provider has few kernels for these types. It puts Casts of its own around nodes and removes Casts in pairs, its
     own or not (onnxruntime issues 8787 and 17565). Where it rounds depends on which nodes are neighbors, so that an
-    exact rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, the
-    tolerance of the half type is enough here. Where it did not run, there is no tolerance.
+    exact rewrite changes bits. Where the models are proven the same for all values, or the reference evaluator, which
+    rounds after every node, found identical bits, the tolerance of the half type is enough here. Otherwise there is no
+    tolerance.
     """
     half = half_type(request.known.model)
     proven = any(one.name == "reference" and one.status == "passed" and one.exact for one in results)
-    if not (request.exact and half and proven):
+    if not (request.exact and half and (proven or _is_proven(results))):
         return request
     return replace(request, exact=False, coarse=half, forgiven=True)
 
@@ -365,9 +390,9 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     from onnxfix.proof.readback import network  # lazy: start-up
 
     if name == "symbolic":
-        from onnxfix.proof.checks import symbolic  # lazy: start-up, runs on request only
+        from onnxfix.proof.checks import symbolic  # lazy: start-up
 
-        return symbolic.run(request)
+        return symbolic.run(replace(request, total=limits.symbolic_total))
     if name == "reference":
         return run_check(replace(request, step=limits.reference_step, total=limits.reference_total), name)
     if name == "ort-cpu":

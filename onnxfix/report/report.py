@@ -44,7 +44,7 @@ Errors = Sequence[tuple[str, str]]
 DERIVED = ("schema", "exit_code", "versions", "summary")
 """Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
-_BY_ONNX = ("contract", "reference", "trt-build")
+_BY_ONNX = ("contract", "symbolic", "reference", "trt-build")
 """Checks that do not use ONNX Runtime: a report with no others omits its version."""
 
 

@@ -146,14 +146,15 @@ def is_refuted(verdict: Verdict) -> bool:
 
 def select_checks_to_repeat(verdict: Verdict) -> tuple[str, ...]:
     """The checks to repeat in search of the culprit: the contract, which is cheap, if it refutes the model; else those
-    that do, and where ONNX Runtime does, the reference check if it judged. By its result they judge half precision, and
-    operators without a kernel."""
+    that do, and where ONNX Runtime does, the reference check and the symbolic one if they judged. By their results they
+    judge half precision, and operators without a kernel."""
     names = [rung.name for rung in verdict.rungs if rung.refutes]
     if "contract" in names:
         return ("contract",)
-    reference = verdict.rung("reference")
-    led = {"ort-cpu", "ort-cuda"}.intersection(names) and "reference" not in names
-    return ("reference", *names) if led and reference is not None and reference.judged else tuple(names)
+    if {"ort-cpu", "ort-cuda"}.isdisjoint(names):
+        return tuple(names)
+    leading = [rung.name for rung in verdict.rungs if rung.judged and rung.name in ("symbolic", "reference")]
+    return (*leading, *(name for name in names if name not in leading))
 
 
 def find_failing_inputs(verdict: Verdict) -> tuple[Fed, ...]:

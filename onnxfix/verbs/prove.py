@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,6 +82,7 @@ def prove(job: Job, resources: ExitStack) -> Proven:
         # No tolerance of the user's hides that a fix that claims identical bits has others.
         _, inexact = prover.settle(Safety.EXACT)
     settled, withdrawn = prover.settle(min(job.plan.safety, Safety.NUMERIC), inexact)
+    settled = prover.prove_exact_part(settled, withdrawn)
     steps, candidate, loaded = prover.steps, prover.candidate, job.loaded
     notes = unsafe_notes(steps)
     if job.plan.safety == Safety.UNSAFE and settled.verdict.passed:
@@ -134,9 +135,15 @@ class _Prover:
         self.say("fixing")
         return proto, engine.fix(model, self.job.plan.rules, safety=safety, allow=allow)
 
-    def judge(self, proto: ModelProto, run: FixRun | None, like: Verdict | None = None) -> Verdict:
+    def judge(
+        self,
+        proto: ModelProto,
+        run: FixRun | None,
+        like: Verdict | None = None,
+        rungs: Sequence[str] | None = None,
+    ) -> Verdict:
         """Write the candidate, which ``run`` made of the steps' result, and check it; with ``like``, only by what shows
-        whether it fails like that."""
+        whether it fails like that, with ``rungs`` only by those."""
         self.candidate.save(proto)
         steps = self.steps
         applied = run.applied if run is not None else ()
@@ -153,7 +160,7 @@ class _Prover:
                 base=None if steps.base is steps.against else steps.base.proto,
                 touched=run.touched if run is not None else None,
                 interface=all(item.safety != Safety.UNSAFE for item in applied),
-                rungs=select_checks_to_repeat(like) if like is not None else None,
+                rungs=select_checks_to_repeat(like) if like is not None else rungs,
                 only=find_failing_inputs(like) if like is not None else (),
             )
 
@@ -189,6 +196,21 @@ class _Prover:
     def _refutes(self, proto: ModelProto, like: Verdict, run: FixRun | None = None) -> bool:
         """Whether a model, which ``run`` made of the steps' result, fails like that."""
         return is_refuted(self.judge(proto, run, like))
+
+    def prove_exact_part(self, settled: _Attempt, withdrawn: Container[FixKey]) -> _Attempt:
+        """The attempt, which says whether its exact fixes alone are proven for all values, where all together are
+        not."""
+        check, safeties = settled.verdict.rung("symbolic"), {item.safety for item in settled.run.applied}
+        if check is None or check.cause != "undecided" or len(safeties) < 2 or deadline.over():
+            return settled
+        proto, run = self.fix(Safety.EXACT, lambda key: key not in withdrawn)
+        part = self.judge(proto, run, rungs=("symbolic",)).rungs[0] if run.applied else check
+        self._restore(settled)
+        if part.status != "passed":
+            return settled
+        proven = replace(check, reason=f"{check.reason}; the exact fixes alone: {part.reason}")
+        rungs = tuple(proven if rung is check else rung for rung in settled.verdict.rungs)
+        return replace(settled, verdict=replace(settled.verdict, rungs=rungs))
 
     def with_unsafe(
         self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn]

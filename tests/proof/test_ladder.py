@@ -62,7 +62,8 @@ RELU = "g (float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }"
 
 def test_equal_models_pass_everywhere(run: Verify) -> None:
     verdict = run(ADD, ADD)
-    assert statuses(verdict) == {"contract": "passed", "reference": "passed", "ort-cpu": "passed"}
+    assert set(statuses(verdict)) == {"contract", "symbolic", "reference", "ort-cpu"}
+    assert set(statuses(verdict).values()) == {"passed"}
     assert (verdict.passed, verdict.failed) == (True, False)
     for name in VALUES:
         assert "over 4 shapes" in rung(verdict, name).reason
@@ -243,7 +244,9 @@ NO_KERNEL = "g (int64[N, 2] x) => (int64[N, 2] y) { y = Relu(x) }"
 
 def test_a_missing_kernel_is_no_fault_of_a_fixed_model_that_was_shown_to_be_the_same(run: Verify) -> None:
     verdict = run(AT_LEAST_0, NO_KERNEL)
-    assert statuses(verdict) == {"contract": "passed", "reference": "passed", "ort-cpu": "skipped"}
+    assert {"contract": "passed", "reference": "passed", "ort-cpu": "skipped"}.items() <= statuses(
+        verdict
+    ).items()
     assert (verdict.passed, verdict.compared) == (True, True)
     assert (
         "the new model, which reference has compared, has no kernel here" in rung(verdict, "ort-cpu").reason
@@ -347,13 +350,13 @@ def test_outputs_that_differ_from_themselves_are_excluded_and_named(run: Verify)
     assert run(RANDOM, changed).failed, "the other output is still compared"
 
 
-def test_when_all_outputs_are_random_nothing_is_proven(run: Verify) -> None:
+def test_when_all_outputs_are_random_no_run_proves_anything(run: Verify) -> None:
     only = (
         "g (float[64] x) => (float[64] r) <bool t = {1}, float h = {0.5}> { e = Exp(x) r = Dropout(e, h, t) }"
     )
     verdict = run(only)
     assert {statuses(verdict)[name] for name in VALUES} == {"skipped"}
-    assert (verdict.passed, verdict.failed) == (False, False)
+    assert {one.name for one in verdict.rungs if one.status == "passed"} == {"contract", "symbolic"}
     assert "no output is the same in two runs" in rung(verdict, "ort-cpu").reason
 
 
@@ -598,7 +601,9 @@ def test_chosen_rungs_keep_their_order(run: Verify) -> None:
 def test_without_onnxruntime_the_reference_proves(run: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     verdict = run(ADD)
-    assert statuses(verdict) == {"contract": "passed", "reference": "passed", "ort-cpu": "skipped"}
+    assert {"contract": "passed", "reference": "passed", "ort-cpu": "skipped"}.items() <= statuses(
+        verdict
+    ).items()
     assert 'pip install "onnxfix[cpu]"' in rung(verdict, "ort-cpu").reason
     assert verdict.passed
     assert run(ADD, require=["ort-cpu"]).failed
@@ -634,7 +639,7 @@ def test_relative_paths(tmp_path: Path, worker: Worker, monkeypatch: pytest.Monk
     (tmp_path / "m.onnx").write_bytes(as_proto(ADD).SerializeToString())
     monkeypatch.chdir(tmp_path)
     verdict = verify("m.onnx", Path("m.onnx"), exact=True, worker=worker, rungs=CPU_RUNGS)
-    assert statuses(verdict) == {"contract": "passed", "reference": "passed", "ort-cpu": "passed"}
+    assert set(statuses(verdict).values()) == {"passed"}
 
 
 def test_bad_paths(tmp_path: Path, worker: Worker) -> None:
@@ -678,6 +683,6 @@ def test_what_the_evaluator_lacks_is_no_fault_of_a_fix(run: Verify) -> None:
     after = """g (float[N, 2] x) => (float[N, 2] y) <int8[2] q = {1, 2}, float s = {2}, int8 z = {0}>
         { c = DequantizeLinear(q, s, z) y = Mul(x, c) }"""
     verdict = run(before, after)
-    assert statuses(verdict) == {"contract": "passed", "reference": "skipped", "ort-cpu": "passed"}
+    assert {"reference": "skipped", "ort-cpu": "passed"}.items() <= statuses(verdict).items()
     assert "No implementation for operator 'DequantizeLinear'" in rung(verdict, "reference").reason
     assert statuses(run(before, before.replace("Mul", "NoSuch")))["reference"] == "failed"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.inputs import shape_of
+from onnxfix.inputs.feeds.signature import Assignment, Signature
 from onnxfix.proof.request import Request
 from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime.causes import ENDED
@@ -17,28 +22,21 @@ _TARGET = "onnxfix.proof.symbolic.files:prove_files"
 _FEW = 4096
 """Elements up to which an input may decide a shape."""
 
+_Trial = tuple[Mapping[str, tuple[int, ...]], Mapping[str, np.ndarray[Any, Any]]]
+"""The shapes of all inputs, and the values of small ones."""
+
 
 def run(request: Request) -> RungResult:
     """Prove it at the sizes of the inputs that the other checks run with. That it is not proven is no failure."""
     if request.without:
         return unjudged(NAME, "the models have different inputs", "undecided")
     try:
-        feeds = _list_feeds(request)
+        trials = _list_trials(request)
     except UsageError as error:  # no input can be made for this model
         return unjudged(NAME, str(error), "undecided")
-    trials = [
-        (
-            {name: np.shape(value) for name, value in feed.items()},
-            {name: np.asarray(value) for name, value in feed.items() if plan.size(value) <= _FEW},
-        )
-        for feed in feeds
-        if not any(isinstance(value, (list, tuple)) for value in feed.values())
-    ]
-    if len(trials) < len(feeds):
-        return unjudged(NAME, "an input is a sequence", "undecided")
     outcome = request.worker.call(
         _TARGET,
-        timeout=request.total,
+        timeout=request.step + request.total,
         original=str(request.original),
         fixed=str(request.fixed),
         trials=trials,
@@ -54,18 +52,33 @@ def run(request: Request) -> RungResult:
     return RungResult(NAME, "passed", f"for all values at {sizes}{for_values}")
 
 
-def _list_feeds(request: Request) -> list[dict[str, Any]]:
-    """Inputs of each shape that the other checks run with.
+def _list_trials(request: Request) -> list[_Trial]:
+    """The shapes that the other checks run with. The inputs themselves, which may be large, are not made.
 
     Raises:
-        UsageError: no inputs can be made.
+        UsageError: an input is no tensor.
     """
+    known = request.known
+    if any(one.kind != "tensor" for one in known.inputs):
+        raise UsageError("an input is not a tensor")
     if request.given is not None:
         feeds = {tuple(map(np.shape, feed.values())): feed for feed in request.given}
-        return list(feeds.values())
-    known = request.known
+        return [_of_feed(feed) for feed in feeds.values()]
     sweep = plan.assignments(known, request.shapes)
     whole = [sizes for sizes in sweep if 0 not in sizes.values()]
-    made = [plan.Feed(sizes, "normal", request.seed).values(known) for sizes in whole or sweep]
+    trials = [_of_sizes(known, sizes, request.seed) for sizes in whole or sweep]
     # Nothing is computed at sizes without an element, and much less is to be said at many.
-    return sorted(made, key=lambda feed: sum(map(plan.size, feed.values())))
+    return sorted(trials, key=lambda trial: sum(map(math.prod, trial[0].values())))
+
+
+def _of_feed(feed: Mapping[str, Any]) -> _Trial:
+    shapes = {name: np.shape(value) for name, value in feed.items()}
+    return shapes, {name: np.asarray(value) for name, value in feed.items() if plan.size(value) <= _FEW}
+
+
+def _of_sizes(known: Signature, sizes: Assignment, seed: int) -> _Trial:
+    made = [one for one in known.inputs if one.default is None or one.name in known.pinned]
+    shapes = {one.name: tuple(shape_of(known, one, sizes)) for one in made}
+    few = tuple(one for one in made if math.prod(shapes[one.name]) <= _FEW)
+    values = plan.Feed(sizes, "normal", seed).values(replace(known, inputs=few))
+    return shapes, {name: np.asarray(value) for name, value in values.items()}

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from onnxfix.names import CHECKS, RUNGS
+from onnxfix.names import RUNGS
 from onnxfix.report.render import ui
 from onnxfix.report.render.details import build_lines, describe_exceptions, describe_outcome, network_lines
 from onnxfix.report.render.proof import describe_left_out, latency_lines
@@ -49,8 +49,7 @@ def check_section(report: Report) -> ui.Section | None:
     if report.verdict is None:
         return None
     facts = {fact.name: fact for fact in report.summary.rungs}
-    names = [name for name in CHECKS if name in RUNGS or name in facts]
-    rows = [_check_row(report.check(name), facts.get(name), name) for name in names]
+    rows = [_check_row(report.check(name), facts.get(name), name) for name in RUNGS]
     head = ("Check", "Result", "Values", "#Feeds", "#Largest error", "#Time", "What was found")
     matrix = ui.Table(head, rows, "Checks, from the cheapest to the most informative", "matrix")
     feeds = [_feeds(check) for check in report.checks if check.feeds]

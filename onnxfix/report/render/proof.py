@@ -85,7 +85,8 @@ def _why_unproven(report: Report) -> str:
     if broken:
         return f"no check could run the model, and {', '.join(check.name for check in broken)} broke"
     undecided = [check.name for check in report.checks if check.cause == "undecided"]
-    if undecided:
+    others = [check for check in report.checks if check.compares and check.name not in undecided]
+    if undecided and not others:
         return f"{undecided[0]} could not decide"
     if report.stopped is None:
         return "no check could run the model"
@@ -152,25 +153,34 @@ def describe_left_out(fact: RungFact) -> str:
 
 
 def _values(report: Report, facts: Sequence[RungFact]) -> list[str]:
-    """What compared values, what else passed, and what was not run: ``reference, ort-cpu bit-identical (4 feeds)``."""
+    """What compared values, what else passed, and what was not run: ``for all values at 3 shapes (symbolic), ort-cpu
+    bit-identical (4 feeds)``."""
     compared: dict[str, list[str]] = {}
     reasons: dict[str, list[str]] = {}
+    proven = [
+        f"{fact.reason} ({fact.name})"
+        for fact in facts
+        if fact.name == "symbolic" and fact.status == "passed"
+    ]
     for fact in facts:
-        compares = fact.agreement or fact.name == "symbolic"
-        if fact.status == "passed" and compares and fact.name not in _REFUSALS:
+        if fact.status == "passed" and fact.agreement and fact.name not in _REFUSALS:
             compared.setdefault(_how(fact), []).append(fact.name)
+        if fact.cause in ("undecided", "redundant"):
+            continue
         if (fact.status == "skipped" and fact.name != "trt-network") or fact.cause in _WHY_NOT:
             reasons.setdefault(_WHY_NOT.get(fact.cause, fact.reason), []).append(fact.name)
-    parts = [", ".join(f"{', '.join(names)} {how}" for how, names in compared.items())] if compared else []
+    proven += [f"{', '.join(names)} {how}" for how, names in compared.items()]
+    parts = [", ".join(proven)] if proven else []
     contract = next((fact for fact in facts if fact.name == "contract"), None)
     if report.summary.proof == "unchanged":
         but = ", but for what it says of its data files" if report.renamed else ", byte for byte"
         parts.append(f"the output is the input{but}")
-    elif not compared and contract is not None and contract.status == "passed":
+    elif not proven and contract is not None and contract.status == "passed":
         parts.append(contract.reason)
     if random := next((check.random for check in report.checks if check.random), ()):
         more = f" and {len(random) - 2} more" if len(random) > 2 else ""
         parts.append(f"the same random numbers in both for {', '.join(random[:2])}{more}")
+    parts += [f"{fact.name} undecided ({fact.reason})" for fact in facts if fact.cause == "undecided"]
     if reasons:
         skipped = (f"{', '.join(names)} ({why.replace(' ', GLUE)})" for why, names in reasons.items())
         parts.append(f"not run: {', '.join(skipped)}")
@@ -178,8 +188,6 @@ def _values(report: Report, facts: Sequence[RungFact]) -> list[str]:
 
 
 def _how(fact: RungFact) -> str:
-    if fact.name == "symbolic":
-        return fact.reason.replace(" ", GLUE)
     shapes = f", {counted(fact.shapes, 'shape')}" if fact.shapes > 1 else ""
     number = f"({counted(fact.feeds, 'feed')}{shapes})".replace(" ", GLUE)
     how = f"within {fact.tolerance.replace(' ', GLUE)}" if fact.tolerance else _AGREEMENTS[fact.agreement]
@@ -215,7 +223,7 @@ def _needs_own_line(check: RungResult, report: Report) -> bool:
     if check.status in ("failed", "broke"):
         return True
     if check.status == "skipped":
-        return check.cause == "undecided" or (check.cause not in _WHY_NOT and len(check.reason) > _SHORT)
+        return check.cause not in _WHY_NOT and len(check.reason) > _SHORT
     if check.name == "contract":
         return bool(check.notes)
     if check.executed is not None and check.executed.outcome != "agree":

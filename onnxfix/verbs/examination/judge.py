@@ -294,8 +294,8 @@ def _rungs(facts: Facts) -> Iterator[Rung]:
     if facts.unstarted:
         yield from (_rung(name, "", [*_no_child_process(facts)]) for name in RUNGS)
         return
-    for name in ("contract", "reference"):
-        # The reference evaluator cannot run if the checks themselves do not load.
+    for name in ("contract", "symbolic", "reference"):
+        # None of them can run if the checks themselves do not load.
         fault = facts.faults.get("contract") or facts.faults.get(name)
         yield _rung(
             name, f"onnx {facts.versions.get('onnx', UNREADABLE)}", [*_broken_onnx(facts)] if fault else []

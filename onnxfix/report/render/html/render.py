@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from onnxfix._version import __version__
-from onnxfix.names import CHECKS
+from onnxfix.names import RUNGS
 from onnxfix.report.findings import AppliedFix, Finding
 from onnxfix.report.render import ui
 from onnxfix.report.render.details import STATUSES
@@ -124,7 +124,7 @@ def _digest(content: str) -> str:
 def _index(reports: Sequence[Report], pages: Sequence[ui.Page], errors: Errors) -> ui.Section:
     """The outcome, the counts and the checks of each model."""
     ran = {check.name for report in reports for check in report.checks}
-    checks = [name for name in CHECKS if name in ran]
+    checks = [name for name in RUNGS if name in ran]
     head = ("Model", "Result", "#Errors", "#Warnings", "#Notes", "#Fixed", "#Compute nodes")
     rows: list[Sequence[ui.Content]] = []
     for number, (report, page) in enumerate(zip(reports, pages, strict=True)):

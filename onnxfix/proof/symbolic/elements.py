@@ -120,9 +120,11 @@ def divide(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
     if y.known is not None and y.is_float and y.size:
         values = y.known.astype(np.float64)
         fractions = np.frexp(values)[0]
-        inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values != 0)
-        narrow = inverse.astype(numpy_type(y.dtype))
-        if np.all(np.abs(fractions) == 0.5) and np.array_equal(narrow.astype(np.float64), inverse):
+        with np.errstate(all="ignore"):
+            inverse = 1.0 / values
+            narrow = inverse.astype(numpy_type(y.dtype))
+        whole = np.isfinite(inverse) & (narrow.astype(np.float64) == inverse)
+        if np.all((np.abs(fractions) == 0.5) & whole):
             return multiply(x, constant(narrow, y.dtype), as_real)
     if as_real and y.is_float:
         return multiply(x, elementwise(y.dtype, "inverse", (y,)), True)
@@ -194,7 +196,7 @@ def _clip(call: Call) -> Tensor:
         limit: Tensor | None = None
         if call.has(index):
             limit = call.tensor(index)
-        elif call.version < 11 and any(one.name == attribute for one in call.node.attribute):
+        elif attribute in call.attributes:
             limit = constant(np.array(call.attributes[attribute], numpy_type(result.dtype)), result.dtype)
         if limit is not None:
             result = extreme(name, result, limit)
@@ -208,6 +210,7 @@ def cast(x: Tensor, dtype: int, as_real: bool = False, how: str = "") -> Tensor:
             return constant(x.known.astype(numpy_type(dtype)), dtype)
     if x.dtype == dtype:
         return x
+    finite = dtype == T.FLOAT8E5M2 and not how  # a saturated infinity is the largest number
     keep = replace(x, dtype=dtype, known=None, compute=lambda: x.words, recipe=_cast_key(x), atom="")
     if x.bounds is not None and dtype in INTEGERS:
         low, high = INTEGERS[dtype]
@@ -219,7 +222,7 @@ def cast(x: Tensor, dtype: int, as_real: bool = False, how: str = "") -> Tensor:
             return replace(keep, wraps=True, within=0)
     elif dtype in MANTISSAS and x.bounds is not None and exact(dtype, x.bounds):
         return replace(keep, within=dtype)
-    elif dtype in MANTISSAS and x.is_float and (contains(dtype, x.within) or as_real):
+    elif dtype in MANTISSAS and x.is_float and (as_real or (contains(dtype, x.within) and not finite)):
         return keep
     if x.is_float and dtype == T.BOOL:
         return elementwise(dtype, "not zero", (x,))
@@ -273,7 +276,7 @@ _SELECTING = ("Abs", "Floor", "Ceil", "Round", "Relu", "Sign")
 
 def _elementwise(call: Call) -> Tensor | None:
     """A random function of the operands' hashes, by the operator, its attributes and its result's type."""
-    if call.version < 7 and call.attributes.get("broadcast"):
+    if call.version < 7 and (call.name == "PRelu" or call.attributes.get("broadcast")):
         return None
     tensors = [call.tensor(index) for index in range(len(call.inputs))]
     dtype = T.BOOL if call.name.startswith("Is") else tensors[0].dtype

@@ -64,7 +64,7 @@ def _compare(call: Call) -> Tensor | None:
     if x.bounds is None or y.bounds is None:
         return elementwise(T.BOOL, "less or equal" if or_equal else "less", (x, y))
     if x.bounds == (0, 0) and y.bounds == (0, 1) and not or_equal:
-        return cast(y, T.BOOL)
+        return broadcast(cast(y, T.BOOL), np.broadcast_shapes(x.shape, y.shape))
     if or_equal:  # of numbers that are ordered, not the contrary
         return _contrary(elementwise(T.BOOL, "less", (y, x)))
     return elementwise(T.BOOL, "less", (x, y))

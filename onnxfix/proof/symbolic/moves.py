@@ -134,6 +134,8 @@ def _flatten(call: Call) -> Tensor:
 def _squeeze(call: Call) -> Tensor:
     tensor, axes = call.ring(0), call.integers(1, "axes")
     rank = len(tensor.shape)
+    if axes == []:
+        raise call.stuck("whether no axes are all axes depends on the runtime")
     dropped = (
         {call.axis(axis, rank) for axis in axes}
         if axes is not None
@@ -149,6 +151,8 @@ def _unsqueeze(call: Call) -> Tensor:
     tensor, axes = call.ring(0), call.integers(1, "axes") or []
     rank = len(tensor.shape) + len(axes)
     new, sizes = {call.axis(axis, rank) for axis in axes}, iter(tensor.shape)
+    if len(new) < len(axes):
+        raise call.stuck("it adds an axis twice")
     return reshape(tensor, [1 if axis in new else next(sizes) for axis in range(rank)])
 
 
@@ -219,8 +223,13 @@ def _gather_elements(call: Call) -> Tensor | None:
 def move_by_number(call: Call) -> Any:
     """Carry the call out on the numbers of elements, then fetch the elements."""
     attributes = call.attributes
-    values = attributes.get("value"), attributes.get("extrapolation_value")
-    if any(values) or attributes.get("reduction", "none") != "none" or attributes.get("mode") == "wrap":
+    values = [attributes.get(one, 0.0) for one in ("value", "extrapolation_value")]
+    if (
+        any(values)
+        or any(map(np.signbit, values))
+        or attributes.get("reduction", "none") != "none"
+        or attributes.get("mode") == "wrap"
+    ):
         return None
     if call.name in ("Resize", "Upsample") and attributes.get("mode") != "nearest":
         return None

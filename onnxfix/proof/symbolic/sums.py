@@ -20,16 +20,9 @@ from onnxfix.proof.symbolic.tensor import Tensor, constant, made, numpy_type
 from onnxfix.proof.symbolic.windows import less_zero_point
 
 
-def _multiset(x: Tensor, axes: tuple[int, ...], ordered: bool = False) -> Words:
-    """What stands for the elements over some axes, which keep size 1; ``ordered`` if their places count."""
-    words = hashes.mix("member", x.words)
-    if ordered:
-        for axis in axes:
-            places = hashes.encode(np.arange(x.shape[axis])).reshape(
-                2, *(-1 if i == axis else 1 for i in range(len(x.shape)))
-            )
-            words = hashes.mix("at", words, places)
-    return hashes.total(words, axes)
+def _multiset(x: Tensor, axes: tuple[int, ...]) -> Words:
+    """What stands for the elements over some axes, which keep size 1."""
+    return hashes.total(hashes.mix("member", x.words), axes)
 
 
 def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
@@ -119,9 +112,10 @@ def _softmax(call: Call) -> Tensor:
     x, axis = call.tensor(0), call.attributes.get("axis", 1)
     axis = call.axis(axis, len(x.shape))
     axes = (axis,) if call.version >= 13 else tuple(range(axis, len(x.shape)))
-    ordered = call.name == "Hardmax"
-    words = hashes.mix(f"{call.name} {x.dtype}", x.words, _multiset(x, axes, ordered))
-    return made(x.dtype, words)
+    for one in axes if call.name == "Hardmax" else ():  # the first of equal elements is the largest
+        places = np.arange(x.shape[one]).reshape(-1, *[1] * (len(x.shape) - 1 - one))
+        x = made(x.dtype, hashes.mix("at", x.words, hashes.encode(places)))
+    return made(x.dtype, hashes.mix(f"{call.name} {x.dtype}", x.words, _multiset(x, axes)))
 
 
 def _channels(tensor: Tensor, rank: int) -> Tensor:
@@ -187,6 +181,7 @@ def _gemm(call: Call) -> Tensor | None:
         len(x.shape) != 2
         or len(y.shape) != 2
         or (call.version < 7 and call.has(2) and not call.attributes.get("broadcast"))
+        or (x.is_integer and not {call.attributes["alpha"], call.attributes["beta"]} <= {0.0, 1.0})
     ):
         return None
     x = transpose(x, (1, 0)) if call.attributes["transA"] else x

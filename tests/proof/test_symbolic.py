@@ -223,10 +223,55 @@ DIFFERENT = {
         "g (float[3] x) => (float[1,1,3] y) <int64[2] s = {0,0}> {a = Neg(x) y = Unsqueeze(a, s)}",
         "g (float[3] x) => (float[1,1,3] y) <int64[2] s = {0,0}> {a = Unsqueeze(x, s) y = Neg(a)}",
     ),
+    "an unknown operator in half precision": (
+        "g (float16[N] x) => (float[N] y) {a = Cast<to=1>(x) y = custom.Magic(a)}",
+        "g (float16[N] x) => (float[N] y) {y = custom.Magic(x)}",
+    ),
+    "a norm in half precision": (
+        "g (float16[3,4] x) => (float[3,4] y) {a = Cast<to=1>(x) y = LpNormalization(a)}",
+        "g (float16[3,4] x) => (float[3,4] y) {a = LpNormalization(x) y = Cast<to=1>(a)}",
+    ),
+    "an input that is cast outside": (
+        "g (float16[N] x) => (float[N] y) {y = Cast<to=1>(x)}",
+        "g (float[N] x) => (float[N] y) {y = Identity(x)}",
+    ),
+    "an input with another default": (
+        "g (float[N] x, float[1] w = {1}) => (float[N] y) {y = Add(x, w)}",
+        "g (float[N] x, float[1] w = {2}) => (float[N] y) {y = Add(x, w)}",
+    ),
+    "a name in a branch that hides another": (
+        "g (float[N] x, bool c) => (float[N] y, float[N] a) {a = Relu(x) y = If(c)<then_branch = t () => (float[N] p)"
+        " <float[1] a = {1}> {p = Mul(x, a)}, else_branch = e () => (float[N] q) {q = Neg(x)}>}",
+        "g (float[N] x, bool c) => (float[N] y, float[N] a) {a = Relu(x) y = If(c)<then_branch = t () => (float[N] p)"
+        " <float[1] b = {1}> {p = Mul(x, b)}, else_branch = e () => (float[N] q) {q = Neg(x)}>}",
+    ),
+    "a name that is made twice": (
+        "g (float[N] x) => (float[N] y) {y = Relu(x) y = Abs(x)}",
+        "g (float[N] x) => (float[N] y) {y = Abs(x)}",
+    ),
+    "a constant of another domain": (
+        "g (float[1] x) => (float[1] y) {a = custom.Constant<value = float[1] {1}>() y = Add(x, a)}",
+        "g (float[1] x) => (float[1] y) {a = Constant<value = float[1] {1}>() y = Add(x, a)}",
+    ),
+    "a local function of another operator set": tuple(
+        'g (float[N] x) => (float[N] y) {y = custom.F(x)} <domain: "custom", opset_import: ["" : 17]> F (a) => (b)'
+        f" {{b = {name}(a)}}"
+        for name in ("Relu", "Abs")
+    ),
+    "a local function with another default": tuple(
+        'g (float[N] x) => (float[N] y) {y = custom.F(x)} <domain: "custom", opset_import: ["" : 21]>'
+        f" F <k: float = {slope}> (a) => (b) {{b = LeakyRelu<alpha: float = @k>(a)}}"
+        for slope in (0.5, 0.7)
+    ),
 }
 _PRELU = "g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) {y = PRelu(x, s)}"
+_BRANCH = (
+    "g (float[1,3,3,3] x, float[3] s, bool c) => (float[1,3,3,3] y) {y = If(c)<then_branch = t () =>"
+    " (float[1,3,3,3] p) {p = PRelu(x, s)}, else_branch = e () => (float[1,3,3,3] q) {q = Neg(x)}>}"
+)
 DIFFERENT_IN_OLD_VERSIONS = {
     "the axis of a slope": (6, _PRELU, 7, _PRELU),
+    "the axis of a slope in a branch": (6, _BRANCH, 7, _BRANCH),
     "infinity, clipped": (
         *(6, "g (float[N] x) => (float[N] y) {y = Clip(x)}"),
         *(6, "g (float[N] x) => (float[N] y) {y = Identity(x)}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from onnx import (
@@ -81,6 +81,23 @@ class Table:
         return [name for name in (*node.input, *self.captured(node)) if name]
 
 
+def check_names(graph: GraphProto, outer: Iterable[str] = ()) -> None:
+    """Raise ``Undecided`` where a name is defined twice, or hides one of a graph around it: runtimes differ."""
+    seen = set(outer)
+
+    def define(names: Iterable[str]) -> None:
+        for name in names:
+            if name in seen:
+                raise Undecided(f"{name} is defined twice, or hides a name outside of a subgraph")
+            seen.add(name)
+
+    define({one.name for one in (*graph.input, *graph.initializer)})
+    for node in graph.node:
+        for inner in subgraphs(node):
+            check_names(inner, seen)
+        define(filter(None, node.output))
+
+
 def free_names(graph: GraphProto) -> list[str]:
     """The names that a subgraph reads and does not define."""
     table = Table(graph)
@@ -103,10 +120,6 @@ class Frame:
     ) -> None:
         self.side, self.table, self.values, self.parent, self.cut = side, table, values, parent, cut
         self.failed: dict[str, Undecided] = {}
-        if parent is not None:
-            for name in (*table.inputs, *table.initializers, *table.producers):
-                if parent.find(name) is not None:
-                    raise Undecided(f"{name} in a subgraph hides a name outside of it")
 
     def find(self, name: str) -> Value | None:
         """The value of a name, here or in the graphs around."""
@@ -308,7 +321,7 @@ def summarize(value: Value | None) -> hashes.Words:
             content = np.array(hashes.key(f"tensor {value.atom}"), np.uint64)
         else:
             content = hashes.digest(value.words)
-        return hashes.mix(f"{value.shape}", content)
+        return hashes.mix(f"{value.dtype} {value.shape}", content)
     return hashes.mix(f"sequence {len(value)}", *(summarize(one) for one in value))
 
 

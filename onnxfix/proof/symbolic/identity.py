@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from onnxfix.files.walk import subgraphs
+from onnxfix.files.walk import attribute_graphs, subgraphs
 from onnxfix.proof.symbolic.calls import domain_of, schema_of
 from onnxfix.proof.symbolic.evaluate import RANDOM, Table
 from onnxfix.proof.symbolic.tensor import identify
@@ -23,8 +23,9 @@ def _attributes(
     node: NodeProto, name_of: dict[str, bytes], weights: Weights, depth: int = 0
 ) -> Iterator[bytes]:
     for attribute in sorted(node.attribute, key=lambda one: one.name):
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.name.encode() + _identify_graph(attribute.g, name_of, weights, depth + 1)
+        if graphs := attribute_graphs(attribute):
+            inner = [_identify_graph(one, name_of, weights, depth + 1) for one in graphs]
+            yield attribute.name.encode() + b"".join(inner)
         elif attribute.type == AttributeProto.TENSOR:
             yield attribute.name.encode() + identify_tensor(attribute.t, weights)
         else:
@@ -60,16 +61,19 @@ def identify_node(
     node: NodeProto, table: Table, ids: Mapping[str, bytes], versions: Mapping[str, int], weights: Weights
 ) -> bytes:
     """An identity of what a node computes of tensors of which it has the identities."""
+    domain = domain_of(node.domain)
     if (
         node.op_type == "Constant"
+        and not domain
         and len(node.attribute) == 1
         and node.attribute[0].type == AttributeProto.TENSOR
     ):
         return identify_tensor(node.attribute[0].t, weights)
-    domain = domain_of(node.domain)
     version = versions.get(domain, 0)
     schema = schema_of(node.op_type, domain, version)
     since = str(schema.since_version if schema is not None else version).encode()
+    if subgraphs(node):
+        since = repr(sorted(versions.items())).encode()  # the operators inside are of these
     drawn = [name.encode() for name in node.output] if _draws(node) else []
     inner = {name: ids[name] for name in table.captured(node)}
     inputs = [str((len(node.input), len(node.output))).encode()]

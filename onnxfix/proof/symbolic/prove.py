@@ -21,7 +21,7 @@ from onnx.shape_inference import infer_shapes
 
 from onnxfix.proof.symbolic import control, quantize, sums, windows  # noqa: F401  # they enter their operators
 from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of, versions_of
-from onnxfix.proof.symbolic.evaluate import RANDOM, SPECIAL, Evaluator, Frame, Table
+from onnxfix.proof.symbolic.evaluate import RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
 from onnxfix.proof.symbolic.identity import identify_node, identify_tensor
 from onnxfix.proof.symbolic.inference import Kind, Shapes, infer
 from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant
@@ -94,7 +94,10 @@ def prove(
     rounding.
     """
     began = time.monotonic()
-    models = tuple(inline_local_functions(one) if one.functions else one for one in (original, fixed))
+    try:
+        models = tuple(map(_inline, (original, fixed)))
+    except Undecided as error:
+        return Outcome(False, str(error))
     outcome = _prove(models, shapes, weights, values or {}, began + limit, as_real)
     if not outcome.proven and any(map(_has_bodies, models)):
         # ONNX defines some operators by functions of others, which say more than a black box.
@@ -103,6 +106,15 @@ def prove(
             again = _prove(bodies, shapes, weights, values or {}, began + limit, as_real)
             outcome = again if again.proven else outcome
     return replace(outcome, seconds=time.monotonic() - began)
+
+
+def _inline(model: ModelProto) -> ModelProto:
+    """A model without local functions, in which each name stands for one tensor."""
+    inlined = inline_local_functions(model) if model.functions else model
+    if inlined.functions or any(one.attribute_proto for one in model.functions):
+        raise Undecided("a local function has default attributes or an operator set of its own")
+    check_names(inlined.graph)
+    return inlined
 
 
 _KNOWN = [("", name) for name in (*OPERATORS, *SPECIAL)]
@@ -178,8 +190,11 @@ class _Pair:
                 shape = shapes.get(name) if default is None else tuple(default.dims)
                 if shape is None or not kind:
                     raise Undecided(f"input {name} has no known shape")
-                side.name(name, f"input {name} {kind} {shape}".encode())
-                value = given.get(name) or atoms(f"input {name}", kind, shape)
+                label = f"input {name} {kind} {shape}"
+                if default is not None:
+                    label += identify_tensor(default, side.weights).hex()
+                side.name(name, label.encode())
+                value = given.get(name) or atoms(label, kind, shape)
                 self._known[side.ids[name]], self._values[side.ids[name]] = Kind(kind, shape), value
                 side.static[name] = name in given
         edited = _edited(first, second)

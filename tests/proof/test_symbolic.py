@@ -219,6 +219,10 @@ DIFFERENT = {
         "g (float[1,3] x) => (float[M] y) <int64[0] s = {}> {y = Squeeze(x, s)}",
         "g (float[1,3] x) => (float[M] y) {y = Identity(x)}",
     ),
+    "a norm of constants, with their signs": (
+        "g (float[2] x) => (float[2] y) <float[2] c = {-1, 3}> {a = LpNormalization<p=1>(c) y = Add(x, a)}",
+        "g (float[2] x) => (float[2] y) <float[2] c = {-0.5, 1.5}> {y = Add(x, c)}",
+    ),
     "an axis added twice": (
         "g (float[3] x) => (float[1,1,3] y) <int64[2] s = {0,0}> {a = Neg(x) y = Unsqueeze(a, s)}",
         "g (float[3] x) => (float[1,1,3] y) <int64[2] s = {0,0}> {a = Unsqueeze(x, s) y = Neg(a)}",

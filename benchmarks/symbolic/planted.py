@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from benchmarks.symbolic.pairs import load_pair
 from onnxfix.proof.symbolic.inference import infer
 from onnxfix.proof.symbolic.prove import prove
 
@@ -335,8 +336,7 @@ def main() -> None:
     kinds: set[str] = set()
     while counts["edits"] < arguments.edits:
         path = draw.choice(pairs)
-        original = onnx.load(path)
-        fixed = onnx.load(path.with_name(path.name.replace(".original.", ".fixed.")))
+        original, fixed = load_pair(path)
         edited = ModelProto()
         edited.CopyFrom(fixed)
         try:

@@ -88,12 +88,6 @@ def total(words: Words, axes: tuple[int, ...]) -> Words:
     return pack([one.sum(axes, np.uint64, keepdims=True) % np.uint64(prime) for one, prime in residues])
 
 
-def running_total(words: Words, axis: int) -> Words:
-    """The sums of each element and those before it on one axis."""
-    residues = zip(unpack(words), PRIMES, strict=True)
-    return pack([one.cumsum(axis, np.uint64) % np.uint64(prime) for one, prime in residues])
-
-
 _DEPTH = 8192  # so many products of two residues are summed without an error in float64
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,13 @@ from onnxfix.files.loading import Loaded, load
 from onnxfix.proof.symbolic.prove import prove
 from onnxfix.proof.symbolic.weights import Weights
 
+_STORED = 512
+"""Bytes from which on weights stay in the file, however small that is."""
+_SAMPLES, _SAMPLE, _CHUNK = 8, 32, 1 << 20
+"""Of two weights, so many samples of so many bytes are compared first, then chunks of so many bytes."""
+_MOST = 8
+"""Weights with the same samples that another is compared with."""
+
 
 class Proof(NamedTuple):
     """How many of the trials were proven one after another, and why the next was not ("" if all were). ``given`` are
@@ -27,11 +33,61 @@ class Proof(NamedTuple):
     given: tuple[str, ...]
 
 
-class _StoredWeights(Weights):
-    """The weights of a model, which stay in its files until they are needed."""
+class _Bytes:
+    """Tells the bytes of weights apart, in the files of both models. Bytes of one place in one file are the same and
+    not read. Others are the same only if they have been compared."""
 
-    def __init__(self, loaded: Loaded) -> None:
-        self._loaded = loaded
+    def __init__(self) -> None:
+        self._sources: dict[Path, lazy.Source] = {}
+        self._known: dict[tuple[object, ...], bytes] = {}
+        self._like: dict[tuple[object, ...], list[lazy.Range]] = {}
+
+    def open(self, path: Path, offset: int, length: int) -> lazy.Range:
+        """Bytes of a file that keeps external data."""
+        if path not in self._sources:
+            self._sources[path] = lazy.Source(path)
+        return lazy.Range(self._sources[path], lazy.RAW, offset, length)
+
+    def identify(self, where: lazy.Range) -> bytes:
+        """What equal bytes have in common, if they are stored in the same form.
+
+        Raises:
+            ModelError: a file has changed.
+        """
+        key = _key(where)
+        if key not in self._known:
+            step = max(where.length // _SAMPLES, 1)
+            places = range(where.offset, where.offset + where.length - _SAMPLE, step)
+            samples = b"".join(where.source.read(place, _SAMPLE) for place in places)
+            like = self._like.setdefault((where.field, where.length, samples), [])
+            same = next((one for one in like if _equal(one, where)), where)
+            if same is where and len(like) < _MOST:
+                like.append(where)
+            # A tensor in memory cannot have these bytes: no file has the nonce.
+            self._known[key] = self._known.get(_key(same)) or lazy.NONCE + len(self._known).to_bytes(8, "big")
+        return self._known[key]
+
+
+def _key(where: lazy.Range) -> tuple[object, ...]:
+    """Where it is: device and inode of the file, since a file may have two paths."""
+    return *where.source.stamp[:2], where.field, where.offset, where.length
+
+
+def _equal(first: lazy.Range, second: lazy.Range) -> bool:
+    """Whether two ranges of one length have the same bytes."""
+    return all(
+        first.source.read(first.offset + start, min(_CHUNK, first.length - start))
+        == second.source.read(second.offset + start, min(_CHUNK, first.length - start))
+        for start in range(0, first.length, _CHUNK)
+    )
+
+
+class _StoredWeights(Weights):
+    """The weights of a model, which stay in its files until they are needed. ``shared`` are those of both models."""
+
+    def __init__(self, loaded: Loaded, shared: _Bytes) -> None:
+        self._loaded, self._shared = loaded, shared
+        self._paths: dict[str, Path] = {}
 
     def read(self, proto: TensorProto) -> np.ndarray[Any, Any]:
         array = tensors.to_array(proto, self._loaded.base_dir, 1 << 62)
@@ -40,11 +96,10 @@ class _StoredWeights(Weights):
         return array
 
     def content(self, proto: TensorProto) -> bytes:
+        where = lazy.range_of(proto)
         if tensors.is_external(proto) and self._loaded.base_dir is not None:
-            path, offset, length = tensors.external_range(proto, self._loaded.base_dir)
-            status = os.stat(path)  # a hard link is the same file
-            return f"{status.st_dev} {status.st_ino} {offset} {length}".encode()
-        return lazy.keyed(super().content(proto))
+            where = self._shared.open(*tensors.external_range(proto, self._loaded.base_dir, self._paths))
+        return super().content(proto) if where is None else self._shared.identify(where)
 
 
 def prove_files(
@@ -61,8 +116,8 @@ def prove_files(
         ModelError: a model cannot be read.
     """
     until = time.monotonic() + limit
-    models = [load(Path(path)) for path in (original, fixed)]
-    weights = _StoredWeights(models[0]), _StoredWeights(models[1])
+    models, shared = [load(Path(path), large=_STORED) for path in (original, fixed)], _Bytes()
+    weights = _StoredWeights(models[0], shared), _StoredWeights(models[1], shared)
     given: dict[str, None] = {}
     for count, (shapes, values) in enumerate(trials):
         rest = until - time.monotonic()

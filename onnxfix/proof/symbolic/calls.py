@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -170,29 +170,36 @@ class Call:
 
 def fold(call: Call, arrays: Sequence[np.ndarray[Any, Any] | None]) -> list[Any]:
     """The outputs of a call for known inputs, by ONNX's reference implementation."""
-    from onnx.reference import ReferenceEvaluator  # lazy: start-up
-
     node = NodeProto()
     node.CopyFrom(call.node)
+    node.name = ""
     del node.input[:], node.output[:]
     node.input.extend("" if one is None else f"i{place}" for place, one in enumerate(arrays))
     node.output.extend("" if not name else f"o{place}" for place, name in enumerate(call.node.output))
     feeds = {f"i{place}": one for place, one in enumerate(arrays) if one is not None}
-    graph = helper.make_graph(
-        [node],
-        "fold",
-        [helper.make_tensor_value_info(name, _element_type(one), None) for name, one in feeds.items()],
-        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
-    )
-    imports = [OperatorSetIdProto(domain=call.node.domain, version=call.version)]
+    kinds = tuple((name, _element_type(one)) for name, one in feeds.items())
     try:
         with np.errstate(all="ignore"):
-            results = iter(
-                ReferenceEvaluator(helper.make_model(graph, opset_imports=imports)).run(None, feeds)
-            )
+            results = iter(_reference(node.SerializeToString(), call.version, kinds).run(None, feeds))
     except Exception as error:
         raise call.stuck(f"ONNX's reference implementation: {type(error).__name__}") from error
     return [next(results) if name else None for name in call.node.output]
+
+
+@lru_cache(64)
+def _reference(data: bytes, version: int, kinds: tuple[tuple[str, int], ...]) -> Any:
+    """ONNX's reference implementation of a node, by its bytes."""
+    from onnx.reference import ReferenceEvaluator  # lazy: start-up
+
+    node = NodeProto.FromString(data)
+    graph = helper.make_graph(
+        [node],
+        "fold",
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+    )
+    imports = [OperatorSetIdProto(domain=node.domain, version=version)]
+    return ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
 
 
 def _element_type(array: np.ndarray[Any, Any]) -> int:

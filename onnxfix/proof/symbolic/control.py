@@ -115,7 +115,7 @@ def _repeat(
     content = hashes.mix("loop", *begin, *(summarize(one) for one in results))
     outputs: list[Value] = []
     for place, one in enumerate(state):
-        outputs.append(spread(f"loop result {place}", content, one.dtype, one.shape))
+        outputs.append(spread(f"loop result {place}", lambda: content, one.dtype, one.shape))
     return outputs
 
 

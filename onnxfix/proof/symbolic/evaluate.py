@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 
 import numpy as np
 from onnx import (
@@ -24,8 +26,9 @@ from onnxfix.proof.symbolic.tensor import (
     T,
     Tensor,
     Undecided,
+    computed,
     constant,
-    made,
+    identify,
 )
 from onnxfix.proof.symbolic.weights import Weights
 
@@ -53,7 +56,7 @@ _UNLIKE = {
 }
 """Operators whose known results are not ONNX's in its reference implementation, which leaves NaN out of an average and
 adds signed numbers for a norm."""
-_FAULTS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AssertionError)
+FAULTS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AssertionError)
 """What a meaning raises for a call that ONNX does not allow."""
 _LARGE = 1 << 20
 """Elements from which on a tensor of which nothing is known is told by its name instead of its hashes."""
@@ -70,7 +73,9 @@ class Table:
         self.inputs = [one.name for one in graph.input]
         self.initializers = {one.name: one for one in graph.initializer}
         self.producers = {name: node for node in graph.node for name in node.output if name}
+        self._nodes = list(graph.node)  # which keeps them alive, so that their ids stay theirs
         self._captured: dict[int, list[str]] = {}
+        self._needs: dict[int, list[str]] = {}
 
     def captured(self, node: NodeProto) -> list[str]:
         """The names outside of a node's subgraphs that these read."""
@@ -83,7 +88,9 @@ class Table:
 
     def needs(self, node: NodeProto) -> list[str]:
         """The names whose values a node needs."""
-        return [name for name in (*node.input, *self.captured(node)) if name]
+        if id(node) not in self._needs:
+            self._needs[id(node)] = [name for name in (*node.input, *self.captured(node)) if name]
+        return self._needs[id(node)]
 
 
 def check_names(graph: GraphProto, outer: Iterable[str] = ()) -> None:
@@ -205,7 +212,7 @@ class Evaluator:
             raise call.stuck("time limit exceeded")
         try:
             outputs = self._outputs(frame, call, domain)
-        except _FAULTS as error:
+        except FAULTS as error:
             raise call.stuck(f"{type(error).__name__}: {error}") from error
         for name, value in zip(node.output, outputs, strict=False):
             if name:
@@ -269,8 +276,13 @@ class Evaluator:
         name = f"{domain} {call.name} {since} {attributes} {len(call.inputs)} {len(call.node.output)}"
         if call.name in RANDOM:
             name += f" {list(call.node.output)}"
-        digests = [summarize(one) for one in call.inputs]
-        content = hashes.mix(name, *digests) if digests else hashes.mix(name, np.zeros((2,), np.uint64))
+        recipe = identify(name.encode(), *map(_key, call.inputs))
+
+        @cache
+        def content() -> hashes.Words:
+            digests = [summarize(one) for one in call.inputs] or [np.zeros((2,), np.uint64)]
+            return hashes.mix(name, *digests)
+
         results: list[Value] = []
         kinds = [_SHAPELESS] * len(call.node.output) if call.has_shapeless else self._types(call)
         for place, (output, kind) in enumerate(zip(call.node.output, kinds, strict=True)):
@@ -279,7 +291,10 @@ class Evaluator:
             if output and kind is None:
                 reason = "the shape of its result is not known before the model runs"
                 raise call.stuck(reason, *call.deciding_inputs)
-            results.append(spread(f"output {place}", content, *kind) if output and kind is not None else ())
+            same = identify(recipe, str((place, kind)).encode())
+            results.append(
+                spread(f"output {place}", content, *kind, same) if output and kind is not None else ()
+            )
         return results
 
     def _types(self, call: Call) -> list[Kind | None]:
@@ -306,14 +321,21 @@ class Evaluator:
             for domain, version in self.versions.items()
             if version
         )
-        shapes = {one.name: call.inputs[int(one.name[1:])].shape for one in model.graph.input}  # type: ignore[union-attr]
-        kinds = infer(model, shapes)
+        kinds = _infer(model.SerializeToString())
         return [kinds.get(name) for name in node.output]
 
     def branch(self, frame: Frame, graph: GraphProto, values: Mapping[str, Value]) -> list[Value]:
         """The outputs of a subgraph, for values of its inputs."""
         inner = Frame(self, Table(graph), dict(values), frame)
         return [inner.value(one.name) for one in graph.output]
+
+
+@lru_cache(256)
+def _infer(data: bytes) -> dict[str, Kind]:
+    """Types and shapes in a model, by its bytes, whose inputs all have a shape."""
+    model = ModelProto.FromString(data)
+    sizes = {one.name: [dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in model.graph.input}
+    return infer(model, {name: tuple(shape) for name, shape in sizes.items()})
 
 
 def summarize(value: Value | None) -> hashes.Words:
@@ -330,7 +352,20 @@ def summarize(value: Value | None) -> hashes.Words:
     return hashes.mix(f"sequence {len(value)}", *(summarize(one) for one in value))
 
 
-def spread(name: str, content: hashes.Words, dtype: int, shape: tuple[int, ...]) -> Tensor:
+def _key(value: Value | None) -> bytes:
+    """What tells apart values that ``summarize`` tells apart."""
+    if isinstance(value, Tensor):
+        return str((value.dtype, value.shape)).encode() + value.settled().key
+    return summarize(value).tobytes()
+
+
+def spread(
+    name: str, content: Callable[[], hashes.Words], dtype: int, shape: tuple[int, ...], recipe: bytes = b""
+) -> Tensor:
     """A tensor of which each element is a function of ``content``, words of shape (2,), and of its place."""
-    positions = hashes.encode(np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(2, *shape)
-    return made(dtype, hashes.mix(name, content.reshape(2, *[1] * len(shape)), positions))
+
+    def compute() -> hashes.Words:
+        positions = hashes.encode(np.arange(math.prod(shape))).reshape(2, *shape)
+        return hashes.mix(name, content().reshape(2, *[1] * len(shape)), positions)
+
+    return computed(dtype, shape, recipe, compute)

@@ -12,7 +12,7 @@ Words have the shape ``(2, *shape)`` and the type uint64 everywhere in this pack
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -65,27 +65,32 @@ def subtract(first: Words, second: Words) -> Words:
     return _reduce(first + (_like(_PRIMES, second) - second))
 
 
-def unpack(words: Words) -> list[Words]:
-    """The residues modulo each of ``PRIMES``: six arrays of the elements' shape."""
-    return [(words[place // 3] >> np.uint64(_BITS * (place % 3))) & _FIELD for place in range(6)]
+def unpack(words: Words) -> Iterator[Words]:
+    """The residues modulo each of ``PRIMES``: six arrays of the elements' shape, one after another."""
+    return ((words[place // 3] >> np.uint64(_BITS * (place % 3))) & _FIELD for place in range(6))
 
 
-def pack(residues: list[Words]) -> Words:
+def pack(residues: Iterable[Words]) -> Words:
     """Words of residues modulo each of ``PRIMES``."""
-    fields = [residue << np.uint64(_BITS * (place % 3)) for place, residue in enumerate(residues)]
-    return np.stack([fields[0] | fields[1] | fields[2], fields[3] | fields[4] | fields[5]])
+    halves: list[Words] = []
+    for place, residue in enumerate(residues):
+        if place % 3:
+            halves[-1] = halves[-1] | residue << np.uint64(_BITS * (place % 3))
+        else:
+            halves.append(residue)
+    return np.stack(halves)
 
 
 def multiply(first: Words, second: Words) -> Words:
     """The products, element by element."""
     pairs = zip(unpack(first), unpack(second), PRIMES, strict=True)
-    return pack([one * other % np.uint64(prime) for one, other, prime in pairs])
+    return pack(one * other % np.uint64(prime) for one, other, prime in pairs)
 
 
 def total(words: Words, axes: tuple[int, ...]) -> Words:
     """The sums over some axes of the elements, which are kept with size 1."""
     residues = zip(unpack(words), PRIMES, strict=True)
-    return pack([one.sum(axes, np.uint64, keepdims=True) % np.uint64(prime) for one, prime in residues])
+    return pack(one.sum(axes, np.uint64, keepdims=True) % np.uint64(prime) for one, prime in residues)
 
 
 _DEPTH = 8192  # so many products of two residues are summed without an error in float64
@@ -93,15 +98,16 @@ _DEPTH = 8192  # so many products of two residues are summed without an error in
 
 def dot(first: Words, second: Words) -> Words:
     """The products of matrices, as np.matmul multiplies them, in each of the six fields by float64 BLAS."""
-    products: list[Words] = []
-    for one, other, prime in zip(unpack(first), unpack(second), PRIMES, strict=True):
-        left, right = one.astype(np.float64), other.astype(np.float64)
-        sums = np.zeros((), np.uint64)
-        for begin in range(0, max(left.shape[-1], 1), _DEPTH):
-            part = np.matmul(left[..., begin : begin + _DEPTH], right[..., begin : begin + _DEPTH, :])
-            sums = (sums + part.astype(np.uint64)) % np.uint64(prime)
-        products.append(sums)
-    return pack(products)
+    return pack(map(_dot, unpack(first), unpack(second), PRIMES))
+
+
+def _dot(first: Words, second: Words, prime: int) -> Words:
+    left, right = first.astype(np.float64), second.astype(np.float64)
+    sums = np.zeros((), np.uint64)
+    for begin in range(0, max(left.shape[-1], 1), _DEPTH):
+        part = np.matmul(left[..., begin : begin + _DEPTH], right[..., begin : begin + _DEPTH, :])
+        sums = (sums + part.astype(np.uint64)) % np.uint64(prime)
+    return sums
 
 
 @cache

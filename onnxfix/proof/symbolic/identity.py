@@ -14,9 +14,14 @@ from onnxfix.proof.symbolic.weights import Weights
 
 
 def identify_tensor(proto: TensorProto, weights: Weights) -> bytes:
-    """An identity of a constant's elements."""
-    kind = repr((proto.data_type, list(proto.dims))).encode()
-    return identify(b"tensor", kind, weights.content(proto))
+    """An identity of a constant's elements, which begins with that of these elements in any shape (``flat``)."""
+    kind = str(proto.data_type).encode()
+    return identify(b"tensor", kind, weights.content(proto)) + repr(list(proto.dims)).encode()
+
+
+def flat(identity: bytes) -> bytes:
+    """What two constants of the same elements have in common, whatever their shapes."""
+    return identity[:16]
 
 
 def _attributes(

@@ -253,7 +253,7 @@ def _gather(call: Call) -> Tensor:
     axis = call.axis(call.attributes["axis"], len(data.shape))
     rest = (*data.shape[:axis], *data.shape[axis + 1 :])
     if data.atom:
-        columns = hashes.atoms(f"columns of {data.atom} {axis}", rest)
+        columns = hashes.atoms(f"columns of {data.atom} {data.shape} {axis}", rest)
     else:
         rows = np.moveaxis(data.words, axis + 1, -1)
         positions = hashes.encode(np.arange(rows.shape[-1], dtype=np.int64)).reshape(2, *[1] * len(rest), -1)

@@ -8,10 +8,11 @@ the same from there on. So the work is that of the edits, not that of the model.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from onnx.shape_inference import infer_shapes
 
 from onnxfix.proof.symbolic import control, quantize, sums, windows  # noqa: F401  # they enter their operators
 from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of, versions_of
-from onnxfix.proof.symbolic.evaluate import RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
-from onnxfix.proof.symbolic.identity import identify_node, identify_tensor
+from onnxfix.proof.symbolic.evaluate import FAULTS, RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
+from onnxfix.proof.symbolic.identity import flat, identify_node, identify_tensor
 from onnxfix.proof.symbolic.inference import Kind, Shapes, infer
 from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant
 from onnxfix.proof.symbolic.weights import Weights
@@ -33,19 +34,18 @@ costs least. The last is tried on the model's outputs only."""
 _STATIC = 1 << 20
 """Elements of a tensor that no input decides, up to which it is computed rather than unknown."""
 _HELD = 1 << 22
-"""Elements that are kept in memory beyond the next equal tensor."""
+"""Elements computed, from which on those so far are dropped after the next equal tensor."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Whether each output is the same (``proven``), else ``reason`` says what stands in the way. ``given`` are the
-    inputs whose values decide shapes and were given. ``elements`` were met in ``seconds``."""
+    inputs whose values decide shapes and were given. So many ``elements`` were computed."""
 
     proven: bool
     reason: str = ""
     given: tuple[str, ...] = ()
     elements: int = 0
-    seconds: float = 0.0
 
 
 class _Side:
@@ -93,19 +93,19 @@ def prove(
     those of each model. ``limit`` is in seconds. ``as_real``: the outputs are the same as real numbers, that is without
     rounding.
     """
-    began = time.monotonic()
+    until = time.monotonic() + limit
     try:
         models = tuple(map(_inline, (original, fixed)))
     except Undecided as error:
         return Outcome(False, str(error))
-    outcome = _prove(models, shapes, weights, values or {}, began + limit, as_real)
+    outcome = _prove(models, shapes, weights, values or {}, until, as_real)
     if not outcome.proven and any(map(_has_bodies, models)):
         # ONNX defines some operators by functions of others, which say more than a black box.
         with suppress(Exception):  # the inliner raises what it likes
             bodies = [inline_selected_functions(infer_shapes(one), _KNOWN, True, True) for one in models]
-            again = _prove(bodies, shapes, weights, values or {}, began + limit, as_real)
+            again = _prove(bodies, shapes, weights, values or {}, until, as_real)
             outcome = again if again.proven else outcome
-    return replace(outcome, seconds=time.monotonic() - began)
+    return outcome
 
 
 def _inline(model: ModelProto) -> ModelProto:
@@ -152,7 +152,7 @@ def _prove(
             obstacle = error
         deciding: set[str] = set()
         if pair is not None:
-            elements += sum(frame.side.elements for side in pair.sides for frame in side.frames.values())
+            elements += pair.elements
             deciding = pair.deciding(obstacle.names if obstacle is not None else ()) & set(values) - set(
                 given
             )
@@ -176,7 +176,7 @@ class _Pair:
         as_real: bool,
     ) -> None:
         self.sides = first, second = tuple(map(_Side, models, weights))
-        self._until, self._as_real = until, as_real
+        self._until, self._as_real, self._dropped = until, as_real, 0
         self._kinds = infer(models[0], shapes)
         self._known: dict[bytes, Kind] = {}  # what stays known of shared tensors
         self._values: dict[bytes, Tensor] = {}  # ... and what stands in for them
@@ -212,6 +212,12 @@ class _Pair:
             if first.ids[name] != second.ids[name] and not self._agree(name, len(_EFFORTS) - 1):
                 return self._obstacles.get(name) or Undecided(f"output {name} is computed differently")
         return None
+
+    @property
+    def elements(self) -> int:
+        """How many elements were met so far."""
+        frames = (frame for side in self.sides for frame in side.frames.values())
+        return self._dropped + sum(frame.side.elements for frame in frames)
 
     def deciding(self, names: Iterable[str]) -> set[str]:
         """The inputs of the models from which some tensors are computed, but for those of which only the shape
@@ -265,6 +271,7 @@ class _Pair:
         if name in side.table.initializers:
             proto = side.table.initializers[name]
             side.name(name, identify_tensor(proto, side.weights))
+            side.identities.add(flat(side.ids[name]))
             self._known.setdefault(side.ids[name], Kind(proto.data_type, tuple(proto.dims)))
             side.static[name] = True
             return True
@@ -291,10 +298,11 @@ class _Pair:
         first, second = self.sides
         try:
             values = [self._frame(side, effort).value(name) for side in self.sides]
-        except Undecided as error:
-            self._obstacles[name] = error
+            same = _same(*values)
+        except (Undecided, *FAULTS) as error:
+            self._obstacles[name] = error if isinstance(error, Undecided) else Undecided(f"{name}: {error}")
             return False
-        if not _same(*values):
+        if not same:
             self._obstacles.pop(name, None)
             return False
         second.name(name, first.ids[name])
@@ -309,14 +317,11 @@ class _Pair:
 
     def _forget(self, side: _Side, name: str) -> None:
         """Drop hashes that are probably not read again, and those of a tensor that counts as unknown now."""
-        for effort, frame in side.frames.items():
+        for effort, frame in tuple(side.frames.items()):
             if effort == 0:
                 frame.values.pop(name, None)
-            held = [
-                one for one in frame.values.values() if isinstance(one, Tensor) and "words" in one.__dict__
-            ]
-            if sum(one.size for one in held) > _HELD:
-                frame.values.clear()
+            if frame.side.elements > _HELD:
+                self._dropped += side.frames.pop(effort).side.elements
 
     def _frame(self, side: _Side, effort: int) -> Frame:
         if effort not in side.frames:
@@ -335,10 +340,12 @@ class _Pair:
         kind = self._known.get(identity) if identity is not None else None
         if identity is None or kind is None:
             return None
-        size = int(np.prod(kind.shape, dtype=np.int64))
-        unknown = self._values.get(identity) or atoms(identity.hex(), kind.dtype, kind.shape)
+        size = math.prod(kind.shape)
         if name in side.table.initializers and identity not in self._values:
-            return unknown if size > weights and self._shared(identity) else None
+            content = flat(identity)
+            many = size > weights and self._shared(content)
+            return atoms(content.hex(), kind.dtype, kind.shape) if many else None
+        unknown = self._values.get(identity) or atoms(identity.hex(), kind.dtype, kind.shape)
         if name not in side.table.producers:
             return unknown
         if not self._shared(identity) or side.hops.get(name, 1 << 31) <= above:

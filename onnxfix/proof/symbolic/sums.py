@@ -7,7 +7,7 @@ are sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from onnxfix.proof.symbolic.calls import Call, operator
 from onnxfix.proof.symbolic.elements import Bounds, add, bounds_of_sums, divide, exact, multiply
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.moves import reshape, transpose
-from onnxfix.proof.symbolic.tensor import Tensor, constant, made, numpy_type
+from onnxfix.proof.symbolic.tensor import Tensor, constant, derived, made, numpy_type
 from onnxfix.proof.symbolic.windows import less_zero_point
 
 
@@ -31,6 +31,20 @@ def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
     if not axes:
         return None if call.attributes.get("noop_with_empty_axes") else tuple(range(rank))
     return tuple(sorted(call.axis(axis, rank) for axis in axes))
+
+
+def _among(
+    x: Tensor,
+    axes: tuple[int, ...],
+    name: str,
+    bounds: Bounds = None,
+    within: int = 0,
+    compute: Callable[[], Words] | None = None,
+) -> Tensor:
+    """A function, called ``name``, of the multiset of the elements over some axes, which keep size 1."""
+    compute = compute or (lambda: hashes.mix(name, _multiset(x, axes)))
+    shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+    return derived(x.dtype, shape, f"{name} over {axes}", [x], compute, bounds, within)
 
 
 def _count(x: Tensor, axes: Sequence[int]) -> int:
@@ -51,10 +65,10 @@ def sum_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
         shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
         return constant(np.zeros(shape, numpy_type(x.dtype)), x.dtype)
     if exact(x.dtype, bounds) or as_real:
-        return made(x.dtype, hashes.total(x.words, axes), bounds)
+        return _among(x, axes, "total", bounds, compute=lambda: hashes.total(x.words, axes))
     if count == 1:
         return add(x, _number(0.0, x))  # a sum begins with zero, which -0.0 does not outlive
-    return made(x.dtype, hashes.mix(f"sum {x.dtype}", _multiset(x, axes)))
+    return _among(x, axes, f"sum {x.dtype}")
 
 
 @operator(
@@ -80,9 +94,7 @@ def _reduce(call: Call) -> Tensor:
     else:
         bounds = x.bounds if call.name in ("ReduceMax", "ReduceMin") and count else None
         kind = "" if call.name in ("ReduceMax", "ReduceMin") else f" {x.dtype}"
-        result = made(
-            x.dtype, hashes.mix(f"{call.name}{kind}", _multiset(x, axes)), bounds, x.within if not kind else 0
-        )
+        result = _among(x, axes, f"{call.name}{kind}", bounds, x.within if not kind else 0)
     if call.flag("keepdims"):
         return result
     return reshape(result, [size for axis, size in enumerate(x.shape) if axis not in axes])
@@ -95,7 +107,7 @@ def mean_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
         return divide(sum_over(x, axes, True), _number(count, x), True)
     if count == 1 and x.is_float:
         return add(x, _number(0.0, x))
-    return made(x.dtype, hashes.mix(f"mean {x.dtype} {count}", _multiset(x, axes)))
+    return _among(x, axes, f"mean {x.dtype} {count}")
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool")
@@ -104,7 +116,7 @@ def _global_pool(call: Call) -> Tensor:
     axes = tuple(range(2, len(x.shape)))
     if call.name == "GlobalAveragePool":
         return mean_over(x, axes, call.as_real)
-    return made(x.dtype, hashes.mix("ReduceMax", _multiset(x, axes)), x.bounds, x.within)
+    return _among(x, axes, "ReduceMax", x.bounds, x.within)
 
 
 @operator("Softmax", "LogSoftmax", "Hardmax")
@@ -112,14 +124,22 @@ def _softmax(call: Call) -> Tensor:
     x, axis = call.tensor(0), call.attributes.get("axis", 1)
     axis = call.axis(axis, len(x.shape))
     axes = (axis,) if call.version >= 13 else tuple(range(axis, len(x.shape)))
-    for one in axes if call.name == "Hardmax" else ():  # the first of equal elements is the largest
-        places = np.arange(x.shape[one]).reshape(-1, *[1] * (len(x.shape) - 1 - one))
-        x = made(x.dtype, hashes.mix("at", x.words, hashes.encode(places)))
-    return made(x.dtype, hashes.mix(f"{call.name} {x.dtype}", x.words, _multiset(x, axes)))
+    name = f"{call.name} {x.dtype}"
+
+    def compute() -> Words:
+        words = x.words
+        for one in axes if call.name == "Hardmax" else ():  # the first of equal elements is the largest
+            places = np.arange(x.shape[one]).reshape(-1, *[1] * (len(x.shape) - 1 - one))
+            words = hashes.mix("at", words, hashes.encode(places))
+        return hashes.mix(name, words, _multiset(made(x.dtype, words), axes))
+
+    return derived(x.dtype, x.shape, f"{name} {axes}", [x], compute)
 
 
-def _channels(tensor: Tensor, rank: int) -> Tensor:
-    return reshape(tensor, [tensor.size, *[1] * (rank - 2)])
+def _channels(tensor: Tensor, x: Tensor) -> Tensor:
+    if tensor.size != x.shape[1]:
+        raise ValueError(f"{tensor.size} numbers for {x.shape[1]} channels")
+    return reshape(tensor, [tensor.size, *[1] * (len(x.shape) - 2)])
 
 
 @operator("BatchNormalization")
@@ -129,27 +149,42 @@ def _batch_norm(call: Call) -> Tensor | None:
         return None
     if call.version < 9 and not call.attributes.get("spatial", 1):
         return None
-    parameters = [_channels(call.tensor(index), len(x.shape)) for index in range(1, 5)]
+    parameters = [_channels(call.tensor(index), x) for index in range(1, 5)]
     name = f"{call.name} {call.attributes['epsilon']} {x.dtype}"
-    return made(x.dtype, hashes.mix(name, x.words, *(one.words for one in parameters)))
+    operands = [x, *parameters]
+    return derived(
+        x.dtype, x.shape, name, operands, lambda: hashes.mix(name, *(one.words for one in operands))
+    )
 
 
 @operator("InstanceNormalization")
 def _instance_norm(call: Call) -> Tensor:
     x = call.tensor(0)
-    parameters = [_channels(call.tensor(index), len(x.shape)) for index in (1, 2)]
+    parameters = [_channels(call.tensor(index), x) for index in (1, 2)]
     name = f"{call.name} {call.attributes['epsilon']} {x.dtype}"
-    among = _multiset(x, tuple(range(2, len(x.shape))))
-    return made(x.dtype, hashes.mix(name, x.words, among, *(one.words for one in parameters)))
+
+    def compute() -> Words:
+        among = _multiset(x, tuple(range(2, len(x.shape))))
+        return hashes.mix(name, x.words, among, *(one.words for one in parameters))
+
+    return derived(x.dtype, x.shape, name, [x, *parameters], compute)
 
 
 def product(x: Tensor, y: Tensor, dtype: int, as_real: bool) -> Tensor:
     """Products of matrices, as np.matmul multiplies them, in a type that may be wider than that of the operands."""
+    if x.shape[-1] != y.shape[-2]:
+        raise ValueError(f"{x.shape} and {y.shape} cannot be multiplied")
     bounds = bounds_of_sums(x, y, x.shape[-1])
-    if exact(dtype, bounds) or as_real:
-        return made(dtype, hashes.dot(x.words, y.words), bounds)
-    sums = hashes.dot(hashes.mix("factor", x.words), hashes.mix("factor", y.words))
-    return made(dtype, hashes.mix(f"sum of products {dtype}", sums))
+    whole = exact(dtype, bounds) or as_real
+
+    def compute() -> Words:
+        if whole:
+            return hashes.dot(x.words, y.words)
+        sums = hashes.dot(hashes.mix("factor", x.words), hashes.mix("factor", y.words))
+        return hashes.mix(f"sum of products {dtype}", sums)
+
+    shape = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
+    return derived(dtype, shape, f"product {whole}", (x, y), compute, bounds if whole else None)
 
 
 @operator("MatMul")

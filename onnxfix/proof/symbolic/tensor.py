@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -124,7 +125,7 @@ class Tensor:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     def settled(self) -> Tensor:
         """The same tensor with hashes of its values, where they were of numbers that may wrap."""
@@ -207,6 +208,21 @@ def computed(
 def made(dtype: int, words: Words, bounds: tuple[int, int] | None = None, within: int = 0) -> Tensor:
     """As ``computed``, of hashes that are computed already."""
     return computed(dtype, words.shape[1:], b"", lambda: words, bounds, within)
+
+
+def derived(
+    dtype: int,
+    shape: Sequence[int],
+    name: str,
+    operands: Sequence[Tensor],
+    compute: Callable[[], Words],
+    bounds: tuple[int, int] | None = None,
+    within: int = 0,
+) -> Tensor:
+    """As ``computed``, by a function of the operands' hashes that ``name`` and the shapes determine."""
+    shapes = str((dtype, tuple(shape), [one.shape for one in operands])).encode()
+    recipe = identify(b"derived", name.encode(), shapes, *(one.key for one in operands))
+    return computed(dtype, shape, recipe, compute, bounds, within)
 
 
 def elementwise(

@@ -12,7 +12,7 @@ from onnxfix.proof.symbolic.calls import Call, operator
 from onnxfix.proof.symbolic.elements import add, bounds_of_sums, cast, exact, subtract
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.moves import number, reshape
-from onnxfix.proof.symbolic.tensor import T, Tensor, made
+from onnxfix.proof.symbolic.tensor import T, Tensor, derived, made
 
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _ZERO = hashes.encode(np.zeros((1,)))
@@ -69,22 +69,27 @@ def convolve(call: Call, x: Tensor, weight: Tensor, windows: _Numbers, pad: bool
     ``pad``: what is under no element is zero, else it is no term of the sum."""
     spatial, groups, batch = weight.shape[2:], call.attributes["group"], windows.shape[0]
     sizes, inside = windows.shape[2 : 2 + len(spatial)], weight.shape[1]
+    if windows.shape[1] != groups * inside or weight.shape[0] % groups:
+        raise call.stuck("its weight does not fit")
     terms = inside * int(np.prod(spatial, dtype=np.int64))
     bounds = bounds_of_sums(x, weight, terms)
     whole = exact(dtype, bounds) or call.as_real
-    data, kernel, zero = (
-        one if whole else hashes.mix("factor", one) for one in (x.words, weight.words, _ZERO)
-    )
-    rows = _fetch(data, windows, zero if pad else np.zeros((2, 1), np.uint64))
     places = int(np.prod(sizes, dtype=np.int64))
-    rows = (
-        rows.reshape(2, batch, groups, inside, places, -1)
-        .swapaxes(4, 5)
-        .reshape(2, batch, groups, terms, places)
-    )
-    sums = hashes.dot(kernel.reshape(2, 1, groups, weight.shape[0] // groups, terms), rows)
-    words = sums.reshape(2, batch, weight.shape[0], *sizes)
-    return made(dtype, words, bounds) if whole else made(dtype, hashes.mix(f"sum of products {dtype}", words))
+
+    def compute() -> Words:
+        data, kernel, zero = (
+            one if whole else hashes.mix("factor", one) for one in (x.words, weight.words, _ZERO)
+        )
+        rows = _fetch(data, windows, zero if pad else np.zeros((2, 1), np.uint64))
+        rows = rows.reshape(2, batch, groups, inside, places, -1).swapaxes(4, 5)
+        rows = rows.reshape(2, batch, groups, terms, places)
+        sums = hashes.dot(kernel.reshape(2, 1, groups, weight.shape[0] // groups, terms), rows)
+        words = sums.reshape(2, batch, weight.shape[0], *sizes)
+        return words if whole else hashes.mix(f"sum of products {dtype}", words)
+
+    name = f"{call.name} {sorted(call.attributes.items())} {pad} {whole}"
+    shape = (batch, weight.shape[0], *sizes)
+    return derived(dtype, shape, name, (x, weight), compute, bounds if whole else None)
 
 
 def _with_bias(call: Call, result: Tensor) -> Tensor:
@@ -169,10 +174,16 @@ def _pool(call: Call) -> Tensor | None:
         return None
     windows = slide(call, number([x])[0], kernel)
     axes = tuple(range(windows.ndim - len(kernel), windows.ndim))
-    outside = hashes.mix("member", _ZERO) if padding else np.zeros((2, 1), np.uint64)
-    sums = hashes.total(_fetch(hashes.mix("member", x.words), windows, outside), axes)
-    sums = sums.reshape(2, *windows.shape[: -len(kernel)])
     counts = (np.ones_like(windows) if padding else windows > 0).sum(axes)
-    if call.name == "MaxPool":
-        return made(x.dtype, hashes.mix("ReduceMax", sums), x.bounds if counts.all() else None, x.within)
-    return made(x.dtype, hashes.mix(f"average {x.dtype}", sums, hashes.encode(counts)))
+    shape = windows.shape[: -len(kernel)]
+
+    def compute() -> Words:
+        outside = hashes.mix("member", _ZERO) if padding else np.zeros((2, 1), np.uint64)
+        sums = hashes.total(_fetch(hashes.mix("member", x.words), windows, outside), axes).reshape(2, *shape)
+        if call.name == "MaxPool":
+            return hashes.mix("ReduceMax", sums)
+        return hashes.mix(f"average {x.dtype}", sums, hashes.encode(counts))
+
+    bounds, within = (x.bounds if counts.all() else None, x.within) if call.name == "MaxPool" else (None, 0)
+    name = f"{call.name} {sorted(call.attributes.items())}"
+    return derived(x.dtype, shape, name, [x], compute, bounds, within)

@@ -49,7 +49,10 @@ SPECIAL: dict[str, Special] = {}
 ``control``)."""
 
 
-_FOLD_THEMSELVES = ("Cast", "CastLike", "QuantizeLinear", "Identity", "Shape", "Size", "Reshape", "Expand")
+_FOLD_THEMSELVES = (
+    *("Cast", "CastLike", "QuantizeLinear", "Identity", "Shape", "Size", "Reshape", "Expand"),
+    *("Squeeze", "Unsqueeze", "Concat"),
+)
 """Operators whose meaning computes known elements as well."""
 _UNLIKE = {
     *("AveragePool", "GridSample", "LpNormalization", "LpPool", "MaxPool", "MaxUnpool", "PRelu", "Resize"),

@@ -73,7 +73,7 @@ class _Side:
         while level:
             self.hops |= dict.fromkeys(level, steps)
             nodes = [self.table.producers[name] for name in level if name in self.table.producers]
-            level = {name for node in nodes for name in self.table.needs(node)} - set(self.hops)
+            level = {name for node in nodes for name in self.table.needs(node)} - self.hops.keys()
             steps += 1
 
 

@@ -93,3 +93,26 @@ def test_a_changed_element_is_found_where_only_the_shape_of_a_weight_changes(tmp
     bias[333] += 1
     after = write(tmp_path / "b.onnx", text, bias[None, None])
     assert prove_files(str(before), str(after), [({"x": (2, 3, SIZE)}, {})], 60.0).trials == 0
+
+
+def test_equal_bytes_in_another_shape_have_other_columns(tmp_path: Path) -> None:
+    text = (
+        "g (int64[1] i) => (float[64] y) <int64[1] s = {64}> {a = Gather<axis = 1>(w, i) y = Reshape(a, s)}"
+    )
+    before = write(tmp_path / "a.onnx", text, NUMBERS[0, :128].reshape(8, 2, 8))
+    for shape, same in (((8, 2, 8), True), ((16, 2, 4), False)):
+        after = write(tmp_path / "b.onnx", text, NUMBERS[0, :128].reshape(shape))
+        trial = {"i": (1,)}, {"i": np.zeros(1, np.int64)}
+        assert (prove_files(str(before), str(after), [trial], 60.0).trials == 1) == same
+
+
+@pytest.mark.parametrize(("kind", "weight"), [("Conv", (4, 2, 3)), ("BatchNormalization", (5,))])
+def test_operators_that_do_not_fit_are_not_proven(tmp_path: Path, kind: str, weight: tuple[int, ...]) -> None:
+    inputs = "x, w" if kind == "Conv" else "x, w, w, w, w"
+    text = f"g (float[1,3,9] x) => (float[1,N,M] y) {{y = {kind}({inputs})}}"
+    array = NUMBERS.reshape(-1)[: int(np.prod(weight))].reshape(weight)
+    before = write(tmp_path / "a.onnx", text, array)
+    after = write(
+        tmp_path / "b.onnx", text.replace("{y = ", "{a = Identity(x) y = ").replace("(x, w", "(a, w"), array
+    )
+    assert prove_files(str(before), str(after), [({"x": (1, 3, 9)}, {})], 60.0).trials == 0

@@ -34,8 +34,9 @@ class Proof(NamedTuple):
 
 
 class _Bytes:
-    """Tells the bytes of weights apart, in the files of both models. Bytes of one place in one file are the same and
-    not read. Others are the same only if they have been compared."""
+    """Tells the bytes of weights apart, in the files of both models. Two are the same if they are one place of one file
+    (device and inode), which is not read, or if all bytes were compared. Files that change meanwhile raise an error
+    where they are read; the rest relies on nobody changing them before the proof is used, as all checks do."""
 
     def __init__(self) -> None:
         self._sources: dict[Path, lazy.Source] = {}

@@ -78,11 +78,14 @@ def pick(tensors: Sequence[Tensor], numbers: _Array) -> Tensor:
         return constant(flat[places], first.dtype)
 
     def compute() -> hashes.Words:
-        return np.concatenate([one.words.reshape(2, -1) for one in parts], axis=1)[:, places]
+        rows = [one.words.reshape(2, -1) for one in parts]
+        return (np.concatenate(rows, axis=1) if len(rows) > 1 else rows[0])[:, places]
 
+    kind = np.int32 if sum(one.size for one in parts) < 1 << 31 else np.int64  # half of it is hashed sooner
     recipe = identify(
         b"pick",
-        np.ascontiguousarray(places).data,
+        np.dtype(kind).str.encode(),
+        np.ascontiguousarray(places, kind).data,
         *(one.key for one in parts),
         str(strip(numbers.shape)).encode(),
     )

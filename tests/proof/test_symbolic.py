@@ -120,6 +120,14 @@ DRAWING = (
     " {on = Identity(go) d = RandomUniformLike(s) r = Add(s, d)}>"
 )
 DIFFERENT = {
+    "an operator without a known meaning that rounds to another type": (
+        "g (float16[2,4] x) => (float[2,4] y) {a = LpNormalization(x) y = Cast<to=1>(a)}",
+        "g (float16[2,4] x) => (float[2,4] y) {a = Cast<to=1>(x) y = LpNormalization(a)}",
+    ),
+    "an operator that nobody knows, of another type": (
+        "g (float16[2,4] x) => (float[2,4] y) {y = custom.Magic(x)}",
+        "g (float16[2,4] x) => (float[2,4] y) {a = Cast<to=1>(x) y = custom.Magic(a)}",
+    ),
     "a half that rounds": (
         "g (float[N] x) => (float[N] y) {a = Cast<to=10>(x) y = Cast<to=1>(a)}",
         "g (float[N] x) => (float[N] y) {y = Identity(x)}",

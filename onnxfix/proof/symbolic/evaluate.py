@@ -276,7 +276,8 @@ class Evaluator:
         schema = schema_of(call.name, domain, call.version)
         since = schema.since_version if schema is not None else call.version
         attributes = sorted((name, repr(value)) for name, value in call.attributes.items())
-        name = f"{domain} {call.name} {since} {attributes} {len(call.inputs)} {len(call.node.output)}"
+        dtypes = [one.dtype if isinstance(one, Tensor) else None for one in call.inputs]
+        name = f"{domain} {call.name} {since} {attributes} {dtypes} {len(call.node.output)}"
         if call.name in RANDOM:
             name += f" {list(call.node.output)}"
         recipe = identify(name.encode(), *map(_key, call.inputs))

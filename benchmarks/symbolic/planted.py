@@ -242,6 +242,11 @@ def session(model: ModelProto) -> Any:
     )
 
 
+def load_pair(path: Path) -> tuple[ModelProto, ModelProto]:
+    """A model in ``NAME.original.onnx`` and what was made of it, ``NAME.fixed.onnx``."""
+    return onnx.load(path), onnx.load(path.with_name(path.name.replace(".original.", ".fixed.")))
+
+
 def sizes(model: ModelProto, size: int) -> dict[str, tuple[int, ...]]:
     """The inputs' shapes, with ``size`` for each free dimension."""
     defaults = {one.name for one in model.graph.initializer}
@@ -355,11 +360,7 @@ def main() -> None:
             counts["not proven"] += 1
             continue
         apart = told_apart(fixed, edited, shapes, draw.randrange(1 << 30))
-        counts[
-            {True: "PROVEN, BUT DIFFERENT", False: "proven, equal in ONNX Runtime", None: "proven, not run"}[
-                apart
-            ]
-        ] += 1
+        counts[_WORDS[apart]] += 1
         if apart:
             print(path.name, what, flush=True)
             if arguments.keep:

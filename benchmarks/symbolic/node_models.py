@@ -2,8 +2,8 @@
 
     PYTHONPATH=.:rules:benchmarks python -m benchmarks.symbolic.node_models trt11 FOLDER --match bitshift
 
-FOLDER gets the pairs whose bytes changed, ``TARGET/NAME.original.onnx`` and ``.fixed.onnx`` as planted.py reads them, and
-the inputs that came with them; a rerun only proves.
+FOLDER gets the pairs whose bytes changed, ``TARGET/NAME.original.onnx`` and ``.fixed.onnx`` as planted.py reads them,
+and the inputs that came with them; a rerun only proves.
 """
 
 from __future__ import annotations

@@ -29,7 +29,36 @@ def compare(first: ModelProto, second: ModelProto, size: int = 3, **options: obj
     return prove(first, second, shapes, **options)  # type: ignore[arg-type]
 
 
+SHIFT = (
+    "g (int8[N] x, int8[N] n) => (int8[N] y) <int32[9] powers = {1,2,4,8,16,32,64,128,LAST}, int32 none = {0}, int32"
+    " most = {8}, int32 half = {128}, int32 all = {256}> {i = Cast<to=6>(n) a = Greater(i, most) b = Less(i, none)"
+    " c = Or(a, b) p = Where(c, most, i) f = Gather(powers, p) w = Cast<to=6>(x) m = Mul(w, f) s = Add(m, half) "
+    " r = Mod(s, all) d = Sub(r, half) y = Cast<to=3>(d)}"
+)
+BITS = (
+    "g (uint8[N] x, uint8[N] z) => (uint8[N] y) <int32[8] p = {1,2,4,8,16,32,64,WEIGHT}, int32[1] two = {2}, int64[1]"
+    " last = {-1}> {a = Cast<to=6>(x) b = Cast<to=6>(z) c = Unsqueeze(a, last) d = Unsqueeze(b, last) e = Div(c, p)"
+    " f = Div(d, p) h = Mod(e, two) i = Mod(f, two) j = Mul(h, i) k = Mul(j, p)"
+    " s = ReduceSum<keepdims=0>(k, last) y = Cast<to=2>(s)}"
+)
+CLAMPED = (
+    "g (int32[N] x) => (int32[N] y) <int32 low = {0}, int32 high = {9}> {a = Less(x, low) b = Where(a, low, x)"
+    " c = Greater(b, high) y = Where(c, high, b)}"
+)
 EQUAL = {
+    "a shift by a table": (
+        'g (int8[N] x, int8[N] n) => (int8[N] y) {y = BitShift<direction="LEFT">(x, n)}',
+        SHIFT.replace("LAST", "256"),
+    ),
+    "bits by quotients and remainders": (
+        "g (uint8[N] x, uint8[N] z) => (uint8[N] y) {y = BitwiseAnd(x, z)}",
+        BITS.replace("WEIGHT", "128"),
+    ),
+    "choices by the same number in another order": (
+        CLAMPED,
+        "g (int32[N] x) => (int32[N] y) <int32 low = {0}, int32 high = {9}> {a = Greater(x, high) b = Where(a, high, x)"
+        " c = LessOrEqual(x, low) y = Where(c, low, b)}",
+    ),
     "transposes that cancel": (
         "g (float[N,2,4] x) => (float[N,2,4] y) {a = Transpose<perm=[0,2,1]>(x) y = Transpose<perm=[0,2,1]>(a)}",
         "g (float[N,2,4] x) => (float[N,2,4] y) {y = Identity(x)}",
@@ -120,6 +149,37 @@ DRAWING = (
     " {on = Identity(go) d = RandomUniformLike(s) r = Add(s, d)}>"
 )
 DIFFERENT = {
+    "a shift by a table that is wrong for shifts by the width": (
+        'g (int8[N] x, int8[N] n) => (int8[N] y) {y = BitShift<direction="LEFT">(x, n)}',
+        SHIFT.replace("LAST", "128"),
+    ),
+    "a shift by a table that is wrong for shifts by more": (
+        'g (uint8[N] x, uint8[N] n) => (uint8[N] y) {y = BitShift<direction="RIGHT">(x, n)}',
+        "g (uint8[N] x, uint8[N] n) => (uint8[N] y) <uint8[8] powers = {1,2,4,8,16,32,64,128}, uint8 most = {7}>"
+        " {p = Min(n, most) i = Cast<to=7>(p) f = Gather(powers, i) y = Div(x, f)}",
+    ),
+    "a shift of negative numbers that rounds to zero": (
+        'g (int8[N] x) => (int8[N] y) <int8 one = {1}> {y = BitShift<direction="RIGHT">(x, one)}',
+        "g (int8[N] x) => (int8[N] y) <int8 two = {2}> {y = Div(x, two)}",
+    ),
+    "the wrong weight of a bit": (
+        "g (uint8[N] x, uint8[N] z) => (uint8[N] y) {y = BitwiseAnd(x, z)}",
+        BITS.replace("WEIGHT", "64"),
+    ),
+    "a number that is far away": (
+        CLAMPED,
+        "g (int32[N] x) => (int32[N] y) <int32 low = {0}, int32 high = {9}, int32 far = {1000}> {a = Greater(x, high)"
+        " b = Where(a, high, x) e = Equal(x, far) f = Where(e, low, b) c = LessOrEqual(x, low) y = Where(c, low, f)}",
+    ),
+    "a number at the end of its type": (
+        "g (int64[N] x) => (bool[N] y) <int64 least = {-9223372036854775808}> {y = Equal(x, least)}",
+        "g (int64[N] x) => (bool[N] y) <int64 none = {0}> {a = Less(x, none) b = Greater(x, none) y = And(a, b)}",
+    ),
+    "a sum of booleans that is no exclusive one": (
+        "g (bool[N] x, bool[N] z) => (bool[N] y) {y = Xor(x, z)}",
+        "g (bool[N] x, bool[N] z) => (bool[N] y) <int32 none = {0}> {a = Cast<to=6>(x) b = Cast<to=6>(z) c = Add(a, b)"
+        " y = Greater(c, none)}",
+    ),
     "an operator without a known meaning that rounds to another type": (
         "g (float16[2,4] x) => (float[2,4] y) {a = LpNormalization(x) y = Cast<to=1>(a)}",
         "g (float16[2,4] x) => (float[2,4] y) {a = Cast<to=1>(x) y = LpNormalization(a)}",

@@ -129,7 +129,7 @@ def divide(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
     if as_real and y.is_float:
         return multiply(x, elementwise(y.dtype, "inverse", (y,)), True)
     if x.is_integer and x.bounds is not None:
-        most = max(map(abs, x.bounds))
+        most = max(map(abs, x.bounds)) // max(1, (y.bounds or x.bounds)[0])
         bounds = (0 if min(x.bounds[0], (y.bounds or x.bounds)[0]) >= 0 else -most), most
         return elementwise(x.dtype, "divide integers", (x, y), bounds).settled()
     return elementwise(x.dtype, f"divide {x.dtype}", (x, y))
@@ -264,8 +264,8 @@ def _cast(call: Call) -> Tensor | None:
 
 
 ELEMENTWISE = (
-    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr"),
-    *("BitwiseXor", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "IsInf"),
+    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh"),
+    *("Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "IsInf"),
     *("IsNaN", "LeakyRelu", "Log", "Mish", "PRelu", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softplus"),
     *("Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu"),
 )
@@ -281,8 +281,7 @@ def _elementwise(call: Call) -> Tensor | None:
     tensors = [call.tensor(index) for index in range(len(call.inputs))]
     dtype = T.BOOL if call.name.startswith("Is") else tensors[0].dtype
     attributes = sorted((name, value) for name, value in call.attributes.items() if name != "consumed_inputs")
-    ordered = call.name not in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
-    return elementwise(dtype, f"{call.name} {dtype} {attributes}", tensors, ordered=ordered)
+    return elementwise(dtype, f"{call.name} {dtype} {attributes}", tensors)
 
 
 operator(*ELEMENTWISE)(_elementwise)
@@ -308,23 +307,23 @@ def _select(call: Call) -> Tensor | None:
 
 @operator("Mod")
 def _mod(call: Call) -> Tensor | None:
-    x, y = call.ring(0), call.tensor(1)
-    if x.is_integer and not call.attributes.get("fmod"):
-        for bits in (8, 16, 32):
-            if is_all(y, 1 << bits) and x.bounds is not None and INTEGERS[x.dtype][1] >= (1 << bits) - 1:
-                kind = {8: T.UINT8, 16: T.UINT16, 32: T.UINT32}[bits]
-                return cast(
-                    cast(x, kind).settled(), x.dtype
-                )  # what is left over of a power of two is what wraps
-    if not x.is_integer:
+    if not call.tensor(0).is_integer:
         return _elementwise(call)
+    return modulo(call.ring(0), call.tensor(1), call.attributes.get("fmod", 0))
+
+
+def modulo(x: Tensor, y: Tensor, fmod: int = 0) -> Tensor:
+    """What is left over of integers, with the sign of y, or of x if ``fmod``. Of a power of two that is what wraps."""
+    for bits, kind in ((8, T.UINT8), (16, T.UINT16), (32, T.UINT32)):
+        if is_all(y, 1 << bits) and not fmod and INTEGERS[x.dtype][1] >= (1 << bits) - 1:
+            return cast(cast(x, kind).settled(), x.dtype)
     x = x.settled()
     assert x.bounds is not None
     assert y.bounds is not None
     most = max(map(abs, y.bounds))
-    signs = x.bounds if call.attributes.get("fmod") else y.bounds
+    signs = x.bounds if fmod else y.bounds
     bounds = (0 if signs[0] >= 0 else -most), (most if signs[1] > 0 else 0)
-    return elementwise(x.dtype, f"{call.name} {call.attributes.get('fmod')}", (x, y), bounds)
+    return elementwise(x.dtype, f"Mod {fmod}", (x, y), bounds)
 
 
 @operator("BitCast")

@@ -22,6 +22,7 @@ from onnxfix.files.walk import subgraphs
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, domain_of, fold, schema_of, versions_of
 from onnxfix.proof.symbolic.inference import Kind, infer
+from onnxfix.proof.symbolic.tables import tabulate
 from onnxfix.proof.symbolic.tensor import (
     T,
     Tensor,
@@ -251,7 +252,7 @@ class Evaluator:
         result = meaning(call) if meaning is not None else None
         if result is None:
             return self.black_box(frame, call)
-        return [result] if isinstance(result, Tensor) else result
+        return [tabulate(call, result)] if isinstance(result, Tensor) else result
 
     def _fold(self, call: Call) -> Sequence[Value] | None:
         if call.name in (*_FOLD_THEMSELVES, *_UNLIKE):

@@ -55,3 +55,12 @@ def infer(model: ModelProto, shapes: Shapes) -> dict[str, Kind]:
         if kind.elem_type and kind.HasField("shape") and -1 not in sizes and kind.elem_type != T.STRING:
             kinds[one.name] = Kind(kind.elem_type, tuple(sizes))
     return kinds
+
+
+def with_types(model: ModelProto) -> ModelProto:
+    """The model with the type of each tensor that is known, also of initializers, which the inliner asks for."""
+    typed = shape_inference.infer_shapes(model)
+    typed.graph.value_info.extend(
+        helper.make_tensor_value_info(one.name, one.data_type, one.dims) for one in model.graph.initializer
+    )
+    return typed

@@ -40,15 +40,20 @@ def _logic(call: Call) -> Tensor | None:
     x, y = call.tensor(0), call.tensor(1)
     if x.same_as(y):
         return x if call.name != "Xor" else constant(np.zeros(x.shape, np.bool_))
+    return combine(call.name, x, y)
 
-    def combine(first: Words, second: Words) -> Words:
+
+def combine(name: str, x: Tensor, y: Tensor) -> Tensor:
+    """Return "And", "Or", "Xor" of booleans, as polynomials of 0 and 1."""
+
+    def ring(first: Words, second: Words) -> Words:
         both = hashes.multiply(first, second)
-        if call.name == "And":
+        if name == "And":
             return both
         either = hashes.subtract(hashes.add(first, second), both)
-        return either if call.name == "Or" else hashes.subtract(either, both)
+        return either if name == "Or" else hashes.subtract(either, both)
 
-    return elementwise(T.BOOL, call.name, (x, y), (0, 1), ordered=False, ring=combine)
+    return elementwise(T.BOOL, name, (x, y), (0, 1), ordered=False, ring=ring)
 
 
 @operator("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")

@@ -34,9 +34,14 @@ def reshape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
         return replace(tensor, known=tensor.known.reshape(sizes), shape=sizes)
     same = strip(sizes) == strip(tensor.shape)
     recipe = tensor.key if same else identify(b"reshape", str(strip(sizes)).encode(), tensor.key)
-    return replace(
+    result = replace(
         tensor, compute=lambda: tensor.words.reshape(2, *sizes), recipe=recipe, atom="", shape=sizes
     )
+    if tensor.table is not None and [one for one in sizes if one != 1] == [
+        one for one in tensor.shape if one != 1
+    ]:
+        result.__dict__["table"] = tensor.table.reshape(tensor.shape, sizes)
+    return result
 
 
 def transpose(tensor: Tensor, order: Sequence[int]) -> Tensor:

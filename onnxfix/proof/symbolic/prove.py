@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions, inline_selected_functions
-from onnx.shape_inference import infer_shapes
 
 from onnxfix.proof.symbolic import control, quantize, sums, windows  # noqa: F401  # they enter their operators
 from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of, versions_of
 from onnxfix.proof.symbolic.evaluate import FAULTS, RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
 from onnxfix.proof.symbolic.identity import flat, identify_node, identify_tensor
-from onnxfix.proof.symbolic.inference import Kind, Shapes, infer
+from onnxfix.proof.symbolic.inference import Kind, Shapes, infer, with_types
 from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant
 from onnxfix.proof.symbolic.weights import Weights
 
@@ -102,7 +101,7 @@ def prove(
     if not outcome.proven and any(map(_has_bodies, models)):
         # ONNX defines some operators by functions of others, which say more than a black box.
         with suppress(Exception):  # the inliner raises what it likes
-            bodies = [inline_selected_functions(infer_shapes(one), _KNOWN, True, True) for one in models]
+            bodies = [inline_selected_functions(with_types(one), _KNOWN, True, True) for one in models]
             again = _prove(bodies, shapes, weights, values or {}, until, as_real)
             outcome = again if again.proven else outcome
     return outcome

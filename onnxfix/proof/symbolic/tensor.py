@@ -74,7 +74,8 @@ class Tensor:
 
     ``low`` and ``high`` bound elements that are whole numbers without -0.0 (None: they may be others). ``within`` is
     the smallest floating-point type known to have all elements. ``wraps``: the hashes are of numbers that may lie
-    outside of the element type's range, in which the values are these numbers wrapped around."""
+    outside of the element type's range, in which the values are these numbers wrapped around.
+    ``table``: the elements as functions of one integer each, a ``tables.Table``."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -86,6 +87,7 @@ class Tensor:
     high: int | None = None
     within: int = 0
     wraps: bool = False
+    table: Any = field(default=None, init=False, repr=False)
 
     @cached_property
     def words(self) -> Words:

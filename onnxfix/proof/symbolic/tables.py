@@ -1,0 +1,336 @@
+"""Functions of one integer, enumerated: a table of their values for each number that the integer may be.
+
+Each such function is a sum of indicators, ``sum(f(v) * [x = v])``. Hashes are of that sum, so that equal functions have
+equal hashes however they are computed, and sums of functions are sums of hashes. The indicators are atoms of ``x``, but
+for two that follow from the others: the sum of all is 1, and ``sum(v * [x = v])`` is ``x``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from onnxfix.proof.symbolic import hashes
+from onnxfix.proof.symbolic.calls import Call, fold, operator
+from onnxfix.proof.symbolic.elements import cast, divide, modulo, multiply, subtract
+from onnxfix.proof.symbolic.hashes import Words
+from onnxfix.proof.symbolic.logic import combine, where
+from onnxfix.proof.symbolic.moves import reshape
+from onnxfix.proof.symbolic.sums import sum_over
+from onnxfix.proof.symbolic.tensor import (
+    INTEGERS,
+    T,
+    Tensor,
+    Undecided,
+    computed,
+    constant,
+    elementwise,
+    identify,
+    numpy_type,
+)
+
+_Array = np.ndarray[Any, Any]
+_WHOLE = 1 << 17
+"""Numbers of a range that is enumerated as a whole; of a wider one a window is, and what is below or above."""
+_WINDOW = 66
+"""The window's last number: shifts by up to 64 bits are inside."""
+_ENTRIES = 1 << 22
+"""Entries that a table may have."""
+_INDICATORS = 3 << 24
+"""Indicators that may be computed for a tensor."""
+_TERMS = 1 << 22
+"""Indicators that are in memory at once."""
+_LARGEST = 1 << 40
+"""Entries are smaller, so that none of what is computed of them overflows."""
+_FARTHEST = 1 << 20
+"""The largest number of a domain."""
+_WRAPS = 1 << 8, 1 << 16, 1 << 32
+_COMPARE = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
+_SUMS = ("Add", "Sub", "Mul", "Cast")
+"""Operators whose meaning is a sum of products already, which keeps its hash."""
+TABULATED = {
+    *(
+        *_COMPARE,
+        *_SUMS,
+        "And",
+        "Or",
+        "Xor",
+        "Not",
+        "Where",
+        "Div",
+        "Mod",
+        "Abs",
+        "Sign",
+        "Max",
+        "Min",
+        "Gather",
+    ),
+    *("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"),
+}
+"""Operators of integers that are enumerated."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """``values[..., i]`` is the function's value where an element of ``base`` is ``domain[i]``; where ``free`` it is
+    that element itself, which may be any number below or above the window. ``base`` and ``values[..., 0]`` have the
+    rank of the result and are broadcast to its shape. ``ends``: there are numbers below and above the window, for
+    which the domain has its first and its last number."""
+
+    base: Tensor
+    domain: _Array
+    ends: tuple[bool, bool]
+    values: _Array
+    free: _Array
+
+    def vector(self, values: _Array, free: _Array) -> _Array:
+        """Coefficients of the indicators, then of an element below and one above the window as themselves."""
+        ends = free[..., [0, -1]] & np.array(self.ends)
+        return np.concatenate([np.where(free, 0, values), ends], -1, dtype=np.int64)
+
+    def is_of(self, other: Table) -> bool:
+        """Whether both are functions of the same integers."""
+        return self.base.key == other.base.key and np.array_equal(self.domain, other.domain)
+
+    def reshape(self, shape: Sequence[int], sizes: Sequence[int]) -> Table:
+        """The same where ``shape``, that of the result, becomes ``sizes`` by axes of size 1 alone."""
+        axes = [axis for axis, size in enumerate(shape) if size != 1]
+
+        def place(old: Sequence[int]) -> list[int]:
+            kept = iter([old[axis] for axis in axes])
+            return [1 if size == 1 else next(kept) for size in sizes]
+
+        wide = [*place(self.values.shape), self.domain.size]
+        base = reshape(self.base, place(self.base.shape))
+        return replace(self, base=base, values=self.values.reshape(wide), free=self.free.reshape(wide))
+
+
+def itself(tensor: Tensor) -> Table | None:
+    """The table of a tensor that is the integer; None if it is none, or too large a one."""
+    if tensor.bounds is None or tensor.bounds[0] == tensor.bounds[1] or not tensor.is_integer:
+        return None
+    low, high = tensor.bounds
+    wide = high - low >= _WHOLE
+    ends = wide and low < -_WINDOW, wide and high > _WINDOW
+    low, high = -_WINDOW - 1 if ends[0] else low, _WINDOW + 1 if ends[1] else high
+    if not 0 < high - low < _WHOLE or max(-low, high) > _FARTHEST:
+        return None
+    domain = np.arange(low, high + 1)
+    free = np.zeros(domain.shape, np.bool_)
+    free[0], free[-1] = ends
+    shape = (*[1] * len(tensor.shape), domain.size)
+    return Table(tensor, domain, ends, domain.reshape(shape), free.reshape(shape))
+
+
+def _parts(table: Table) -> tuple[_Array, _Array, _Array]:
+    """A function as a number, plus a multiple of the integer, plus multiples of the indicators that are left."""
+    identity = itself(table.base)
+    assert identity is not None
+    function = table.vector(table.values, table.free)
+    linear = table.vector(identity.values, identity.free)
+    ones = table.vector(np.ones_like(identity.values), np.zeros_like(identity.free))
+    slope = function[..., 1:2] - function[..., :1]
+    if any(table.ends):
+        slope = function[..., [-1 if table.ends[1] else -2]]
+    rest = function - slope * linear
+    begin = rest[..., :1]
+    return begin[..., 0], slope[..., 0], rest - begin * ones
+
+
+def _words(table: Table) -> Words:
+    """The hashes of a function."""
+    begin, slope, rest = _parts(table)
+    base = table.base.words
+    words = hashes.add(hashes.encode(begin), hashes.multiply(hashes.encode(slope), base))
+    needed = np.flatnonzero(np.any(rest != 0, tuple(range(rest.ndim - 1))))
+    if not needed.size:
+        return words
+    names = np.concatenate([table.domain, [-1, -2]])
+    names[[0, -3]] += np.array(table.ends) * np.array([-_LARGEST, _LARGEST])  # not one number, but all beyond
+    names[-2:] = [-2 * _LARGEST, 2 * _LARGEST]
+    # Each function is computed of each of the different elements, as a product of matrices, and then those that are.
+    elements, which = np.unique(base.reshape(2, -1), axis=1, return_inverse=True)
+    flat = rest[..., needed].reshape(-1, needed.size)
+    numbers = {row.tobytes(): place for place, row in enumerate(flat)}
+    functions = hashes.encode(flat[list(numbers.values())].T)
+    order = dict(zip(numbers, range(len(numbers)), strict=True))
+    rows = np.array([order[row.tobytes()] for row in flat]).reshape(rest.shape[:-1])
+    each = max(_TERMS // needed.size, 1)
+    sums = [
+        hashes.dot(hashes.mix("is", part[..., None], hashes.encode(names[needed])), functions)
+        for part in np.split(elements, range(each, elements.shape[1], each), axis=1)
+    ]
+    return hashes.add(words, np.concatenate(sums, 1)[:, which.reshape(base.shape[1:]), rows])
+
+
+def _tabulated(dtype: int, table: Table, like: Tensor | None = None) -> Tensor | None:
+    """A tensor by its table; with the hashes of ``like``, if that is given. None if the table is too large."""
+    shape = np.broadcast_shapes(table.base.shape, table.values.shape[:-1])
+    fixed = table.values[~table.free]
+    low, high = int(fixed.min()), int(fixed.max())
+    if table.base.size * table.domain.size > _INDICATORS or max(-low, high) > _LARGEST:
+        return None
+    bounds = INTEGERS[dtype] if table.free.any() else (low, high)
+    if like is not None:
+        result = replace(like, low=bounds[0], high=bounds[1])
+    else:
+        arrays = [one.tobytes() for one in (table.domain, table.values, table.free)]
+        recipe = identify(b"table", table.base.key, str((table.values.shape, shape)).encode(), *arrays)
+        result = computed(dtype, shape, recipe, lambda: _words(table), bounds)
+    result.__dict__["table"] = table
+    return result
+
+
+def table_of(tensor: Tensor, rank: int) -> Table | None:
+    """The table of a tensor of a higher rank."""
+    table: Table | None = tensor.table or itself(tensor)
+    if table is None:
+        return None
+    ones = [1] * (rank - len(tensor.shape))
+    arrays = [one.reshape(*ones, *one.shape) for one in (table.values, table.free)]
+    return Table(reshape(table.base, (*ones, *table.base.shape)), table.domain, table.ends, *arrays)
+
+
+def apply(x: Tensor, dtype: int, function: Callable[[_Array], _Array]) -> Tensor | None:
+    """A function of integers, which is constant beyond the window. It is given the domain as the last axis."""
+    if x.known is not None:
+        return constant(
+            function(x.known.astype(np.int64)[..., None])[..., 0].astype(numpy_type(dtype)), dtype
+        )
+    table = table_of(x, len(x.shape))
+    if table is None or (x.table is not None and table.free.any()):
+        return None
+    values = function(table.values)
+    return _tabulated(dtype, replace(table, values=values, free=np.zeros(values.shape, np.bool_)))
+
+
+def tabulate(call: Call, result: Tensor) -> Tensor:
+    """The result of an operator of integers that are functions of one integer, by its table."""
+    operands = [call.inputs[index] for index in range(len(call.inputs))]
+    tensors = [one.settled() for one in operands if isinstance(one, Tensor)]
+    rank = len(result.shape)
+    if (
+        call.name not in TABULATED
+        or len(tensors) < len(operands)
+        or result.known is not None
+        or any(not one.is_integer or one.dtype == T.UINT64 for one in (*tensors, result))
+    ):
+        return result
+    tables = {place: table_of(one, rank) for place, one in enumerate(tensors) if one.known is None}
+    first = next(iter(tables.values()), None)
+    if first is None or any(one is None or not one.is_of(first) for one in tables.values()):
+        return result
+    gather = call.name == "Gather"
+    if first.domain.size == 2 or (gather and (0 in tables or len(tensors[0].shape) != 1)):
+        return result  # each function of a boolean is linear, and its hash a sum already
+    remainder = call.name == "Mod" and 1 not in tables and np.isin(tensors[1].known, _WRAPS).all()
+    if (result.wraps or remainder) and all(tensors[place].table is None for place in tables):
+        return result  # what wraps has a hash that does not depend on bounds
+    arrays: list[_Array] = []
+    free: list[_Array] = []
+    for place, one in enumerate(tensors):
+        table = tables.get(place)
+        if table is not None:
+            arrays.append(table.values.astype(numpy_type(one.dtype)))
+            free.append(table.free)
+        else:
+            assert one.known is not None
+            arrays.append(
+                one.known if gather else one.known.reshape(*[1] * (rank - one.known.ndim), *one.shape, 1)
+            )
+            free.append(np.zeros((1,) * (rank + 1), np.bool_))
+    sizes = [1] if gather else np.broadcast_shapes(*(one.shape for one in arrays))
+    if np.prod(sizes, dtype=np.int64) > _ENTRIES:
+        return result
+    numbers = [one.astype(np.int64) for one in arrays]
+    stays: _Array = np.zeros((1,) * (rank + 1), np.bool_)
+    if any(one.any() for one in free):
+        within = all(
+            np.all(kept | ((one >= -_WINDOW) & (one <= _WINDOW)))
+            for kept, one in zip(free, numbers, strict=True)
+        )
+        if call.name == "Where" and not free[0].any():
+            stays = np.where(numbers[0], free[1], free[2])
+        elif call.name == "Cast" and fits(first.base, result.dtype):
+            stays = free[0]
+        elif call.name not in _COMPARE or not within:
+            return result
+    if call.name in ("Div", "Mod") and numbers[1].min() <= 0:
+        return result
+    if gather and not -len(numbers[0]) <= numbers[1].min() <= numbers[1].max() < len(numbers[0]):
+        return result
+    try:
+        values = np.asarray(fold(call, arrays)[0]).astype(np.int64)
+    except Undecided:
+        return result
+    kept = result if call.name in _SUMS and not result.wraps else None
+    table = replace(first, values=values, free=np.broadcast_to(stays, values.shape))
+    if kept is not None and not _parts(table)[2].any():
+        return result
+    return _tabulated(result.dtype, table, kept) or result
+
+
+def fits(tensor: Tensor, dtype: int) -> bool:
+    """Whether an integer type has all numbers that a tensor may have."""
+    low, high = INTEGERS[dtype]
+    return tensor.bounds is not None and low <= tensor.bounds[0] and tensor.bounds[1] <= high
+
+
+def _width(tensor: Tensor) -> int:
+    low, high = INTEGERS[tensor.dtype]
+    return (high - low).bit_length()
+
+
+@operator("BitShift")
+def _shift(call: Call) -> Tensor | None:
+    """Products with, or quotients by, powers of two; a shift by the width or more, or by a negative number, is one by
+    the width."""
+    x, y, width = call.tensor(0), call.tensor(1), _width(call.tensor(0))
+
+    def power(counts: _Array) -> _Array:
+        return 1 << np.where((counts < 0) | (counts > width), width, counts)
+
+    factor = apply(y, T.INT64, power) if width <= 32 else None
+    if factor is None:
+        return elementwise(x.dtype, f"shift {call.attributes['direction']}", (x, y))
+    if call.attributes["direction"] == "LEFT":
+        return cast(multiply(cast(x, T.INT64), factor), x.dtype)
+    whole = cast(x, T.INT64)
+    if INTEGERS[x.dtype][0]:
+        whole = subtract(whole, modulo(whole, factor))
+    return cast(divide(whole, factor), x.dtype)
+
+
+@operator("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+def _bitwise(call: Call) -> Tensor | None:
+    """Sums of products of bits."""
+    x, y = call.tensor(0), call.tensor(1)
+    bits = [_bits(one, len(np.broadcast_shapes(x.shape, y.shape))) for one in (x, y)]
+    if bits[0] is None or bits[1] is None:
+        return elementwise(x.dtype, call.name, (x, y), ordered=False)
+    result = combine(call.name.removeprefix("Bitwise"), bits[0], bits[1])
+    weights = 1 << np.arange(_width(x))
+    weights[-1] *= -1 if INTEGERS[x.dtype][0] else 1
+    summed = sum_over(multiply(cast(result, T.INT64), constant(weights)), (len(result.shape) - 1,), False)
+    return cast(reshape(summed, summed.shape[:-1]), x.dtype)
+
+
+def _bits(tensor: Tensor, rank: int) -> Tensor | None:
+    """The bits of integers of up to 32 bits on a last axis, as booleans. Those of 32 bits are split into halves."""
+    x = reshape(tensor, (*[1] * (rank - len(tensor.shape)), *tensor.shape, 1))
+    width, places = _width(tensor), np.arange(_width(tensor))
+    if width == 32:
+        half = constant(np.array(1 << 16, numpy_type(x.dtype)))
+        low = modulo(x, half)
+        high = divide(subtract(x, low).settled(), half)
+        x, places = where(constant(places < 16), low, high), places % 16
+    return apply(x, T.BOOL, lambda numbers: numbers >> places[:, None] & 1) if width <= 32 else None
+
+
+@operator("BitwiseNot")
+def _bitwise_not(call: Call) -> Tensor:
+    x = call.tensor(0)
+    return cast(subtract(constant(np.array(sum(INTEGERS[x.dtype]))), cast(x, T.INT64)), x.dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import json
 import statistics
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -46,6 +47,12 @@ def save_pair(task: tuple[str, str, Path]) -> None:
         folder / f"{name}.npz",
         **{key: one for key, one in feed.items() if isinstance(one, (np.ndarray, np.generic))},
     )
+    sequences = {
+        key: [np.shape(one) for one in value or ()]
+        for key, value in feed.items()
+        if isinstance(value, (list, type(None)))
+    }
+    (folder / f"{name}.json").write_text(json.dumps(sequences), encoding="utf-8")
     onnx.save(case.model, folder / f"{name}.original.onnx")
     onnx.save(fixed, folder / f"{name}.fixed.onnx")
 
@@ -61,7 +68,10 @@ def prove_pair(path: Path) -> tuple[str, Outcome]:
             for name, one in stored.items()
             if one.dtype.kind not in "US"
         }
-    shapes = {name: one.shape for name, one in values.items()}
+    shapes: dict[str, Any] = {name: one.shape for name, one in values.items()}
+    shapes |= json.loads(
+        path.with_name(path.name.replace(".original.onnx", ".json")).read_text(encoding="utf-8")
+    )
     few = {name: one for name, one in values.items() if one.size <= _FEW}
     return path.name.partition(".")[0], prove(original, fixed, shapes, few)
 

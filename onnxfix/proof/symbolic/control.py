@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto
+from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.calls import Call, Value, attribute_tensor
+from onnxfix.proof.symbolic.elements import add, modulo
 from onnxfix.proof.symbolic.evaluate import SPECIAL, Evaluator, Frame, spread, summarize
 from onnxfix.proof.symbolic.logic import where
-from onnxfix.proof.symbolic.moves import broadcast, number, pick, reshape
+from onnxfix.proof.symbolic.moves import broadcast, number, pick, reshape, transpose
 from onnxfix.proof.symbolic.tensor import T, Tensor, atoms, constant
 
 UNROLLED = 128
@@ -171,6 +173,49 @@ def _sequence_at(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     return [_sequence(call, 0)[(call.integers(1) or [0])[0]]]
 
 
+def _sequence_insert(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
+    rows, value = list(_sequence(call, 0)), call.inputs[1]
+    place = (call.integers(2) or [0])[0] if call.has(2) else len(rows)
+    if value is None or not -len(rows) <= place <= len(rows):
+        raise call.stuck("it inserts nothing, or at no place")
+    rows.insert(place, value)
+    return [tuple(rows)]
+
+
+def _batch_first(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
+    """Recurrent layers with the batch first, by those with the time first."""
+    if not call.attributes.get("layout"):
+        return side.black_box(frame, call)
+    node = NodeProto()
+    node.CopyFrom(call.node)
+    del node.attribute[:]
+    node.attribute.extend(one for one in call.node.attribute if one.name != "layout")
+    moved = [
+        transpose(one, (1, 0, 2)) if place in (0, 5, 6) and isinstance(one, Tensor) else one
+        for place, one in enumerate(call.inputs)
+    ]
+    results = side.black_box(frame, replace(call, node=node, inputs=moved))
+    orders = (2, 0, 1, 3), (1, 0, 2), (1, 0, 2)
+    return [
+        transpose(one, order) if isinstance(one, Tensor) else one
+        for one, order in zip(results, orders, strict=False)
+    ]
+
+
+def _tensor_scatter(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
+    """ScatterElements by indices that count from where each row of the batch begins."""
+    data, update = call.tensor(0), call.tensor(1)
+    rank, axis = len(data.shape), call.axis(call.attributes["axis"], len(data.shape))
+    count = np.arange(update.shape[axis]).reshape([-1 if place == axis else 1 for place in range(rank)])
+    indices = constant(count)
+    if call.has(2):
+        indices = add(reshape(call.tensor(2), (data.shape[0], *[1] * (rank - 1))), indices)
+    if call.attributes["mode"] == "circular":
+        indices = modulo(indices, constant(np.array(data.shape[axis])))
+    node = helper.make_node("ScatterElements", ["data", "indices", "update"], call.node.output, axis=axis)
+    return side.black_box(frame, Call(node, call.version, [data, broadcast(indices, update.shape), update]))
+
+
 def _concat_sequence(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     axis = call.attributes["axis"]
     tensors = [one.settled() for one in _sequence(call, 0) if isinstance(one, Tensor)]
@@ -206,6 +251,9 @@ SPECIAL.update(
         "Loop": _loop,
         "Scan": _scan,
         "SequenceConstruct": lambda side, frame, call: [tuple(one for one in call.inputs if one is not None)],
+        **dict.fromkeys(("RNN", "GRU", "LSTM"), _batch_first),
+        "TensorScatter": _tensor_scatter,
+        "SequenceInsert": _sequence_insert,
         "SequenceEmpty": lambda side, frame, call: [()],
         "SequenceLength": lambda side, frame, call: [constant(np.array(len(_sequence(call, 0)), np.int64))],
         "SequenceAt": _sequence_at,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, helper, shape_inference
 
 from onnxfix.proof.symbolic.tensor import T
 
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple[Any, ...]]
+"""The shape of each input, of one that is a sequence those of its tensors."""
 _READ = 64
 """Elements of an initializer that may decide shapes."""
 
@@ -32,7 +33,9 @@ def infer(model: ModelProto, shapes: Shapes) -> dict[str, Kind]:
     graph.name = "shapes"
     graph.node.extend(model.graph.node)
     for one in model.graph.input:
-        if one.name in shapes:
+        if not one.type.HasField("tensor_type"):
+            graph.input.append(one)
+        elif one.name in shapes:
             graph.input.append(
                 helper.make_tensor_value_info(one.name, one.type.tensor_type.elem_type, shapes[one.name])
             )

@@ -24,7 +24,7 @@ from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of, versions_o
 from onnxfix.proof.symbolic.evaluate import FAULTS, RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
 from onnxfix.proof.symbolic.identity import flat, identify_node, identify_tensor
 from onnxfix.proof.symbolic.inference import Kind, Shapes, infer, with_types
-from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant
+from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant, unknown_sequence
 from onnxfix.proof.symbolic.weights import Weights
 
 _EFFORTS = ((-1, 64), (8, 1 << 16), (1 << 30, 1 << 25))
@@ -178,6 +178,7 @@ class _Pair:
         self._until, self._as_real, self._dropped = until, as_real, 0
         self._kinds = infer(models[0], shapes)
         self._known: dict[bytes, Kind] = {}  # what stays known of shared tensors
+        self._sequences: dict[str, Value] = {}
         self._values: dict[bytes, Tensor] = {}  # ... and what stands in for them
         self._done: set[str] = set()
         self._obstacles: dict[str, Undecided] = {}
@@ -187,6 +188,10 @@ class _Pair:
                 name, kind = proto.name, proto.type.tensor_type.elem_type
                 default = side.table.initializers.get(name)
                 shape = shapes.get(name) if default is None else tuple(default.dims)
+                if shape is not None and not proto.type.HasField("tensor_type"):
+                    side.name(name, f"input {name} {proto.type} {shape}".encode())
+                    self._sequences[name] = unknown_sequence(f"input {name}", proto.type, shape)
+                    continue
                 if shape is None or not kind:
                     raise Undecided(f"input {name} has no known shape")
                 label = f"input {name} {kind} {shape}"
@@ -334,6 +339,8 @@ class _Pair:
 
     def _cut(self, side: _Side, name: str, effort: int) -> Value | None:
         """What stands in for a tensor that is the same in both models, where it is not to be computed."""
+        if name in self._sequences:
+            return self._sequences[name]
         above, weights = _EFFORTS[effort]
         identity = side.ids.get(name)
         kind = self._known.get(identity) if identity is not None else None

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, TypeProto, helper
 
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.hashes import Words
@@ -183,6 +183,13 @@ def atoms(name: str, dtype: int, shape: Sequence[int]) -> Tensor:
     return Tensor(
         dtype, tuple(shape), atom=name, low=low, high=high, within=dtype if dtype in MANTISSAS else 0
     )
+
+
+def unknown_sequence(name: str, kind: TypeProto, shapes: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
+    """A sequence of tensors of which nothing is known but their shapes; also one that is optional."""
+    kind = kind.optional_type.elem_type if kind.HasField("optional_type") else kind
+    dtype = kind.sequence_type.elem_type.tensor_type.elem_type
+    return tuple(atoms(f"{name} {place}", dtype, shape) for place, shape in enumerate(shapes))
 
 
 def computed(

@@ -22,7 +22,7 @@ from onnx import TensorProto, numpy_helper
 from onnx_cases import onnx_cases
 
 import onnxfix
-from benchmarks.symbolic.planted import load_pair
+from benchmarks.symbolic.pairs import load_pair
 from onnxfix.proof.symbolic.prove import Outcome, prove
 from onnxfix.proof.symbolic.tensor import numpy_type
 

@@ -242,11 +242,6 @@ def session(model: ModelProto) -> Any:
     )
 
 
-def load_pair(path: Path) -> tuple[ModelProto, ModelProto]:
-    """A model in ``NAME.original.onnx`` and what was made of it, ``NAME.fixed.onnx``."""
-    return onnx.load(path), onnx.load(path.with_name(path.name.replace(".original.", ".fixed.")))
-
-
 def sizes(model: ModelProto, size: int) -> dict[str, tuple[int, ...]]:
     """The inputs' shapes, with ``size`` for each free dimension."""
     defaults = {one.name for one in model.graph.initializer}

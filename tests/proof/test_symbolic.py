@@ -12,12 +12,12 @@ from onnx import ModelProto, parser
 from onnxfix.proof.symbolic.prove import Outcome, prove
 from support.paths import FIXTURES
 
-HEAD = '<ir_version: 10, opset_import: ["" : 21, "custom" : 1]>\n'
+HEAD = '<ir_version: 10, opset_import: ["" : 24, "custom" : 1]>\n'
 
 
-def model(text: str, version: int = 21) -> ModelProto:
+def model(text: str, version: int = 24) -> ModelProto:
     """A model from the text of its graph."""
-    return parser.parse_model(HEAD.replace("21", str(version)) + text)
+    return parser.parse_model(HEAD.replace("24", str(version)) + text)
 
 
 def compare(first: ModelProto, second: ModelProto, size: int = 3, **options: object) -> Outcome:
@@ -45,7 +45,39 @@ CLAMPED = (
     "g (int32[N] x) => (int32[N] y) <int32 low = {0}, int32 high = {9}> {a = Less(x, low) b = Where(a, low, x)"
     " c = Greater(b, high) y = Where(c, high, b)}"
 )
+LAYERS = (
+    "g (float[3,2,2] x, float[1,12,2] w, float[1,12,4] r) => (float[3,2,1,4] y) {a = Transpose<perm=[1,0,2]>(x)"
+    " b = GRU<hidden_size=4>(a, w, r) y = Transpose<perm=ORDER>(b)}"
+)
+SCATTERED = (
+    "g (float[2,4,5] x, float[2,2,5] u, int64[2] i) => (float[2,4,5] y) <int64[3] s = {2,1,1}, int64[3] e = {2,2,5},"
+    " int64[1,2,1] n = {0,STEP}> {a = Reshape(i, s) b = Add(a, n) c = Expand(b, e)"
+    " y = ScatterElements<axis=1>(x, c, u)}"
+)
+PRODUCTS = (
+    "g (int32[2,2] x, int32 k) => (int32[2,2] y) <int32 two = {2}, int32 first = {0}, int64[2] at = {0,0},"
+    " bool[2,1] top = {1,0}, bool[1,2] left = {1,0}, int32 one = {1}> {m = Mod(k, two) e = Equal(m, first)"
+    " a = Gather<axis=0>(x, at) b = Where(top, one, a) c = Mul(x, b) d = Gather<axis=1>(x, at) f = Where(left, one, d)"
+    " h = Mul(x, f) y = Where(e, CHOICE)}"
+)
 EQUAL = {
+    "a layer with the batch first": (
+        "g (float[3,2,2] x, float[1,12,2] w, float[1,12,4] r) => (float[3,2,1,4] y)"
+        " {y = GRU<hidden_size=4, layout=1>(x, w, r)}",
+        LAYERS.replace("ORDER", "[2,0,1,3]"),
+    ),
+    "a scatter of rows": (
+        "g (float[2,4,5] x, float[2,2,5] u, int64[2] i) => (float[2,4,5] y) {y = TensorScatter<axis=1>(x, u, i)}",
+        SCATTERED.replace("STEP", "1"),
+    ),
+    "sums along the only axis, whatever its number": (
+        "g (float[4] x, int32 k) => (float[4] y) {y = CumSum(x, k)}",
+        "g (float[4] x, int32 k) => (float[4] y) <int64 first = {0}> {y = CumSum(x, first)}",
+    ),
+    "products along an axis that is not known": (
+        "g (int32[2,2] x, int32 k) => (int32[2,2] y) {y = CumProd(x, k)}",
+        PRODUCTS.replace("CHOICE", "c, h"),
+    ),
     "a shift by a table": (
         'g (int8[N] x, int8[N] n) => (int8[N] y) {y = BitShift<direction="LEFT">(x, n)}',
         SHIFT.replace("LAST", "256"),
@@ -149,6 +181,27 @@ DRAWING = (
     " {on = Identity(go) d = RandomUniformLike(s) r = Add(s, d)}>"
 )
 DIFFERENT = {
+    "a layer with the batch first, transposed otherwise": (
+        "g (float[3,2,2] x, float[1,12,2] w, float[1,12,4] r) => (float[3,2,1,4] y)"
+        " {y = GRU<hidden_size=4, layout=1>(x, w, r)}",
+        LAYERS.replace("ORDER", "[0,2,1,3]"),
+    ),
+    "a scatter of other rows": (
+        "g (float[2,4,5] x, float[2,2,5] u, int64[2] i) => (float[2,4,5] y) {y = TensorScatter<axis=1>(x, u, i)}",
+        SCATTERED.replace("STEP", "2"),
+    ),
+    "sums along one of two axes": (
+        "g (float[2,2] x, int32 k) => (float[2,2] y) {y = CumSum(x, k)}",
+        "g (float[2,2] x, int32 k) => (float[2,2] y) <int64 first = {0}> {y = CumSum(x, first)}",
+    ),
+    "products along another axis": (
+        "g (int32[2,2] x, int32 k) => (int32[2,2] y) {y = CumProd(x, k)}",
+        PRODUCTS.replace("CHOICE", "h, c"),
+    ),
+    "integers that wrap before they are moved and grow": (
+        "g (int8[2,2] x) => (int32[2,2] y) <int64[2] i = {1,0}> {a = Add(x, x) b = Gather(a, i) y = Cast<to=6>(b)}",
+        "g (int8[2,2] x) => (int32[2,2] y) <int64[2] i = {1,0}> {c = Cast<to=6>(x) a = Add(c, c) y = Gather(a, i)}",
+    ),
     "a shift by a table that is wrong for shifts by the width": (
         'g (int8[N] x, int8[N] n) => (int8[N] y) {y = BitShift<direction="LEFT">(x, n)}',
         SHIFT.replace("LAST", "128"),
@@ -392,6 +445,31 @@ def test_inputs_that_decide_shapes_can_be_given() -> None:
     second = model("g (float[6] x, int64[2] s) => (float[N,M] y) {a = Relu(x) y = Reshape(a, s)}")
     assert not compare(first, second).proven
     assert compare(first, second, values={"s": np.array([2, 3])}).proven
+
+
+def test_sizes_that_every_input_decides_are_given_as_tensors() -> None:
+    text = "g (int64 n) => (float[M] y) <float none = {0}, float one = {1}> {m = Cast<to=1>(n)"
+    first, second, wrong = (
+        model(f"{text} a = Range(none, m, one) b = Div(a, m) y = Add({end})}}")
+        for end in ("a, b", "b, a", "b, b")
+    )
+    outcome = compare(first, second, values={"n": np.array(3)})
+    assert (outcome.proven, outcome.given) == (True, ("m",))
+    assert not compare(first, wrong, values={"n": np.array(3)}).proven
+
+
+def test_inputs_that_are_not_given_are_not_sampled() -> None:
+    text = "g (float n, float z) => (float[M] y) <float none = {0}, float one = {1}> {a = Range(none, n, one) y ="
+    first, second = model(text + " Mul(a, z)}"), model(text + " Identity(a)}")  # the same for this z alone
+    assert not compare(first, second, values={"n": np.float32(3), "z": np.float32(1)}).proven
+
+
+def test_sequences_are_tensors_of_given_shapes() -> None:
+    head = "g (seq(float[N]) s) => (float[M] y) <int64 i = {0}, int64 j = {1}> "
+    text = head + "{a = SequenceAt(s, i) b = SequenceAt(s, j) y = "
+    first, second, wrong = (model(text + end) for end in ("Add(a, b)}", "Add(b, a)}", "Add(a, a)}"))
+    assert prove(first, second, {"s": ((2,), (2,))}).proven
+    assert not prove(first, wrong, {"s": ((2,), (2,))}).proven
 
 
 def test_real_numbers_have_no_order_of_brackets() -> None:

@@ -22,8 +22,8 @@ _TARGET = "onnxfix.proof.symbolic.files:prove_files"
 _FEW = 4096
 """Elements up to which an input may decide a shape."""
 
-_Trial = tuple[Mapping[str, tuple[int, ...]], Mapping[str, np.ndarray[Any, Any]]]
-"""The shapes of all inputs, and the values of small ones."""
+_Trial = tuple[Mapping[str, tuple[Any, ...]], Mapping[str, np.ndarray[Any, Any]]]
+"""The shapes of all inputs (of a sequence, those of its tensors), and the values of small ones."""
 
 
 def run(request: Request) -> RungResult:
@@ -56,29 +56,42 @@ def _list_trials(request: Request) -> list[_Trial]:
     """The shapes that the other checks run with. The inputs themselves, which may be large, are not made.
 
     Raises:
-        UsageError: an input is no tensor.
+        UsageError: an input cannot be made.
     """
     known = request.known
-    if any(one.kind != "tensor" for one in known.inputs):
-        raise UsageError("an input is not a tensor")
     if request.given is not None:
-        feeds = {tuple(map(np.shape, feed.values())): feed for feed in request.given}
+        feeds = {tuple(map(_shape, feed.values())): feed for feed in request.given}
         return [_of_feed(feed) for feed in feeds.values()]
     sweep = plan.assignments(known, request.shapes)
     whole = [sizes for sizes in sweep if 0 not in sizes.values()]
     trials = [_of_sizes(known, sizes, request.seed) for sizes in whole or sweep]
     # Nothing is computed at sizes without an element, and much less is to be said at many.
-    return sorted(trials, key=lambda trial: sum(map(math.prod, trial[0].values())))
+    return sorted(trials, key=lambda trial: sum(map(_count, trial[0].values())))
 
 
 def _of_feed(feed: Mapping[str, Any]) -> _Trial:
-    shapes = {name: np.shape(value) for name, value in feed.items()}
-    return shapes, {name: np.asarray(value) for name, value in feed.items() if plan.size(value) <= _FEW}
+    few = {
+        name: np.asarray(value)
+        for name, value in feed.items()
+        if not isinstance(value, (list, tuple)) and plan.size(value) <= _FEW
+    }
+    return {name: _shape(value) for name, value in feed.items()}, few
 
 
 def _of_sizes(known: Signature, sizes: Assignment, seed: int) -> _Trial:
     made = [one for one in known.inputs if one.default is None or one.name in known.pinned]
-    shapes = {one.name: tuple(shape_of(known, one, sizes)) for one in made}
-    few = tuple(one for one in made if math.prod(shapes[one.name]) <= _FEW)
-    values = plan.Feed(sizes, "normal", seed).values(replace(known, inputs=few))
-    return shapes, {name: np.asarray(value) for name, value in values.items()}
+    shapes = {one.name: shape_of(known, one, sizes) for one in made if one.kind == "tensor"}
+    few = tuple(one for one in made if math.prod(shapes.get(one.name, ())) <= _FEW)
+    of_few, values = _of_feed(plan.Feed(sizes, "normal", seed).values(replace(known, inputs=few)))
+    return {**shapes, **of_few}, values
+
+
+def _shape(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        raise UsageError("an optional input has no value")
+    return tuple(map(np.shape, value)) if isinstance(value, (list, tuple)) else np.shape(value)
+
+
+def _count(shape: tuple[Any, ...]) -> int:
+    """Elements of a tensor, or of all tensors of a sequence."""
+    return sum(map(_count, shape)) if shape and isinstance(shape[0], tuple) else math.prod(shape)

@@ -15,8 +15,9 @@ from onnxfix.proof.symbolic.tensor import T, Tensor, Undecided, constant
 
 Value: TypeAlias = "Tensor | tuple[Value, ...]"
 """A tensor, a sequence of values, or () for an optional that is empty."""
-Meaning = Callable[["Call"], "Tensor | Sequence[Value] | None"]
-"""What an operator does: its outputs, or None where this meaning does not apply to the call."""
+Meaning = Callable[["Call"], "Tensor | Sequence[Value] | Call | None"]
+"""What an operator does: its outputs, another call of an unknown meaning that does the same, or None where this meaning
+does not apply to the call."""
 OPERATORS: dict[str, Meaning] = {}
 
 

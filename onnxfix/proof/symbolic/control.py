@@ -10,7 +10,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from onnxfix.proof.symbolic import hashes
-from onnxfix.proof.symbolic.calls import Call, Value, attribute_tensor
+from onnxfix.proof.symbolic.calls import Call, Value, attribute_tensor, operator
 from onnxfix.proof.symbolic.elements import add, modulo
 from onnxfix.proof.symbolic.evaluate import SPECIAL, Evaluator, Frame, spread, summarize
 from onnxfix.proof.symbolic.logic import where
@@ -102,7 +102,7 @@ def _repeat(
     depth = frame.depth()  # a loop inside of another one has values of its own
     for place, one in enumerate(carried):
         if not isinstance(one, Tensor):
-            raise call.stuck("it carries a sequence")
+            raise call.stuck("it carries a sequence", 0, 1)
         state.append(atoms(f"loop {depth} {place} {one.dtype} {one.shape}", one.dtype, one.shape))
     inside: list[Value] = [
         atoms(f"loop {depth} step", T.INT64, ()),
@@ -202,7 +202,8 @@ def _batch_first(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     ]
 
 
-def _tensor_scatter(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
+@operator("TensorScatter")
+def _tensor_scatter(call: Call) -> Call:
     """ScatterElements by indices that count from where each row of the batch begins."""
     data, update = call.tensor(0), call.tensor(1)
     rank, axis = len(data.shape), call.axis(call.attributes["axis"], len(data.shape))
@@ -213,7 +214,7 @@ def _tensor_scatter(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value
     if call.attributes["mode"] == "circular":
         indices = modulo(indices, constant(np.array(data.shape[axis])))
     node = helper.make_node("ScatterElements", ["data", "indices", "update"], call.node.output, axis=axis)
-    return side.black_box(frame, Call(node, call.version, [data, broadcast(indices, update.shape), update]))
+    return Call(node, call.version, [data, broadcast(indices, update.shape), update])
 
 
 def _concat_sequence(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
@@ -252,7 +253,6 @@ SPECIAL.update(
         "Scan": _scan,
         "SequenceConstruct": lambda side, frame, call: [tuple(one for one in call.inputs if one is not None)],
         **dict.fromkeys(("RNN", "GRU", "LSTM"), _batch_first),
-        "TensorScatter": _tensor_scatter,
         "SequenceInsert": _sequence_insert,
         "SequenceEmpty": lambda side, frame, call: [()],
         "SequenceLength": lambda side, frame, call: [constant(np.array(len(_sequence(call, 0)), np.int64))],

@@ -320,7 +320,7 @@ def modulo(x: Tensor, y: Tensor, fmod: int = 0) -> Tensor:
     x = x.settled()
     assert x.bounds is not None
     assert y.bounds is not None
-    most = max(map(abs, y.bounds))
+    most = max(1, *map(abs, y.bounds)) - 1
     signs = x.bounds if fmod else y.bounds
     bounds = (0 if signs[0] >= 0 else -most), (most if signs[1] > 0 else 0)
     return elementwise(x.dtype, f"Mod {fmod}", (x, y), bounds)

@@ -90,6 +90,22 @@ class Table:
             self._captured[id(node)] = list(names)
         return self._captured[id(node)]
 
+    def origins(self, names: Iterable[str]) -> set[str]:
+        """The names that this graph does not compute from which some tensors are computed, but for those of which only
+        the shape counts."""
+        waiting, seen, found = list(names), set[str](), set[str]()
+        while waiting:
+            name = waiting.pop()
+            node = self.producers.get(name)
+            if name in seen or (node is not None and node.op_type in ("Shape", "Size")):
+                continue
+            seen.add(name)
+            if node is None:
+                found.add(name)
+            else:
+                waiting += self.needs(node)
+        return found
+
     def needs(self, node: NodeProto) -> list[str]:
         """The names whose values a node needs."""
         if id(node) not in self._needs:
@@ -250,8 +266,8 @@ class Evaluator:
                 return folded
         meaning = OPERATORS.get(call.name)
         result = meaning(call) if meaning is not None else None
-        if result is None:
-            return self.black_box(frame, call)
+        if result is None or isinstance(result, Call):
+            return self.black_box(frame, result or call)
         return [tabulate(call, result)] if isinstance(result, Tensor) else result
 
     def _fold(self, call: Call) -> Sequence[Value] | None:
@@ -332,7 +348,10 @@ class Evaluator:
     def branch(self, frame: Frame, graph: GraphProto, values: Mapping[str, Value]) -> list[Value]:
         """The outputs of a subgraph, for values of its inputs."""
         inner = Frame(self, Table(graph), dict(values), frame)
-        return [inner.value(one.name) for one in graph.output]
+        try:
+            return [inner.value(one.name) for one in graph.output]
+        except Undecided as error:
+            raise Undecided(str(error), list(inner.table.origins(error.names))) from error
 
 
 @lru_cache(256)

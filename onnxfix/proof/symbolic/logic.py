@@ -6,7 +6,6 @@ import numpy as np
 
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.calls import Call, operator
-from onnxfix.proof.symbolic.elements import cast
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.moves import broadcast
 from onnxfix.proof.symbolic.tensor import (
@@ -68,8 +67,6 @@ def _compare(call: Call) -> Tensor | None:
     or_equal = call.name.endswith("OrEqual")
     if x.bounds is None or y.bounds is None:
         return elementwise(T.BOOL, "less or equal" if or_equal else "less", (x, y))
-    if x.bounds == (0, 0) and y.bounds == (0, 1) and not or_equal:
-        return broadcast(cast(y, T.BOOL), np.broadcast_shapes(x.shape, y.shape))
     if or_equal:  # of numbers that are ordered, not the contrary
         return _contrary(elementwise(T.BOOL, "less", (y, x)))
     return elementwise(T.BOOL, "less", (x, y))
@@ -101,4 +98,4 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 @operator("Where")
 def _where(call: Call) -> Tensor:
-    return where(call.tensor(0), call.tensor(1), call.tensor(2))
+    return where(call.tensor(0), call.ring(1), call.ring(2))

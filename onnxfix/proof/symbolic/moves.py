@@ -76,7 +76,7 @@ def pick(tensors: Sequence[Tensor], numbers: _Array) -> Tensor:
     """A tensor of the shape of ``numbers``, which count the elements of all tensors from 1 on; 0 stands for zero."""
     first = tensors[0]
     zero = constant(np.zeros((1,), numpy_type(first.dtype)), first.dtype) if np.any(numbers == 0) else None
-    parts = [*([zero] if zero is not None else []), *(one.settled() for one in tensors)]
+    parts = [*([zero] if zero is not None else []), *tensors]
     places = numbers if zero is not None else numbers - 1
     if all(one.known is not None for one in parts):
         flat = np.concatenate([np.ravel(one.known) for one in parts if one.known is not None])
@@ -245,7 +245,7 @@ def move_by_number(call: Call) -> Any:
     others = [index for index in range(len(call.inputs)) if index not in moved and call.has(index)]
     if any(call.tensor(index).known is None for index in others):
         return _gather(call) if call.name == "Gather" else None
-    tensors = [call.tensor(index) for index in moved]
+    tensors = [call.ring(index) for index in moved]
     arrays: list[_Array | None] = [
         call.known(index) if index in others else None for index in range(len(call.inputs))
     ]

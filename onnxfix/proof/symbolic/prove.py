@@ -39,7 +39,8 @@ _HELD = 1 << 22
 @dataclass(frozen=True)
 class Outcome:
     """Whether each output is the same (``proven``), else ``reason`` says what stands in the way. ``given`` are the
-    inputs whose values decide shapes and were given. So many ``elements`` were computed."""
+    inputs, or if none were left the tensors, whose values decide shapes and were given. So many ``elements`` were
+    computed."""
 
     proven: bool
     reason: str = ""
@@ -140,12 +141,13 @@ def _prove(
 ) -> Outcome:
     """Try to prove it, at first without values of inputs, then with those that stand in the way."""
     given: dict[str, np.ndarray[Any, Any]] = {}
+    assumed: dict[str, np.ndarray[Any, Any]] = {}
     elements = 0
     while True:
         obstacle: Undecided | None
         pair: _Pair | None = None
         try:
-            pair = _Pair(models, shapes, weights, given, until, as_real)
+            pair = _Pair(models, shapes, weights, given, until, as_real, assumed)
             obstacle = pair.compare()
         except Undecided as error:
             obstacle = error
@@ -155,13 +157,20 @@ def _prove(
             deciding = pair.deciding(obstacle.names if obstacle is not None else ()) & set(values) - set(
                 given
             )
-        if obstacle is None or not deciding:
+        if obstacle is None or pair is None or not deciding:
             break
-        given |= {name: values[name] for name in deciding}
+        if len(given) + len(deciding) < len(shapes):
+            given |= {name: values[name] for name in deciding}
+            continue
+        # No input would be left: the tensors themselves are given, so that it is for all inputs that lead to them.
+        more: dict[str, np.ndarray[Any, Any]] = {}
+        with suppress(Undecided):
+            more = pair.sample(set(obstacle.names) - set(assumed), values)
+        if not more:
+            break
+        assumed |= more
     reason = str(obstacle) if obstacle is not None else ""
-    if not reason and given and len(given) == len(shapes):
-        reason = f"the values of {', '.join(given)} decide shapes, and no other input is left"
-    return Outcome(not reason, reason, tuple(given), elements)
+    return Outcome(not reason, reason, (*given, *assumed), elements)
 
 
 class _Pair:
@@ -173,7 +182,9 @@ class _Pair:
         values: Mapping[str, np.ndarray[Any, Any]],
         until: float,
         as_real: bool,
+        assumed: Mapping[str, np.ndarray[Any, Any]],
     ) -> None:
+        self._assumed = {name: constant(array) for name, array in assumed.items()}
         self.sides = first, second = tuple(map(_Side, models, weights))
         self._until, self._as_real, self._dropped = until, as_real, 0
         self._kinds = infer(models[0], shapes)
@@ -226,20 +237,21 @@ class _Pair:
     def deciding(self, names: Iterable[str]) -> set[str]:
         """The inputs of the models from which some tensors are computed, but for those of which only the shape
         counts."""
-        found: set[str] = set()
-        for side in self.sides:
-            waiting, seen = list(names), set[str]()
-            while waiting:
-                name = waiting.pop()
-                node = side.table.producers.get(name)
-                if name in seen or (node is not None and node.op_type in ("Shape", "Size")):
-                    continue
-                seen.add(name)
-                if node is not None:
-                    waiting += side.table.needs(node)
-                elif name in side.table.inputs:
-                    found.add(name)
-        return found
+        return {one for side in self.sides for one in side.table.origins(names) & set(side.table.inputs)}
+
+    def sample(
+        self, names: Iterable[str], values: Mapping[str, np.ndarray[Any, Any]]
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """What some tensors of the original are for values of all inputs."""
+        side = self.sides[0]
+        evaluator = Evaluator(side.model, side.weights, until=self._until)
+        frame = Frame(evaluator, side.table, {name: constant(one) for name, one in values.items()})
+        tensors = {name: frame.value(name) for name in names if name in side.table.producers}
+        return {
+            name: one.known
+            for name, one in tensors.items()
+            if isinstance(one, Tensor) and one.known is not None
+        }
 
     def _settle(self, target: str) -> None:
         """Identify a tensor in both models, after all that it is made of."""
@@ -343,6 +355,9 @@ class _Pair:
             return self._sequences[name]
         above, weights = _EFFORTS[effort]
         identity = side.ids.get(name)
+        for one, tensor in self._assumed.items():
+            if identity is not None and identity == self.sides[0].ids.get(one):
+                return tensor
         kind = self._known.get(identity) if identity is not None else None
         if identity is None or kind is None:
             return None

@@ -8,6 +8,7 @@ are sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from onnxfix.proof.symbolic.calls import Call, operator
 from onnxfix.proof.symbolic.elements import Bounds, add, bounds_of_sums, divide, exact, multiply
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.moves import reshape, transpose
-from onnxfix.proof.symbolic.tensor import Tensor, constant, derived, made, numpy_type
+from onnxfix.proof.symbolic.tensor import INTEGERS, Tensor, constant, derived, made, numpy_type
 from onnxfix.proof.symbolic.windows import less_zero_point
 
 
@@ -91,6 +92,10 @@ def _reduce(call: Call) -> Tensor:
         result = mean_over(x, axes, call.as_real)
     elif call.name in ("ReduceMax", "ReduceMin") and count == 1:
         result = x
+    elif call.name in ("ReduceMax", "ReduceMin") and not count:
+        least = INTEGERS.get(x.dtype, (-np.inf, np.inf))[call.name == "ReduceMin"]
+        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+        result = constant(np.full(shape, least, numpy_type(x.dtype)), x.dtype)
     else:
         bounds = x.bounds if call.name in ("ReduceMax", "ReduceMin") and count else None
         kind = "" if call.name in ("ReduceMax", "ReduceMin") else f" {x.dtype}"
@@ -108,6 +113,16 @@ def mean_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
     if count == 1 and x.is_float:
         return add(x, _number(0.0, x))
     return _among(x, axes, f"mean {x.dtype} {count}")
+
+
+@operator("CumSum")
+def _running_sum(call: Call) -> Call | None:
+    """The same call, with an axis that is counted from the beginning."""
+    x, axis = call.tensor(0), call.tensor(1)
+    if axis.known is None and len(x.shape) > 1:
+        return None
+    place = call.axis(int(axis.known.ravel()[0]), len(x.shape)) if axis.known is not None else 0
+    return replace(call, inputs=[x, constant(np.array(place))])
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool")

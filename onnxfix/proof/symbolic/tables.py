@@ -7,8 +7,10 @@ for two that follow from the others: the sum of all is 1, and ``sum(v * [x = v])
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from onnxfix.proof.symbolic.calls import Call, fold, operator
 from onnxfix.proof.symbolic.elements import cast, divide, modulo, multiply, subtract
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.logic import combine, where
-from onnxfix.proof.symbolic.moves import reshape
+from onnxfix.proof.symbolic.moves import number, pick, reshape
 from onnxfix.proof.symbolic.sums import sum_over
 from onnxfix.proof.symbolic.tensor import (
     INTEGERS,
@@ -51,23 +53,10 @@ _WRAPS = 1 << 8, 1 << 16, 1 << 32
 _COMPARE = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
 _SUMS = ("Add", "Sub", "Mul", "Cast")
 """Operators whose meaning is a sum of products already, which keeps its hash."""
+_LINEAR = (*_SUMS, "And", "Or", "Xor", "Not", "Where")
+"""Operators whose hashes are sums of products where they are of booleans."""
 TABULATED = {
-    *(
-        *_COMPARE,
-        *_SUMS,
-        "And",
-        "Or",
-        "Xor",
-        "Not",
-        "Where",
-        "Div",
-        "Mod",
-        "Abs",
-        "Sign",
-        "Max",
-        "Min",
-        "Gather",
-    ),
+    *(*_COMPARE, *_LINEAR, "Div", "Mod", "Abs", "Sign", "Max", "Min", "Gather"),
     *("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"),
 }
 """Operators of integers that are enumerated."""
@@ -224,9 +213,12 @@ def tabulate(call: Call, result: Tensor) -> Tensor:
     if first is None or any(one is None or not one.is_of(first) for one in tables.values()):
         return result
     gather = call.name == "Gather"
-    if first.domain.size == 2 or (gather and (0 in tables or len(tensors[0].shape) != 1)):
-        return result  # each function of a boolean is linear, and its hash a sum already
-    remainder = call.name == "Mod" and 1 not in tables and np.isin(tensors[1].known, _WRAPS).all()
+    if first.domain.size == 2 and call.name in _LINEAR:
+        return result
+    if gather and (0 in tables or len(tensors[0].shape) != 1):
+        return result
+    divisor = tensors[1].known if call.name == "Mod" else None
+    remainder = divisor is not None and np.isin(divisor, _WRAPS).all()
     if (result.wraps or remainder) and all(tensors[place].table is None for place in tables):
         return result  # what wraps has a hash that does not depend on bounds
     arrays: list[_Array] = []
@@ -246,18 +238,9 @@ def tabulate(call: Call, result: Tensor) -> Tensor:
     if np.prod(sizes, dtype=np.int64) > _ENTRIES:
         return result
     numbers = [one.astype(np.int64) for one in arrays]
-    stays: _Array = np.zeros((1,) * (rank + 1), np.bool_)
-    if any(one.any() for one in free):
-        within = all(
-            np.all(kept | ((one >= -_WINDOW) & (one <= _WINDOW)))
-            for kept, one in zip(free, numbers, strict=True)
-        )
-        if call.name == "Where" and not free[0].any():
-            stays = np.where(numbers[0], free[1], free[2])
-        elif call.name == "Cast" and fits(first.base, result.dtype):
-            stays = free[0]
-        elif call.name not in _COMPARE or not within:
-            return result
+    stays = _free_after(call.name, numbers, free)
+    if stays is None or (call.name == "Cast" and np.any(stays) and not fits(first.base, result.dtype)):
+        return result
     if call.name in ("Div", "Mod") and numbers[1].min() <= 0:
         return result
     if gather and not -len(numbers[0]) <= numbers[1].min() <= numbers[1].max() < len(numbers[0]):
@@ -271,6 +254,19 @@ def tabulate(call: Call, result: Tensor) -> Tensor:
     if kept is not None and not _parts(table)[2].any():
         return result
     return _tabulated(result.dtype, table, kept) or result
+
+
+def _free_after(name: str, numbers: Sequence[_Array], free: Sequence[_Array]) -> _Array | None:
+    """Where the result is the integer itself beyond the window; None if one number does not speak for all there."""
+    if not any(one.any() for one in free):
+        return np.zeros_like(free[0], shape=(1,) * free[0].ndim)
+    if name == "Where" and not free[0].any():
+        return np.where(numbers[0], free[1], free[2])
+    if name == "Cast":
+        return free[0]
+    pairs = zip(free, numbers, strict=True)
+    within = all(np.all(kept | ((one >= -_WINDOW) & (one <= _WINDOW))) for kept, one in pairs)
+    return np.zeros_like(free[0], shape=(1,) * free[0].ndim) if name in _COMPARE and within else None
 
 
 def fits(tensor: Tensor, dtype: int) -> bool:
@@ -334,3 +330,29 @@ def _bits(tensor: Tensor, rank: int) -> Tensor | None:
 def _bitwise_not(call: Call) -> Tensor:
     x = call.tensor(0)
     return cast(subtract(constant(np.array(sum(INTEGERS[x.dtype]))), cast(x, T.INT64)), x.dtype)
+
+
+@operator("CumProd")
+def _cumulate(call: Call) -> Tensor | None:
+    """Products of integers up to each place on the axis, which is one of the axes if it is not known."""
+    x, axis = call.ring(0), call.tensor(1)
+    if not x.is_integer:
+        return None
+    place = modulo(axis, constant(np.array(len(x.shape), numpy_type(axis.dtype))))
+    result = _running_product(call, x, 0)
+    for other in range(1, len(x.shape)):
+        here = apply(reshape(place, ()), T.BOOL, partial(np.equal, other))
+        if here is None:
+            return None
+        result = where(here, _running_product(call, x, other), result)
+    return result
+
+
+def _running_product(call: Call, x: Tensor, axis: int) -> Tensor:
+    places = np.moveaxis(number([x])[0], axis, 0)
+    rows = [pick([x], one) for one in (places[::-1] if call.flag("reverse") else places)]
+    results = list(itertools.accumulate(rows, multiply))
+    if call.flag("exclusive"):
+        results = [constant(np.ones(rows[0].shape, numpy_type(x.dtype)), x.dtype), *results[:-1]]
+    results = results[::-1] if call.flag("reverse") else results
+    return pick(results, np.stack(number(results), axis))

@@ -185,10 +185,12 @@ def atoms(name: str, dtype: int, shape: Sequence[int]) -> Tensor:
     )
 
 
-def unknown_sequence(name: str, kind: TypeProto, shapes: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
+def unknown_sequence(name: str, kind: TypeProto, shapes: Sequence[Any]) -> tuple[Tensor, ...]:
     """A sequence of tensors of which nothing is known but their shapes; also one that is optional."""
     kind = kind.optional_type.elem_type if kind.HasField("optional_type") else kind
     dtype = kind.sequence_type.elem_type.tensor_type.elem_type
+    if not dtype:
+        raise Undecided(f"{name} is neither a tensor nor a sequence of tensors")
     return tuple(atoms(f"{name} {place}", dtype, shape) for place, shape in enumerate(shapes))
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from onnx import TensorShapeProto, TypeProto
 
 from onnxfix.shapes import dimnames
-from onnxfix.shapes.ops.base import INTEGERS, UNKNOWN, Info, small
-from onnxfix.shapes.ops.finish import finished
+from onnxfix.shapes.ops.base import INTEGERS, UNKNOWN, Info, finished, small
 from onnxfix.shapes.symbols import Dim, constant, data_symbol, symbol
 
 if TYPE_CHECKING:

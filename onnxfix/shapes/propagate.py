@@ -16,9 +16,7 @@ from onnxfix.graph.overlay import Node, Scope, UnknownAttribute, Value
 from onnxfix.shapes.declared import graph_input
 from onnxfix.shapes.knowledge import Knowledge
 from onnxfix.shapes.ops import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown, control
-from onnxfix.shapes.ops.base import INTEGERS, Shape
-from onnxfix.shapes.ops.finish import finished
-from onnxfix.shapes.ops.schema import decoded, schema_elem
+from onnxfix.shapes.ops.base import INTEGERS, Shape, decoded, finished, schema_elem
 from onnxfix.shapes.symbols import constant
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from onnxfix.inputs.sizes.problem import Problem
 from onnxfix.inputs.sizes.solve import Range, range_of
 from onnxfix.proof.verdict import FeedResult
 from onnxfix.proof.verify import verify
-from onnxfix.shapes.algebra.dim import from_sum
-from onnxfix.shapes.algebra.text import text_of
+from onnxfix.shapes.algebra.dim import from_sum, text_of
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onnxfix.shapes.algebra.dim import Atom
-from onnxfix.shapes.algebra.text import text_of
+from onnxfix.shapes.algebra.dim import Atom, text_of
 from onnxfix.shapes.symbols import Dim, as_dim, equal, evaluate
 
 

@@ -11,9 +11,7 @@ from onnxfix.shapes.ops import (  # noqa: F401 - each fills TABLE by its decorat
     layout,
     linalg,
     nn,
-    reduce,
     sequence,
-    spatial,
 )
 from onnxfix.shapes.ops.base import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto, defs, helper
 
 from onnxfix.shapes.symbols import Dim, as_dim, broadcast, constant, data_symbol, symbol
 
@@ -251,3 +252,93 @@ def fits(dim: Dim, elem: int) -> bool:
 def with_shape(info: Info, shape: Shape | None, value: Elements | None = None) -> Info:
     """A tensor of the same element type as ``info``."""
     return Info(info.elem, shape, value)
+
+
+NAMED_LIMIT = 16
+"""Maximum number of elements of an integer tensor whose unknown elements get names."""
+
+
+def finished(info: Info, name_element: Callable[[int, int], Dim]) -> Info:
+    """``info`` with its shape and value in agreement; ``name_element(flat index, elem)`` makes the missing ones."""
+    shape, value, elem = info.shape, info.value, info.elem
+    if value is not None and shape is None:
+        shape = tuple(constant(size) for size in value.shape)
+    sizes = small(shape)
+    if sizes is None or elem is None:
+        return Info(elem, shape, None, info.fill, info.kind, info.item) if value is not None else info
+    if value is not None and value.shape != sizes:
+        value = None
+    count = int(np.prod(sizes))
+    if elem in INTEGERS:
+        if value is None and 0 < count <= NAMED_LIMIT:
+            value = np.full(sizes, None, dtype=object)
+        if value is not None:
+            items = [
+                name_element(i, elem) if item is None else item for i, item in enumerate(value.reshape(-1))
+            ]
+            value = elements(items, sizes)
+    elif value is not None and all(item is None for item in value.reshape(-1)):
+        value = None
+    return Info(elem, shape, value, info.fill, info.kind, info.item)
+
+
+def decoded(attribute: AttributeProto | None) -> Any:
+    """The attribute's value, bytes as str; None without one."""
+    if attribute is None:
+        return None
+    kind = attribute.type
+    if kind == AttributeProto.INT:
+        return attribute.i
+    if kind == AttributeProto.INTS:
+        return list(attribute.ints)
+    if kind == AttributeProto.STRING:
+        return attribute.s.decode("utf-8", "replace")
+    if kind == AttributeProto.TENSOR:
+        return attribute.t
+    try:
+        return helper.get_attribute_value(attribute)
+    except ValueError:
+        raise Unknown from None
+
+
+@lru_cache(maxsize=4096)
+def _schema_rules(
+    op: str, domain: str, opset: int
+) -> tuple[tuple[int | None, ...], tuple[int | None, ...], bool]:
+    """For each output of an operator, the input with the same type, or its fixed type; the last one may be variadic."""
+    try:
+        schema = defs.get_schema(op, opset, domain)
+    except defs.SchemaError:
+        return (), (), False
+    takes: list[int | None] = []
+    fixed: list[int | None] = []
+    for output in schema.outputs:
+        text = output.type_str
+        same = [
+            i for i, formal in enumerate(schema.inputs) if formal.type_str == text and formal.is_homogeneous
+        ]
+        takes.append(same[0] if same and output.is_homogeneous and "(" not in text else None)
+        fixed.append(_TYPES.get(text))
+    variadic = (
+        bool(schema.outputs) and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
+    )
+    return tuple(takes), tuple(fixed), variadic
+
+
+_TYPES = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items()}
+
+
+def schema_elem(call: Call, k: int) -> int | None:
+    """An output's element type by the operator's schema, or None."""
+    takes, fixed, variadic = _schema_rules(call.op, call.domain, call.opset)
+    if not takes:
+        return None
+    at = min(k, len(takes) - 1) if variadic else k
+    if at >= len(takes):
+        return None
+    if fixed[at] is not None:
+        return fixed[at]
+    source = takes[at]
+    if source is None or call.info(source).kind != "tensor":
+        return None
+    return call.info(source).elem

@@ -18,8 +18,8 @@ from onnxfix.shapes.ops.base import (
     agree,
     axis_of,
     elements,
+    finished,
 )
-from onnxfix.shapes.ops.finish import finished
 from onnxfix.shapes.ops.sequence import merged, sequence_of
 from onnxfix.shapes.symbols import Dim, constant, data_symbol, equal, positive, relu, symbol
 

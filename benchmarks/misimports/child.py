@@ -323,7 +323,7 @@ def _given(
 
 
 def _as(value: Any, dtype: str) -> Any:
-    from onnxfix.tensorrt.lift.types import numpy_type
+    from onnxfix.tensorrt.lift.records import numpy_type
 
     array = np.asarray(value)
     with np.errstate(all="ignore"):

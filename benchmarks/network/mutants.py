@@ -43,7 +43,7 @@ from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker, one_line
 from onnxfix.tensorrt import lift
 from onnxfix.tensorrt.lift import Lifted
-from onnxfix.tensorrt.lift.types import numpy_type
+from onnxfix.tensorrt.lift.records import numpy_type
 
 FIXTURES = HERE.parents[1] / "fixtures"
 MODELS = ("bert.legacy.op17", "gpt2.legacy.op13", "swin.legacy.op13")

@@ -28,8 +28,7 @@ from onnxfix.runtime.causes import ENDED, Cause
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt import lift
-from onnxfix.tensorrt.lift.records import NetTensor
-from onnxfix.tensorrt.lift.types import numpy_type
+from onnxfix.tensorrt.lift.records import NetTensor, numpy_type
 from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
 
 #: none: the model as it is. exact, numeric: after the fixes of that safety.

@@ -35,7 +35,7 @@ from onnxfix.runtime.backends import ort_messages
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt import lift, messages
-from onnxfix.tensorrt.lift.types import ONNX_TYPES
+from onnxfix.tensorrt.lift.records import ONNX_TYPES
 from onnxfix.tensorrt.reading import Misread
 from onnxfix.tensorrt.records import Issue, TrtBuild
 

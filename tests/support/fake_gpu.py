@@ -19,7 +19,7 @@ from onnxfix.runtime import backends
 from onnxfix.tensorrt import engine as trt_run
 from onnxfix.tensorrt.cudart import CudaError
 from onnxfix.tensorrt.engine import Ran
-from onnxfix.tensorrt.lift.types import ONNX_TYPES, numpy_type
+from onnxfix.tensorrt.lift.records import ONNX_TYPES, numpy_type
 from support.real_tensorrt import sandboxed
 
 Work = Callable[[], object]

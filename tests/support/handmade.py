@@ -20,7 +20,7 @@ import onnx
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import lift
 from onnxfix.tensorrt.lift import Lifted
-from onnxfix.tensorrt.lift.types import numpy_type
+from onnxfix.tensorrt.lift.records import numpy_type
 from onnxfix.tensorrt.log import logger_of
 from onnxfix.tensorrt.package import load
 from support.lifted import Feed, run

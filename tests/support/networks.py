@@ -17,8 +17,7 @@ from onnxfix.proof.readback import read
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker, shared
-from onnxfix.tensorrt.lift.records import Lifted, NetTensor
-from onnxfix.tensorrt.lift.types import ONNX_TYPES
+from onnxfix.tensorrt.lift.records import ONNX_TYPES, Lifted, NetTensor
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import TrtOptions
 from support.models import model, write

@@ -9,8 +9,7 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 from onnxfix.files import dtypes, walk
 from onnxfix.inputs.feeds.flow import dims_of
 from onnxfix.place import Place
-from onnxfix.tensorrt.lift.records import Lifted, NetTensor
-from onnxfix.tensorrt.lift.types import ONNX_TYPES
+from onnxfix.tensorrt.lift.records import ONNX_TYPES, Lifted, NetTensor
 from onnxfix.tensorrt.reading import Kind, Misread, Subject
 
 #: ONNX's element type -> TensorRT's name of it.

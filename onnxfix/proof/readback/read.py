@@ -30,8 +30,7 @@ from onnxfix.runtime import backends
 from onnxfix.runtime.causes import ENDED, Cause
 from onnxfix.runtime.sandbox import one_line
 from onnxfix.tensorrt import lift
-from onnxfix.tensorrt.lift.records import Lifted
-from onnxfix.tensorrt.lift.types import ONNX_TYPES
+from onnxfix.tensorrt.lift.records import ONNX_TYPES, Lifted
 from onnxfix.tensorrt.reading import Misread, Reading, Status
 
 _BACKEND_TITLES = {

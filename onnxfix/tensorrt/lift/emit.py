@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.runtime.backends.ort import pack
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
-from onnxfix.tensorrt.lift.types import FLOATS, NEWER, ONNX_TYPES, OPSET, numpy_type
+from onnxfix.tensorrt.lift.records import FLOATS, NEWER, ONNX_TYPES, OPSET, numpy_type
 
 #: Weights of at least this many bytes go to the file beside the model.
 _LARGE = 1024

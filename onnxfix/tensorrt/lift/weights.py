@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfix.tensorrt.lift.network import Unliftable
-from onnxfix.tensorrt.lift.types import ONNX_TYPES, numpy_type
+from onnxfix.tensorrt.lift.records import ONNX_TYPES, numpy_type
 
 Array = npt.NDArray[Any]
 #: Types of which numpy has none, with the bits of an element.

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.lift import weights
 from onnxfix.tensorrt.lift.network import Unliftable
-from onnxfix.tensorrt.lift.types import ONNX_TYPES, numpy_type
+from onnxfix.tensorrt.lift.records import ONNX_TYPES, numpy_type
 from support import lifted
 from support.real_tensorrt import REAL
 

@@ -17,7 +17,7 @@ from onnxfix.tensorrt.lift.network import Layer, Unliftable
 
 Lift = Callable[[Emit, Layer], "str | tuple[str, ...]"]
 _TABLE: dict[str, Lift] = {}
-_FAMILIES: tuple[str, ...] = ("arithmetic", "attention", "indexing", "moving", "normalization", "quantized")
+_FAMILIES: tuple[str, ...] = ("arithmetic", "attention", "indexing", "moving", "quantized")
 _FAMILIES += ("reductions", "resampling", "slicing", "spatial")
 
 

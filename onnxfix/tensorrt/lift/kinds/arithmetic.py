@@ -17,7 +17,7 @@ from onnxfix.tensorrt.lift import weights
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
-from onnxfix.tensorrt.lift.types import FLOATS, INTEGERS, numpy_type
+from onnxfix.tensorrt.lift.records import FLOATS, INTEGERS, numpy_type
 
 #: Types for which ONNX Runtime's CPU provider has a kernel of an operator, since version 1.23.
 _REAL = ("FLOAT", "HALF")

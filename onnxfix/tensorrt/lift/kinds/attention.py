@@ -21,7 +21,7 @@ import numpy as np
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable, read_word
-from onnxfix.tensorrt.lift.types import ONNX_TYPES
+from onnxfix.tensorrt.lift.records import ONNX_TYPES
 
 #: The inputs of an ATTENTION_INPUT layer. Those from the mask on may be left out.
 _QUERY, _KEY, _VALUE, _MASK, _SCALE, _QUERY_LENGTHS, _KEY_LENGTHS = range(7)

@@ -11,7 +11,7 @@ from onnxfix.tensorrt.lift import weights
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
-from onnxfix.tensorrt.lift.types import ONNX_TYPES, numpy_type
+from onnxfix.tensorrt.lift.records import ONNX_TYPES, numpy_type
 
 #: Types of which ONNX has few operators, and ONNX Runtime fewer, with one that holds all their values.
 _WIDER = {"FP8": "FLOAT", "FP4": "FLOAT", "E8M0": "FLOAT", "INT4": "INT8"}

@@ -20,7 +20,7 @@ import numpy as np
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
 from onnxfix.tensorrt.lift.network import Layer, Unliftable
-from onnxfix.tensorrt.lift.types import ONNX_TYPES
+from onnxfix.tensorrt.lift.records import ONNX_TYPES
 
 _NATIVE = ("FLOAT", "HALF")  # ONNX Runtime's CPU provider quantizes neither from nor to BFLOAT16
 

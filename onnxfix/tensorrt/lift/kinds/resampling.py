@@ -16,7 +16,7 @@ import numpy as np
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
 from onnxfix.tensorrt.lift.network import Layer, Unliftable
-from onnxfix.tensorrt.lift.types import FLOATS
+from onnxfix.tensorrt.lift.records import FLOATS
 
 _ROUNDING = {
     "HALF_UP": "round_prefer_ceil",

@@ -17,7 +17,7 @@ from onnxfix.tensorrt.lift import weights
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
 from onnxfix.tensorrt.lift.network import Layer, Unliftable
-from onnxfix.tensorrt.lift.types import FLOATS
+from onnxfix.tensorrt.lift.records import FLOATS
 
 #: Types of which every value is a float32: what only picks or compares values may do so in float32.
 _EXACT = ("FLOAT", "HALF", "BF16", "FP8")

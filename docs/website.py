@@ -29,7 +29,7 @@ if str(DOCS) not in sys.path:  # where another program loads this file
 from making.commands import commands_page  # noqa: E402
 from making.python import python_page  # noqa: E402
 
-from onnxfix.report.lookup import families  # noqa: E402
+from onnxfix.report.catalogue import families  # noqa: E402
 from onnxfix.rewrite.registry import BUILT_IN, rules_of  # noqa: E402
 
 CONFIGURATION = ROOT / "mkdocs.yml"

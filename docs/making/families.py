@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from making.tables import cell
-from onnxfix.report.catalogue import Facts
-from onnxfix.report.lookup import families
+from onnxfix.report.catalogue import Facts, families
 from onnxfix.report.render.rules import fixes
 from onnxfix.rule import Rule
 

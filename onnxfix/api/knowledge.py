@@ -60,10 +60,10 @@ def rules(select: Names | None = None, *, search: str | None = None, packs: Name
         found = registry().matching(keywords.names("select", select))
     if search is None:
         return RuleList(found)
-    from onnxfix.report import lookup  # lazy: start-up, seldom used
+    from onnxfix.report import catalogue  # lazy: start-up, seldom used
 
     query = keywords.text("search", search, "INT64 weights")
-    return RuleList(hit.rule for hit in lookup.search(query, found))
+    return RuleList(hit.rule for hit in catalogue.search(query, found))
 
 
 @readable

@@ -7,7 +7,7 @@ import typer
 from onnxfix.cli.given import Given
 from onnxfix.cli.guard import warn
 from onnxfix.errors import UsageError
-from onnxfix.report.lookup import families, search
+from onnxfix.report.catalogue import families, search
 from onnxfix.report.render.doctor import pack_sections
 from onnxfix.report.render.lines import line, print_lines
 from onnxfix.report.render.rules import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfix.errors import UsageError
-from onnxfix.report.catalogue import quotes_of
-from onnxfix.report.lookup import families, search
+from onnxfix.report.catalogue import families, quotes_of, search
 from onnxfix.report.render.rules import hits_lines, rule_markdown
 from onnxfix.rewrite.registry import registry
 from support.cli import run

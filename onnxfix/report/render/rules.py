@@ -19,8 +19,7 @@ from onnxfix.rule import Example, Rule, Safety
 from onnxfix.targets import TARGETS
 
 if TYPE_CHECKING:
-    from onnxfix.report.catalogue import Facts
-    from onnxfix.report.lookup import Family, Hit
+    from onnxfix.report.catalogue import Facts, Family, Hit
     from onnxfix.report.report import Errors, Report
 
 

@@ -11,8 +11,7 @@ from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.rewrite import edits as ed
 from onnxfix.rewrite.changes import declarations, nodes
-from onnxfix.rewrite.changes.messages import MARK, mark
-from onnxfix.rewrite.changes.state import State
+from onnxfix.rewrite.changes.state import MARK, State, mark
 
 __all__ = ["MARK", "Transaction", "commit"]
 

@@ -7,9 +7,8 @@ from onnx import GraphProto
 from onnxfix.errors import EditError
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.rewrite import edits as ed
-from onnxfix.rewrite.changes.messages import copied, order_nodes, remove, remove_where, take_back
 from onnxfix.rewrite.changes.nodes import remove_node
-from onnxfix.rewrite.changes.state import State
+from onnxfix.rewrite.changes.state import State, copied, order_nodes, remove, remove_where, take_back
 from onnxfix.shapes.knowledge import Knowledge
 
 

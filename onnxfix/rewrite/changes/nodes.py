@@ -9,8 +9,7 @@ from onnxfix.files import walk
 from onnxfix.graph import build, order
 from onnxfix.graph.overlay import Node, Scope, Use, Value
 from onnxfix.rewrite import edits as ed
-from onnxfix.rewrite.changes.messages import copied, take_back
-from onnxfix.rewrite.changes.state import State
+from onnxfix.rewrite.changes.state import State, copied, take_back
 
 
 def connect(state: State, node: Node, index: int, name: str, *, grow: bool) -> None:

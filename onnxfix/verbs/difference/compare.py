@@ -15,7 +15,7 @@ from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.graph.signatures import input_names
 from onnxfix.model import Model
 from onnxfix.place import NOWHERE, Place
-from onnxfix.rewrite.changes.messages import marks
+from onnxfix.rewrite.changes.state import marks
 from onnxfix.verbs.difference.contents import (
     attribute_text,
     constant_text,

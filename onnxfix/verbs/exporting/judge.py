@@ -35,8 +35,7 @@ from onnxfix.runtime import backends
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.sandbox import one_line, shared
 from onnxfix.tensorrt.engine import Ran
-from onnxfix.verbs.exporting.cases import Case, cases, wire_inputs
-from onnxfix.verbs.exporting.pytorch import Subject
+from onnxfix.verbs.exporting.pytorch import Case, Subject, cases, wire_inputs
 
 STEP = 120.0
 """Seconds to load a model, and to run it once."""

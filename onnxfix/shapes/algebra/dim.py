@@ -366,7 +366,8 @@ def text_of_atom(atom: Atom) -> str:
 
 def _text(dim: Dim, budget: list[int]) -> str:
     parts = sorted(
-        ((_mono_text(m, budget), c) for m, c in dim.terms), key=lambda p: (p[1] < 0, not p[0], p[0])
+        (("*".join(_atom_text(atom, budget) for atom in m), c) for m, c in dim.terms),
+        key=lambda p: (p[1] < 0, not p[0], p[0]),
     )
     text = ""
     for mono, factor in parts:
@@ -374,10 +375,6 @@ def _text(dim: Dim, budget: list[int]) -> str:
         sign = "-" if factor < 0 else "+"
         text += f" {sign} {size}" if text else f"-{size}" if factor < 0 else size
     return text or "0"
-
-
-def _mono_text(mono: Mono, budget: list[int]) -> str:
-    return "*".join(_atom_text(atom, budget) for atom in mono)
 
 
 def _atom_text(atom: Atom, budget: list[int]) -> str:

@@ -143,6 +143,10 @@ class Call:
     def fresh_shape(self, output: int, rank: int) -> Shape:
         return tuple(self.fresh(output, axis) for axis in range(rank))
 
+    def named(self, dims: Iterable[Dim | None], start: int = 0) -> Shape:
+        """Dimensions of the first output from axis ``start`` on, with a symbol for each that is None."""
+        return tuple(self.fresh(0, axis) if d is None else d for axis, d in enumerate(dims, start))
+
     def fresh_element(self, output: int, index: int, elem: int) -> Dim:
         """The symbol for an unknown integer element of an output."""
         return data_symbol(self.mint(f"{self.outputs[output]}[{index}]"), *INTEGERS[elem])
@@ -154,11 +158,12 @@ TABLE: dict[tuple[str, str], Transfer] = {}
 
 
 def transfer(*ops: str, domain: str = "") -> Callable[[Transfer], Transfer]:
-    """Register a transfer function for these operators."""
+    """Register a transfer function for these operators, of ``domain`` or, as in ``domain::Op``, of another one."""
 
     def register(function: Transfer) -> Transfer:
         for op in ops:
-            TABLE[domain, op] = function
+            other, found, name = op.rpartition("::")
+            TABLE[other if found else domain, name] = function
         return function
 
     return register

@@ -6,24 +6,11 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
-from onnxfix.shapes.ops.base import Call, Info, Unknown, axis_of, broadcast_shapes, transfer, with_shape
-from onnxfix.shapes.ops.conv import conv
+from onnxfix.shapes.ops.base import Call, Info, axis_of, broadcast_shapes, transfer, with_shape
 from onnxfix.shapes.ops.linalg import matmul_shape
 from onnxfix.shapes.symbols import constant
 
 MS = "com.microsoft"
-
-
-@transfer("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "BiasSplitGelu", domain=MS)
-def _gelu(call: Call) -> Info:
-    if call.op == "BiasSplitGelu":
-        raise Unknown  # halves the last axis
-    return with_shape(call.info(0), call.info(0).shape)
-
-
-@transfer("FusedConv", domain=MS)
-def _fused_conv(call: Call) -> Sequence[Info] | Info:
-    return conv(call)
 
 
 @transfer("FusedMatMul", domain=MS)
@@ -90,13 +77,3 @@ def _qlinear_binary(call: Call) -> Info:
     if a.shape is None or b.shape is None:
         return Info(a.elem)
     return Info(a.elem, broadcast_shapes([a.shape, b.shape]))
-
-
-@transfer("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=MS)
-def _qlinear_unary(call: Call) -> Info:
-    return with_shape(call.info(0), call.info(0).shape)
-
-
-@transfer("RotaryEmbedding", domain=MS)
-def _rotary(call: Call) -> Info:
-    return with_shape(call.info(0), call.info(0).shape)

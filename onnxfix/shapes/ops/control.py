@@ -52,9 +52,6 @@ class State:
     def _label(self, target: Value, suffix: str) -> str:
         return self.run.mint(self.frame, target.scope, target.name + suffix)
 
-    def _dim(self, target: Value, axis: int) -> Dim:
-        return symbol(self._label(target, f".{axis}"))
-
     def _named(self, target: Value, info: Info) -> Info:
         if info.elem not in INTEGERS:
             return info
@@ -83,7 +80,7 @@ class State:
         if now.shape is None or then.shape is None or len(now.shape) != len(then.shape):
             return Info(elem)
         dims = zip(now.shape, then.shape, strict=True)
-        shape = tuple(d if d is e else self._dim(target, i) for i, (d, e) in enumerate(dims))
+        shape = tuple(d if d is e else symbol(self._label(target, f".{i}")) for i, (d, e) in enumerate(dims))
         fill = now.fill if now.fill == then.fill else None
         return self._named(target, Info(elem, shape, common(now.value, then.value), fill))
 

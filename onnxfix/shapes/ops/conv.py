@@ -103,14 +103,11 @@ def _convolved(call: Call, data: Info, weight: Info, elem: int | None) -> Info:
         return Info(elem, (shape[0], channels, *(call.fresh(0, i) for i in range(2, len(shape)))))
     win = window(call, kernel)
     dims = (slid(d, i, win) for i, d in enumerate(shape[2:]))
-    return Info(
-        elem, (shape[0], channels, *(call.fresh(0, i + 2) if d is None else d for i, d in enumerate(dims)))
-    )
+    return Info(elem, (shape[0], channels, *call.named(dims, 2)))
 
 
-@transfer("Conv", "DeformConv")
-def conv(call: Call) -> Info:
-    """Convolutions whose inputs are data and weights."""
+@transfer("Conv", "DeformConv", "com.microsoft::FusedConv")
+def _conv(call: Call) -> Info:
     return _convolved(call, call.info(0), call.info(1), call.info(0).elem)
 
 
@@ -137,10 +134,9 @@ def _conv_transpose(call: Call) -> Info:
     wanted = list(call.attr("output_shape") or [])
     extra = list(call.attr("output_padding") or [0] * len(kernel))
     if wanted:
-        spatial = [constant(d) for d in wanted[-len(kernel) :]]
+        spatial = tuple(constant(d) for d in wanted[-len(kernel) :])
     else:
-        found = [_grown(d, i, win, extra[i]) for i, d in enumerate(shape[2:])]
-        spatial = [call.fresh(0, i + 2) if d is None else d for i, d in enumerate(found)]
+        spatial = call.named((_grown(d, i, win, extra[i]) for i, d in enumerate(shape[2:])), 2)
     return Info(data.elem, (shape[0], channels, *spatial))
 
 
@@ -169,16 +165,14 @@ def _pool(call: Call) -> Sequence[Info]:
         ceil_mode = bool(call.attr("ceil_mode", 0))
         drops = call.opset >= 22
         dims = [slid(d, i, win, ceil_mode, drops=drops) for i, d in enumerate(shape[2:])]
-        shape = (*shape[:2], *(call.fresh(0, i + 2) if d is None else d for i, d in enumerate(dims)))
+        shape = (*shape[:2], *call.named(dims, 2))
     return [Info(data.elem, shape), Info(TensorProto.INT64, shape)][: len(call.outputs)]
 
 
 @transfer("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def _global_pool(call: Call) -> Info:
-    data = call.info(0)
-    if data.shape is None:
-        return Info(data.elem)
-    return Info(data.elem, (*data.shape[:2], *(constant(1) for _ in data.shape[2:])))
+    shape = call.shape(0)
+    return Info(call.info(0).elem, (*shape[:2], *(constant(1) for _ in shape[2:])))
 
 
 @transfer("MaxUnpool")
@@ -190,15 +184,13 @@ def _max_unpool(call: Call) -> Info:
         rank = len(data.shape) if data.shape is not None else length
         shape = tuple(wanted) if wanted is not None else None if rank is None else call.fresh_shape(0, rank)
         return Info(data.elem, shape)
-    if data.shape is None:
-        return Info(data.elem)
+    source = call.shape(0)
     kernel = [constant(k) for k in call.attr("kernel_shape", [])]
     win = window(call, kernel)
-    if len(kernel) != len(data.shape) - 2:
+    if len(kernel) != len(source) - 2:
         raise Unknown
-    found = [_grown(d, i, win, 0) for i, d in enumerate(data.shape[2:])]
-    spatial = [call.fresh(0, i + 2) if d is None else d for i, d in enumerate(found)]
-    return Info(data.elem, (*data.shape[:2], *spatial))
+    found = (_grown(d, i, win, 0) for i, d in enumerate(source[2:]))
+    return Info(data.elem, (*source[:2], *call.named(found, 2)))
 
 
 @transfer("MaxRoiPool")
@@ -236,10 +228,8 @@ EXACT_SCALE = 1 << 12
 
 @transfer("Pad")
 def _pad(call: Call) -> Info:
-    data = call.info(0)
-    if data.shape is None:
-        return Info(data.elem)
-    rank = len(data.shape)
+    data, source = call.info(0), call.shape(0)
+    rank = len(source)
     axes: list[int] | None = list(range(rank))
     if call.opset < 11:
         pads = call.attr("pads", call.attr("paddings"))
@@ -250,18 +240,14 @@ def _pad(call: Call) -> Info:
             axes = call.static_ints(3)
             axes = None if axes is None else axes_of(axes, rank)
     if amounts is None or axes is None:
-        return Info(data.elem, _padded_unknown(call, data.shape, axes))
+        touched = range(rank) if axes is None else axes
+        return Info(data.elem, call.named(None if i in touched else d for i, d in enumerate(source)))
     if len(amounts) != 2 * len(axes):
         raise Unknown
-    dims = list(data.shape)
+    dims = list(source)
     for i, axis in enumerate(axes):
         dims[axis] = dims[axis] + amounts[i] + amounts[i + len(axes)]
     return Info(data.elem, tuple(dims), _padded_value(call, data, axes, amounts, tuple(dims)))
-
-
-def _padded_unknown(call: Call, shape: Shape, axes: list[int] | None) -> Shape:
-    touched = set(range(len(shape)) if axes is None else axes)
-    return tuple(call.fresh(0, i) if i in touched else d for i, d in enumerate(shape))
 
 
 def _padded_value(
@@ -288,13 +274,9 @@ def _padded_value(
 
 @transfer("Resize", "Upsample")
 def _resize(call: Call) -> Info:
-    data = call.info(0)
-    if data.shape is None:
-        return Info(data.elem)
-    rank = len(data.shape)
-    axes = axes_of(call.attr("axes") or range(rank), rank)
+    dims: list[Dim | None] = list(call.shape(0))
+    axes = axes_of(call.attr("axes") or range(len(dims)), len(dims))
     scales, sizes = _resize_inputs(call)
-    dims = list(data.shape)
     for i, axis in enumerate(axes):
         found: Dim | None = None
         if sizes is not None:
@@ -305,9 +287,9 @@ def _resize(call: Call) -> Info:
             and i < len(scales)
             and call.attr("coordinate_transformation_mode") != "tf_crop_and_resize"
         ):
-            found = _scaled(dims[axis], scales[i])
-        dims[axis] = call.fresh(0, axis) if found is None else found
-    return Info(data.elem, tuple(dims))
+            found = _scaled(call.shape(0)[axis], scales[i])
+        dims[axis] = found
+    return Info(call.info(0).elem, call.named(dims))
 
 
 def _resize_inputs(call: Call) -> tuple[list[float | None] | None, list[Dim] | None]:
@@ -343,13 +325,8 @@ def _scaled(size: Dim, scale: float | None) -> Dim | None:
 
 @transfer("CenterCropPad")
 def _center_crop_pad(call: Call) -> Info:
-    data = call.info(0)
-    if data.shape is None:
-        return Info(data.elem)
-    rank = len(data.shape)
-    axes = axes_of(call.attr("axes") or range(rank), rank)
+    dims: list[Dim | None] = list(call.shape(0))
     wanted = call.ints(1)
-    dims = list(data.shape)
-    for i, axis in enumerate(axes):
-        dims[axis] = call.fresh(0, axis) if wanted is None or i >= len(wanted) else wanted[i]
-    return Info(data.elem, tuple(dims))
+    for i, axis in enumerate(axes_of(call.attr("axes") or range(len(dims)), len(dims))):
+        dims[axis] = None if wanted is None or i >= len(wanted) else wanted[i]
+    return Info(call.info(0).elem, call.named(dims))

@@ -18,7 +18,6 @@ from onnxfix.shapes.ops.base import (
     elements,
     small,
     transfer,
-    with_shape,
 )
 from onnxfix.shapes.symbols import (
     DIM_MAX,
@@ -39,10 +38,7 @@ INT32_MAX = 2**31 - 1
 
 @transfer("Slice")
 def _slice(call: Call) -> Info:
-    data = call.info(0)
-    if data.shape is None:
-        return Info(data.elem)
-    rank = len(data.shape)
+    data, rank = call.info(0), len(call.shape(0))
     if call.opset < 10:
         starts: list[Dim | None] = [constant(i) for i in call.attr("starts", [])]
         ends: list[Dim | None] = [constant(i) for i in call.attr("ends", [])]
@@ -129,11 +125,9 @@ def _clamped(index: Dim, low: int, high: Dim) -> Dim:
 
 @transfer("Gather")
 def _gather(call: Call) -> Info:
-    data, indices = call.info(0), call.info(1)
-    if data.shape is None or indices.shape is None:
-        return Info(data.elem)
-    axis = axis_of(call.attr("axis", 0), len(data.shape))
-    shape = data.shape[:axis] + indices.shape + data.shape[axis + 1 :]
+    data, indices, source = call.info(0), call.info(1), call.shape(0)
+    axis = axis_of(call.attr("axis", 0), len(source))
+    shape = source[:axis] + call.shape(1) + source[axis + 1 :]
     value = None
     picks = call.static_ints(1)
     sizes = small(shape)
@@ -184,23 +178,19 @@ def _gather_nd(call: Call) -> Info:
 
 @transfer("Compress")
 def _compress(call: Call) -> Info:
-    data = call.info(0)
-    axis = call.attr("axis")
+    elem, axis = call.info(0).elem, call.attr("axis")
     if axis is None:
-        return Info(data.elem, (call.fresh(0, 0),))
-    if data.shape is None:
-        return Info(data.elem)
-    axis = axis_of(axis, len(data.shape))
-    return Info(data.elem, (*data.shape[:axis], call.fresh(0, axis), *data.shape[axis + 1 :]))
+        return Info(elem, (call.fresh(0, 0),))
+    shape = call.shape(0)
+    axis = axis_of(axis, len(shape))
+    return Info(elem, (*shape[:axis], call.fresh(0, axis), *shape[axis + 1 :]))
 
 
 @transfer("NonZero")
 def _non_zero(call: Call) -> Info:
     data = call.info(0)
-    if data.shape is None:
+    if not data.shape:  # backends disagree about scalars
         return Info(INT64, call.fresh_shape(0, 2))
-    if not data.shape:
-        return Info(INT64, call.fresh_shape(0, 2))  # backends disagree about scalars
     rank = constant(len(data.shape))
     if data.fill is not None:
         return Info(INT64, (rank, product(data.shape) if data.fill else constant(0)))
@@ -233,17 +223,15 @@ def _unique(call: Call) -> Sequence[Info]:
 
 @transfer("TopK")
 def _top_k(call: Call) -> Sequence[Info]:
-    data = call.info(0)
-    if data.shape is None:
-        return [Info(data.elem), Info(INT64)]
-    axis = axis_of(call.attr("axis", -1), len(data.shape))
+    source = call.shape(0)
+    axis = axis_of(call.attr("axis", -1), len(source))
     if call.opset < 10:
         k: Dim = constant(call.attr("k"))
     else:
         found = call.ints(1)
         k = found[0] if found else call.fresh(0, axis)
-    shape = (*data.shape[:axis], k, *data.shape[axis + 1 :])
-    return [Info(data.elem, shape), Info(INT64, shape)][: len(call.outputs)]
+    shape = (*source[:axis], k, *source[axis + 1 :])
+    return [Info(call.info(0).elem, shape), Info(INT64, shape)][: len(call.outputs)]
 
 
 @transfer("OneHot")
@@ -265,11 +253,6 @@ def _one_hot(call: Call) -> Info:
 @transfer("NonMaxSuppression")
 def _non_max_suppression(call: Call) -> Info:
     return Info(INT64, (call.fresh(0, 0), constant(3)))
-
-
-@transfer("ReverseSequence", "Trilu", "CumSum", "CumProd", "Hardmax", "Softmax", "LogSoftmax")
-def _same_shape(call: Call) -> Info:
-    return with_shape(call.info(0), call.info(0).shape)
 
 
 @transfer("Range")

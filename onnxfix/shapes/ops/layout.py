@@ -82,7 +82,7 @@ def _reshape_target(call: Call, source: Shape | None, target: list[Dim], allowze
             dims[open_axes[0]] = divide(count, others)
         elif inferred and source is not None:
             dims[open_axes[0]] = _left_over(source, known)
-    return tuple(call.fresh(0, i) if d is None else d for i, d in enumerate(dims))
+    return call.named(dims)
 
 
 def _left_over(source: Shape, wanted: list[Dim]) -> Dim | None:
@@ -162,8 +162,7 @@ def _size(call: Call) -> Info:
 
 @transfer("Flatten")
 def _flatten(call: Call) -> Info:
-    data = call.info(0)
-    shape = call.info(0).shape
+    data, shape = call.info(0), call.info(0).shape
     if shape is None:
         return Info(data.elem, call.fresh_shape(0, 2))
     axis = call.attr("axis", 1)
@@ -214,9 +213,8 @@ def _squeeze(call: Call) -> Info:
         axes = _axes(call, 13)
     except Unknown:
         return _by_rank(call, data, -1)
-    if data.shape is None:
-        return Info(data.elem)
-    ones = [equal(dim, 1) for dim in data.shape]
+    source = call.shape(0)
+    ones = [equal(dim, 1) for dim in source]
     if axes == [] and not all(answer.no for answer in ones):
         return Info(data.elem)  # ONNX Runtime removes every 1, onnx.reference none
     if axes is None:
@@ -224,8 +222,8 @@ def _squeeze(call: Call) -> Info:
             return Info(data.elem)
         removed = {i for i, answer in enumerate(ones) if answer.yes}
     else:
-        removed = set(axes_of(axes, len(data.shape)))
-    shape = tuple(d for i, d in enumerate(data.shape) if i not in removed)
+        removed = set(axes_of(axes, len(source)))
+    shape = tuple(d for i, d in enumerate(source) if i not in removed)
     return Info(data.elem, shape, reshaped(data.value, shape), data.fill)
 
 
@@ -278,15 +276,11 @@ def _or_unknown(info: Info, elem: int | None) -> Elements | None:
 
 @transfer("Split")
 def _split(call: Call) -> Sequence[Info]:
-    data = call.info(0)
-    count = len(call.outputs)
-    if data.shape is None:
-        return [Info(data.elem)] * count
-    axis = axis_of(call.attr("axis", 0), len(data.shape))
-    sizes = _split_sizes(call, data.shape[axis], count, axis)
+    data, source = call.info(0), call.shape(0)
+    axis = axis_of(call.attr("axis", 0), len(source))
     results, start = [], 0
-    for length in sizes:
-        shape = (*data.shape[:axis], length, *data.shape[axis + 1 :])
+    for length in _split_sizes(call, source[axis], len(call.outputs), axis):
+        shape = (*source[:axis], length, *source[axis + 1 :])
         value = None
         if data.value is not None and length.value is not None and start >= 0:
             value = data.value[(slice(None),) * axis + (slice(start, start + length.value),)]
@@ -376,14 +370,10 @@ def _depth_to_space(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(data.elem, call.fresh_shape(0, 4))
-    n, c, h, w = _four(data.shape)
+    if len(data.shape) != 4:
+        raise Unknown
+    n, c, h, w = data.shape
     block = call.attr("blocksize")
     if call.op == "DepthToSpace":
         return Info(data.elem, (n, floordiv(c, block * block), h * block, w * block))
     return Info(data.elem, (n, c * (block * block), floordiv(h, block), floordiv(w, block)))
-
-
-def _four(shape: Shape) -> Shape:
-    if len(shape) != 4:
-        raise Unknown
-    return shape

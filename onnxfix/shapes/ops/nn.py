@@ -12,9 +12,14 @@ from onnxfix.shapes.symbols import Dim, constant, divide, floordiv
 FLOAT = TensorProto.FLOAT
 
 
+MS = "com.microsoft"
+
+
 @transfer(
     "GroupNormalization", "InstanceNormalization", "LRN", "LpNormalization", "MeanVarianceNormalization",
-    "RMSNormalization", "RotaryEmbedding",
+    "RMSNormalization", "RotaryEmbedding", "ReverseSequence", "Trilu", "CumSum", "CumProd", "Hardmax", "Softmax",
+    "LogSoftmax", *(f"{MS}::{op}" for op in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding")),
+    *(f"{MS}::{op}" for op in ("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax")),
 )  # fmt: skip
 def _same(call: Call) -> Info:
     return with_shape(call.info(0), call.info(0).shape)
@@ -157,18 +162,15 @@ def _affine_grid(call: Call) -> Info:
 
 @transfer("DFT")
 def _dft(call: Call) -> Info:
-    data = call.info(0)
-    if data.shape is None:
-        return Info(data.elem)
-    rank = len(data.shape)
+    dims = list(call.shape(0))
+    rank, elem = len(dims), call.info(0).elem
     if call.opset < 20:
         found: list[int] | None = [call.attr("axis", 1)]
     else:
         found = call.static_ints(2) if call.has(2) else [-2]
     if not found:
-        return Info(data.elem, call.fresh_shape(0, rank))
+        return Info(elem, call.fresh_shape(0, rank))
     axis = axis_of(found[0], rank)
-    dims = list(data.shape)
     one_sided, inverse = call.attr("onesided", 0), call.attr("inverse", 0)
     length: Dim | None = dims[axis]
     if call.has(1):
@@ -180,7 +182,7 @@ def _dft(call: Call) -> Info:
         length = floordiv(length, 2) + 1
     dims[axis] = length
     dims[-1] = constant(1 if one_sided and inverse else 2)
-    return Info(data.elem, tuple(dims))
+    return Info(elem, tuple(dims))
 
 
 @transfer("STFT")

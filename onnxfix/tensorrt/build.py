@@ -114,11 +114,8 @@ def build(
     *,
     package: str,
     compute_capability: str = DEFAULT_CAPABILITY,
-    profiles: Sequence[Profile] | None = None,
     tf32: bool = False,
-    save_engine: str = "",
-    timing_cache: str = "",
-    parse_only: bool = False,
+    **how: Any,
 ) -> TrtBuild:
     """Parse the model file (external data lies beside it) and build an engine. Call it in a sandbox.
 
@@ -126,12 +123,8 @@ def build(
         path: the ONNX file.
         package: ``tensorrt`` or ``tensorrt-rtx``, as chosen by ``trt.package.choose``.
         compute_capability: what tensorrt-rtx builds for, "8.9"; ``tensorrt`` builds for its own GPU.
-        profiles: optimization profiles. Inputs that one leaves out, and all of them when None, get sizes derived
-            from the model's symbols; where those do not fit the model, larger ones are tried.
         tf32: allow TF32 in float32 convolutions and products.
-        save_engine: a file to write the engine to, in a folder of the caller's own.
-        timing_cache: a file to read timings from, if it exists, and to write them to; tensorrt-rtx ignores it.
-        parse_only: build no engine; a model that the parser takes is "accepted".
+        **how: as for ``Run.run``.
 
     Raises:
         ImportError: the package does not load.
@@ -142,8 +135,7 @@ def build(
         RuntimeError: TensorRT refuses to start here, or another logger was there first.
     """
     with messages.memory_errors():
-        run = Run(load(package), path, package, compute_capability, tf32)
-        return run.run(profiles, save_engine, timing_cache, parse_only=parse_only)
+        return Run(load(package), path, package, compute_capability, tf32).run(**how)
 
 
 class Run:
@@ -180,13 +172,20 @@ class Run:
 
     def run(
         self,
-        profiles: Sequence[Profile] | None,
+        profiles: Sequence[Profile] | None = None,
         save_engine: str = "",
         timing_cache: str = "",
-        *,
         parse_only: bool = False,
     ) -> TrtBuild:
-        """Parse and build; see ``build``."""
+        """Parse and build; raises what ``build`` raises.
+
+        Args:
+            profiles: optimization profiles. Inputs that one leaves out, and all of them when None, get sizes derived
+                from the model's symbols; where those do not fit the model, larger ones are tried.
+            save_engine: a file to write the engine to, in a folder of the caller's own.
+            timing_cache: a file to read timings from, if it exists, and to write them to; tensorrt-rtx ignores it.
+            parse_only: build no engine; a model that the parser takes is "accepted".
+        """
         self.save_engine = save_engine
         # In TensorRT-RTX timing caches are no-ops since 1.2, and using one makes an ahead-of-time build look for a GPU
         # ("Timing Cache Migration" in its documentation).

@@ -32,7 +32,6 @@ from onnxfix.tensorrt.layer_records import (
 from onnxfix.tensorrt.log import BuildLog, text_of
 from onnxfix.tensorrt.package import DEFAULT_CAPABILITY, load
 from onnxfix.tensorrt.places import Places
-from onnxfix.tensorrt.records import Profile
 from onnxfix.tensorrt.tactics import Tactics
 
 _INSPECTING = "inspect"  # what the child does once it has built
@@ -77,13 +76,11 @@ def read(
     *,
     package: str,
     compute_capability: str = DEFAULT_CAPABILITY,
-    profiles: Sequence[Profile] | None = None,
     tf32: bool = False,
-    save_engine: str = "",
-    timing_cache: str = "",
     inspect: bool = False,
     edit: bool = False,
     given: Tactics | None = None,
+    **how: Any,
 ) -> tuple[LayerTable, Tactics | None]:
     """Build an engine and read its layers. Call it in a sandbox.
 
@@ -111,7 +108,7 @@ def read(
 
         run = Run(trt, path, package, compute_capability, tf32, prepare)
         try:
-            build = run.run(profiles, save_engine, timing_cache)
+            build = run.run(**how)
             log = run.received.detail or BuildLog()
         finally:
             run.received.detail = None

@@ -85,7 +85,7 @@ def lift(path: str, out: str, *, package: str) -> Lifted:
         trt = load(package)
         run = Run(trt, path, package)
         run.parsed = lambda run: networks.append(_read_network(run, Path(out)))
-        build = run.run(None, parse_only=True)
+        build = run.run(parse_only=True)
     if networks:
         return replace(networks[0], seconds=(build.parse_seconds, networks[0].seconds[1]))
     starved = build.status == "memory"  # the parser calls a lack of memory an error of the model

@@ -75,14 +75,10 @@ def reduce(
         keywords.text("check", check, "trt-build"),
         keywords.source("against", against) if against is not None else None,
         keywords.text("match", match, "Assertion failed"),
-        run.verification.inputs,
-        run.verification.input_shapes,
-        run.verification.seed,
         keywords.seconds("timeout", timeout),
         keywords.seconds("time_limit", time_limit) if time_limit is not None else None,
         keywords.flag("resume", resume),
-        run.trt if trt is not None else None,
-        run.memory_mb,
+        run,
     )
     folder = keywords.path("output", output)
     with structure_limit(run.structure_mb):

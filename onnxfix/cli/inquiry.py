@@ -56,19 +56,14 @@ def reduce(given: Given) -> None:
     """Reduce a model."""
     from onnxfix.verbs.reducing import ReduceOptions, reduce  # lazy: start-up
 
-    run = _options(given)
     options = ReduceOptions(
         check=given.check,
         against=given.against,
         match=given.match or "",
-        inputs=run.verification.inputs,
-        input_shapes=run.verification.input_shapes,
-        seed=run.verification.seed,
         timeout=given.timeout,
         time_limit=given.time_limit,
         resume=given.resume,
-        trt=run.trt,
-        memory_mb=run.memory_mb,
+        run=_options(given),
     )
     with Steps(1) as steps:
         result = reduce(given.model, given.output, options, steps.of(given.model))

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +16,10 @@ from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading
-from onnxfix.inputs.feeds.files import Inputs
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.options import RunOptions
 from onnxfix.proof.asking import require_tensorrt
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import AgainstCheck
@@ -35,7 +35,7 @@ from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs import reduced
 from onnxfix.verbs.opening import Source, name_of, on_disk
-from onnxfix.verbs.samples import Shapes, list_sizes, read_inputs
+from onnxfix.verbs.samples import list_sizes, read_inputs
 
 CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
 """The checks besides commands."""
@@ -52,24 +52,19 @@ _WRITE_COST_FACTOR = 20  # minimum interval, as a multiple of the time that writ
 class ReduceOptions:
     """How a reduction is to be done.
 
-    ``check`` is one of CHECKS, or a command with ``{}`` for the model's path (and ``{inputs}`` for its
-    inputs' path). ``against`` is a second model. Its corresponding part must compute something else.
-    ``match`` is a regular expression for the command's output. ``inputs`` is a path, or the inputs
-    themselves. ``timeout`` limits one check and ``time_limit`` the whole search, in seconds. ``resume``
-    continues the reduction that the folder holds.
+    ``check`` is one of CHECKS, or a command with ``{}`` for the model's path (and ``{inputs}`` for its inputs' path).
+    ``against`` is a second model. Its corresponding part must compute something else. ``match`` is a regular expression
+    for the command's output. ``timeout`` limits one check and ``time_limit`` the whole search, in seconds. ``resume``
+    continues the reduction that the folder holds. ``run`` has the inputs, TensorRT's options and the memory limit.
     """
 
     check: str
     against: Source | None = None
     match: str = ""
-    inputs: Inputs = None
-    input_shapes: Shapes = ()
-    seed: int = 0
     timeout: float = 300.0
     time_limit: float | None = None
     resume: bool = False
-    trt: TrtOptions | None = None
-    memory_mb: int | None = None
+    run: RunOptions = field(default_factory=RunOptions)
 
 
 def reduce(
@@ -96,7 +91,7 @@ def reduce(
         raise UsageError("a model that comes from no file needs an output folder")
     folder = reduced.Folder(path, loaded, _identity(loaded, other, options), resume=options.resume)
     with ExitStack() as stack:
-        stack.enter_context(memory_limit(options.memory_mb))
+        stack.enter_context(memory_limit(options.run.memory_mb))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
         names = _names(loaded, other, stack) if other is not None else None
         check = _check(options, other, names, stack)
@@ -108,11 +103,12 @@ def reduce(
 def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: ReduceOptions) -> dict[str, Any]:
     """What must be the same for a folder to be resumed."""
     models = [item for item in (loaded, other) if item is not None]
+    trt = options.run.trt or TrtOptions()
     return {
         "check": options.check,
         "match": options.match,
-        "package": options.trt.package if options.trt is not None else "auto",
-        "capability": options.trt.compute_capability if options.trt is not None else None,
+        "package": trt.package,
+        "capability": trt.compute_capability,
         "models": [[os.path.abspath(item.path or ""), item.size] for item in models],
     }
 
@@ -155,11 +151,13 @@ def _check(
     if name in ("ort-cpu", "ort-cuda"):
         return OrtCheck(name, options.timeout)
     if name in CHECKS:
-        trt = replace(options.trt or TrtOptions(), timeout=options.timeout)
+        trt = replace(options.run.trt or TrtOptions(), timeout=options.timeout)
         builder = stack.enter_context(closing(require_tensorrt(trt)))
         if name == "trt-build":
             return TrtBuildCheck(builder)
-        return (TrtNetworkCheck if name == "trt-network" else TrtGpuCheck)(builder, options.seed)
+        return (TrtNetworkCheck if name == "trt-network" else TrtGpuCheck)(
+            builder, options.run.verification.seed
+        )
     if MODEL not in name:
         raise UsageError(
             f"unknown check {name!r}; choose from {', '.join(CHECKS)}, or a command with {{}} for the model's path"
@@ -274,24 +272,28 @@ class _Run:
     def _inputs(self) -> Iterator[dict[str, Any]]:
         """The user's inputs, or else generated inputs: preferably ones that ONNX Runtime accepts."""
         declared = signature(self.loaded.proto)
-        user_inputs = read_inputs(declared, self.options.inputs)
+        user_inputs = read_inputs(declared, self.options.run.verification.inputs)
         if user_inputs is not None:
             yield from user_inputs
             return
-        if isinstance(self.check, (TrtNetworkCheck, TrtGpuCheck)) and not self.options.input_shapes:
+        if (
+            isinstance(self.check, (TrtNetworkCheck, TrtGpuCheck))
+            and not self.options.run.verification.input_shapes
+        ):
             yield {}  # these checks plan more inputs themselves
             return
         yield from self._generated(declared)
 
     def _generated(self, declared: Signature) -> Iterator[dict[str, Any]]:
-        all_sizes = list_sizes(declared, self.options.input_shapes)
+        verification = self.options.run.verification
+        all_sizes = list_sizes(declared, verification.input_shapes)
         sweep = [sizes for sizes in all_sizes[:3] if 0 not in sizes.values()]
         first: dict[str, Any] | None = None
         accepted = 0
         for kind in _MILD_KINDS:
             for number, sizes in enumerate(reversed(sweep)):
                 try:
-                    values = Feed(sizes, kind, self.options.seed + number).values(declared)
+                    values = Feed(sizes, kind, verification.seed + number).values(declared)
                 except (UsageError, MemoryError):
                     continue
                 first = first if first is not None else values
@@ -317,7 +319,7 @@ def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
     saved = reduced.read_folder(Path(folder))
     identity = saved.state["identity"]
     trt = TrtOptions(package=identity["package"], compute_capability=identity["capability"])
-    options = ReduceOptions(identity["check"], match=identity["match"], trt=trt)
+    options = ReduceOptions(identity["check"], match=identity["match"], run=RunOptions(trt=trt))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
         other = loading.load(saved.other) if saved.other is not None else None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
-from onnxfix.options import Output
 from onnxfix.rewrite import packs as rule_packs
 
 if TYPE_CHECKING:
@@ -75,19 +73,12 @@ def export(
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
     options = run_options(locals(), exported=True)
-    path = keywords.path("output", output)
+    path, enabled = keywords.path("output", output), keywords.flag("verify", verify)
     if path is None:
         raise UsageError("output must be a path")
-    options = replace(
-        options,
-        output=Output(path),
-        verification=replace(options.verification, enabled=keywords.flag("verify", verify)),
-    )
-    compares_pytorch = keywords.flag("against_pytorch", against_pytorch)
-    report_progress = keywords.progress(progress)
+    options = options.with_fields({"output.path": path, "verification.enabled": enabled})
+    compares, say = keywords.flag("against_pytorch", against_pytorch), keywords.progress(progress)
     from onnxfix.verbs.exporting import verb  # lazy: start-up
 
     with rule_packs.chosen(keywords.names("packs", packs)):
-        return verb.export(
-            module, args, options, torch_kwargs, against_pytorch=compares_pytorch, progress=report_progress
-        )
+        return verb.export(module, args, options, torch_kwargs, against_pytorch=compares, progress=say)

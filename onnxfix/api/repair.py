@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.api import keywords
@@ -164,11 +163,8 @@ def apply(
             half-written is left behind.
     """
     options = run_options(locals(), exported=keywords.is_program(source))
-    options = replace(
-        options,
-        output=replace(options.output, path=keywords.path("output", output)),
-        verification=replace(options.verification, enabled=keywords.flag("verify", verify)),
-    )
+    written, enabled = keywords.path("output", output), keywords.flag("verify", verify)
+    options = options.with_fields({"output.path": written, "verification.enabled": enabled})
     say = keywords.progress(progress)
     with rule_packs.chosen(keywords.names("packs", packs)):
         if keywords.is_program(source):

@@ -27,7 +27,7 @@ def orders(root: Scope) -> dict[Scope, list[Node]]:
     if _stored_order_holds(scopes):
         return {scope: scope.nodes for scope in scopes}
     needs = _producers(scopes)
-    return {scope: _sorted(scope.nodes, needs) for scope in scopes}
+    return {scope: _after(scope.nodes, lambda node: needs.get(node, ()), _cycle) for scope in scopes}
 
 
 def _is_sorted(scope: Scope) -> bool:
@@ -85,11 +85,6 @@ def _producers(scopes: Sequence[Scope]) -> dict[Node, list[Node]]:
             v.producer for v in values if v is not None and v.producer is not None and v.scope is scope
         )
     return found
-
-
-def _sorted(nodes: Sequence[Node], needs: Mapping[Node, Sequence[Node]]) -> list[Node]:
-    """The nodes, each moved only as far as it needs to come after what it reads."""
-    return _after(nodes, lambda node: needs.get(node, ()), _cycle)
 
 
 def _cycle(circle: Sequence[Node]) -> ModelError:

@@ -135,8 +135,6 @@ def _entered(node: Node, sub: Scope) -> bool:
         return True
     # A weight; a function's own input may be one too, where the function is called.
     value = condition.constant()
-    return value is not None and value.size == 1 and sub.attr == _taken(bool(value.reshape(-1)[0]))
-
-
-def _taken(condition: bool) -> str:
-    return "then_branch" if condition else "else_branch"
+    if value is None or value.size != 1:
+        return False
+    return sub.attr == ("then_branch" if value.reshape(-1)[0] else "else_branch")

@@ -145,10 +145,8 @@ def pattern(name: str, names: Sequence[str]) -> str:
 
 
 def keep_text(patterns: Iterable[str]) -> str:
-    """The text of the file: each pattern once, in their order."""
-    return "".join(f"{_SPACE.sub(_escaped, one)}\n" for one in dict.fromkeys(patterns) if one)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    """A space as an expression without one."""
-    return f"\\u{ord(match[1]):04x}"
+    """The text of the file: each pattern once, in their order, and spaces as expressions without one."""
+    written = (
+        _SPACE.sub(lambda space: f"\\u{ord(space[1]):04x}", one) for one in dict.fromkeys(patterns) if one
+    )
+    return "".join(f"{one}\n" for one in written)

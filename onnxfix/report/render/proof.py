@@ -298,7 +298,8 @@ def latency_lines(latency: Latency) -> Iterator[Line]:
     sides = [fixed] if original is None else [original, fixed]
     names = [""] if original is None else ["original ", "new "]
     medians = ", ".join(
-        f"{name}{_milliseconds(one.median_ms)}" for name, one in zip(names, sides, strict=True)
+        f"{name}{one.median_ms:.{3 if one.median_ms >= 0.1 else 4}f} ms"
+        for name, one in zip(names, sides, strict=True)
     )
     ratio = "" if latency.ratio is None else f"{latency.ratio:.2f}x, "
     slower = "slower, " if latency.comparison == "slower" else ""
@@ -315,10 +316,6 @@ def latency_lines(latency: Latency) -> Iterator[Line]:
         f"engine {_pair(one.engine_bytes / (1 << 20) for one in sides)} MiB",
     )
     yield labeled("", "; ".join(costs), style="")
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:.3f} ms" if value >= 0.1 else f"{value:.4f} ms"
 
 
 def _pair(values: Iterable[float]) -> str:

@@ -206,6 +206,22 @@ def external_range(
     return path, offset, length
 
 
+def refer(tensor: TensorProto, base_dir: Path, sources: dict[Path, lazy.Source]) -> None:
+    """Let an external tensor refer to its bytes in their file (``lazy``), or hold them where they are few. ``sources``
+    keeps the files open.
+
+    Raises:
+        ModelError: as for ``external_range``.
+    """
+    path, offset, _ = external_range(tensor, base_dir)
+    if path not in sources:
+        sources[path] = lazy.Source(path)
+    where = lazy.Range(sources[path], lazy.RAW, offset, nbytes(tensor))
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = where.token if where.length > lazy.LARGE else where.read()
+
+
 def _whole(info: dict[str, str], key: str, name: str) -> int:
     """A number of bytes; 0 where there is none. Strictly digits: libraries read anything else in different ways.
 

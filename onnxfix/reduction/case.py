@@ -78,24 +78,13 @@ def case_of(loaded: loading.Loaded, inputs: Mapping[str, Any]) -> Case:
     sources: dict[Path, lazy.Source] = {}
     for tensor in walk.model_tensors(model):
         if tensors.is_external(tensor) and loaded.base_dir is not None:
-            _point(tensor, loaded.base_dir, sources)
+            tensors.refer(tensor, loaded.base_dir, sources)
     defaults = {tensor.name for tensor in model.graph.initializer}
     plain = [info for info in model.graph.input if info.name not in defaults]
     refill(model.graph.input, plain)
     model.ClearField("training_info")
     given = {info.name: inputs[info.name] for info in plain if info.name in inputs}
     return Case(model, given, keep=(loaded, *sources.values()))
-
-
-def _point(tensor: TensorProto, folder: Path, sources: dict[Path, lazy.Source]) -> None:
-    """Let a tensor refer to its bytes in the file of external data, or hold them where they are few."""
-    path, offset, length = tensors.external_range(tensor, folder)
-    if path not in sources:
-        sources[path] = lazy.Source(path)
-    where = lazy.Range(sources[path], lazy.RAW, offset, length)
-    tensor.ClearField("external_data")
-    tensor.ClearField("data_location")
-    tensor.raw_data = where.token if length > lazy.LARGE else where.read()
 
 
 def refill(field_: Any, items: Sequence[Any]) -> None:

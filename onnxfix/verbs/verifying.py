@@ -104,12 +104,7 @@ def _with_defaults(loaded: loading.Loaded, sources: dict[Path, lazy.Source]) -> 
     proto.CopyFrom(loaded.proto)
     for tensor in proto.graph.initializer:
         if tensor.name in inputs and tensors.is_external(tensor):
-            path, offset, _ = tensors.external_range(tensor, loaded.base_dir)
-            if path not in sources:
-                sources[path] = lazy.Source(path)
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            tensor.raw_data = lazy.Range(sources[path], lazy.RAW, offset, tensors.nbytes(tensor)).token
+            tensors.refer(tensor, loaded.base_dir, sources)
     return proto
 
 

@@ -27,8 +27,7 @@ from onnxfix.place import Place
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import OTHER, AgainstCheck
 from onnxfix.reduction.case import Case
-from onnxfix.reduction.checks import Check
-from onnxfix.reduction.commands import npz
+from onnxfix.reduction.checks import Check, npz
 from onnxfix.reduction.records import Failure, Reduction
 from onnxfix.reduction.search import Reducer
 from onnxfix.report.render.results import readme, script

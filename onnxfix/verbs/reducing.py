@@ -24,8 +24,15 @@ from onnxfix.proof.asking import require_tensorrt
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import AgainstCheck
 from onnxfix.reduction.case import Case
-from onnxfix.reduction.checks import Check, OrtCheck, TrtBuildCheck, TrtGpuCheck, TrtNetworkCheck
-from onnxfix.reduction.commands import MODEL, CommandCheck
+from onnxfix.reduction.checks import (
+    MODEL,
+    Check,
+    CommandCheck,
+    OrtCheck,
+    TrtBuildCheck,
+    TrtGpuCheck,
+    TrtNetworkCheck,
+)
 from onnxfix.reduction.records import Failure, Reduction, Seen, Status
 from onnxfix.reduction.reduce import reduce as search
 from onnxfix.reduction.search import Reducer, Terms

@@ -11,7 +11,7 @@ import pytest
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.reduction.commands import npz
+from onnxfix.reduction.checks import npz
 from support import models
 from support.reductions import COMMAND, fresh, operators, reduced
 

@@ -14,7 +14,7 @@ import pytest
 import onnxfix
 from onnxfix.place import Place
 from onnxfix.reduction import case as cases
-from onnxfix.reduction import commands, inline
+from onnxfix.reduction import checks, inline
 from onnxfix.reduction.records import Failure, Seen
 from onnxfix.tensorrt import messages
 from support import models
@@ -30,7 +30,7 @@ Examine = Callable[[Any, Any, Path], Seen]
 
 def counted(monkeypatch: pytest.MonkeyPatch, stop: int, error: type[BaseException]) -> None:
     """Let the check end by ``error`` at its call number ``stop``."""
-    real: Examine = commands.CommandCheck.examine
+    real: Examine = checks.CommandCheck.examine
     calls = [0]
 
     def examine(self: Any, case: Any, path: Path) -> Seen:
@@ -39,7 +39,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop: int, error: type[BaseExceptio
             raise error
         return real(self, case, path)
 
-    monkeypatch.setattr(commands.CommandCheck, "examine", examine)
+    monkeypatch.setattr(checks.CommandCheck, "examine", examine)
 
 
 @pytest.fixture

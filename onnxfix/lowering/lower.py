@@ -13,10 +13,9 @@ from onnx import ModelProto, NodeProto
 
 from onnxfix.lowering.bench import Bench
 from onnxfix.lowering.guards import Facts, Guard, guards, hazards, masks, saturate
-from onnxfix.lowering.islands import Graph
 from onnxfix.lowering.lowered import Low, is_heavy, lowerable
 from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range, pattern
-from onnxfix.lowering.search import Plan, Search, worst
+from onnxfix.lowering.search import Graph, Plan, Search, worst
 from onnxfix.place import Place
 from onnxfix.targets import Target
 

@@ -10,10 +10,9 @@ from onnx import numpy_helper
 
 from onnxfix.lowering.convert import between_casts, converted
 from onnxfix.lowering.guards import Facts
-from onnxfix.lowering.islands import Graph, settled
 from onnxfix.lowering.lowered import ELEMENT, Low, lowerable, with_casts
 from onnxfix.lowering.records import OutputError
-from onnxfix.lowering.search import Search, worst
+from onnxfix.lowering.search import Graph, Search, settled, worst
 from onnxfix.lowering.selfmeasure import Own
 
 CHAIN = """<ir_version: 8, opset_import: ["" : 17]>

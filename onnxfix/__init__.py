@@ -21,10 +21,9 @@ from onnxfix._version import __version__
 from onnxfix.shown import Shown
 
 if TYPE_CHECKING:
-    from onnxfix.api.exporting import export
     from onnxfix.api.inquiry import diagnose, layers, lift, precision, reduce
     from onnxfix.api.knowledge import doctor, explain, rules
-    from onnxfix.api.repair import apply, check, verify
+    from onnxfix.api.repair import apply, check, export, verify
     from onnxfix.diagnosis.records import Diagnosis
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
     from onnxfix.lowering.records import Lowering
@@ -48,8 +47,7 @@ __all__ = [
 Shown.renderer = "onnxfix.report.render.documents"
 
 _HOME = {
-    **dict.fromkeys(("apply", "check", "verify"), "onnxfix.api.repair"),
-    "export": "onnxfix.api.exporting",
+    **dict.fromkeys(("apply", "check", "export", "verify"), "onnxfix.api.repair"),
     **dict.fromkeys(("diagnose", "layers", "lift", "precision", "reduce"), "onnxfix.api.inquiry"),
     **dict.fromkeys(("doctor", "explain", "rules"), "onnxfix.api.knowledge"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,13 +23,12 @@ from onnx import (
 )
 from onnx_cases import onnx_cases
 
-from onnxfix.files import walk
+from onnxfix.rewrite.contexts import Change, rename_own
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Fixed, Safety
 from onnxfix.testing import model_of
 
 Dims = tuple[int | str | None, ...]
-Change = Callable[[str], str]
 NEWEST = int(onnx.defs.onnx_opset_version())
 OLDEST = 7
 
@@ -125,29 +124,8 @@ def node_models() -> list[Piece]:
 
 def rename(graph: GraphProto | FunctionProto, change: Change) -> None:
     """Rename all values of a graph and of the graphs inside it, in place. "" stays."""
-
-    def new(name: str) -> str:
-        return change(name) if name else ""
-
-    if isinstance(graph, GraphProto):
-        for info in (*graph.input, *graph.output):
-            info.name = new(info.name)
-        for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
-            tensor.name = new(tensor.name)
-        for annotation in graph.quantization_annotation:
-            annotation.tensor_name = new(annotation.tensor_name)
-            for entry in annotation.quant_parameter_tensor_names:
-                entry.value = new(entry.value)
-    else:
-        graph.input[:] = map(new, graph.input)
-        graph.output[:] = map(new, graph.output)
-    for info in graph.value_info:
-        info.name = new(info.name)
-    for node in graph.node:
-        node.input[:] = map(new, node.input)
-        node.output[:] = map(new, node.output)
-        for inner in walk.subgraphs(node):
-            rename(inner, change)
+    for inner in rename_own(graph, lambda name: change(name) if name else ""):
+        rename(inner, change)
 
 
 def dims_of(info: onnx.ValueInfoProto) -> Dims | None:

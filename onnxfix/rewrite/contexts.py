@@ -25,7 +25,7 @@ DOMAIN = "onnxfix.context"
 """The domain of what the surroundings add. No rule knows an operator of it."""
 Operator: TypeAlias = tuple[str, str]
 """Domain, which is empty for ONNX's own, and name."""
-_Change: TypeAlias = Callable[[str], str]
+Change: TypeAlias = Callable[[str], str]
 MARK = "context"
 """Part of every name that the surroundings add."""
 OPAQUE = "TRT_Shuffle"
@@ -240,8 +240,8 @@ def _constants(graph: GraphProto, inputs: set[str]) -> list[NodeProto]:
 
 def _rename(
     graph: GraphProto | FunctionProto,
-    change: _Change,
-    inside: _Change,
+    change: Change,
+    inside: Change,
     outer: Mapping[str, str] | None = None,
 ) -> None:
     """Rename what ``graph`` defines by ``change``, and what the graphs in it define by ``inside``."""
@@ -253,10 +253,12 @@ def _rename(
         own += graph.input
     own += [name for node in graph.node for name in node.output if name]
     names = {**(outer or {}), **{name: change(name) for name in dict.fromkeys(own)}}
+    for sub in rename_own(graph, lambda name: names.get(name, name)):
+        _rename(sub, inside, inside, names)
 
-    def new(name: str) -> str:
-        return names.get(name, name)
 
+def rename_own(graph: GraphProto | FunctionProto, new: Change) -> list[GraphProto]:
+    """Rename all values that a graph has, but not those of the graphs in its nodes, which are returned."""
     if isinstance(graph, GraphProto):
         for info in (*graph.input, *graph.output):
             info.name = new(info.name)
@@ -274,5 +276,4 @@ def _rename(
     for node in graph.node:
         node.input[:] = map(new, node.input)
         node.output[:] = map(new, node.output)
-        for sub in walk.subgraphs(node):
-            _rename(sub, inside, inside, names)
+    return [sub for node in graph.node for sub in walk.subgraphs(node)]

@@ -32,7 +32,7 @@ _HOLD = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _CL
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789_"
 
 
-class Folder:
+class Folder(contextlib.AbstractContextManager["Folder"]):
     """An open folder; use it as a context. ``path`` is the path it was opened by.
 
     ``exposed``: others may rename and replace the names in it.
@@ -53,9 +53,6 @@ class Folder:
         else:
             self.fd = os.open(path.name, _HOLD | _NO_LINK, dir_fd=inside.fd)
         self.exposed: bool = (inside is not None and inside.exposed) or _is_exposed(self._status())
-
-    def __enter__(self) -> Folder:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -10,6 +10,7 @@ import itertools
 import math
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class Failed(OnnxfixError):
         self.cause = cause
 
 
-class Bench:
+class Bench(AbstractContextManager["Bench"]):
     """A model in a sandbox, with its float32 outputs on the accepted feeds (``samples``). A context manager.
 
     ``step`` limits each run of the model, in seconds. Each method raises Failed if the model does not run.
@@ -55,9 +56,6 @@ class Bench:
         self.samples = 0
         self._worker = Worker()
         self._folder = tempfile.TemporaryDirectory(prefix="onnxfix-")
-
-    def __enter__(self) -> Bench:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._worker.close()

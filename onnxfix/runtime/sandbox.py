@@ -200,7 +200,7 @@ class Posted:
     outcome: Outcome | None = None
 
 
-class Worker:
+class Worker(contextlib.AbstractContextManager["Worker"]):
     """A reusable child process. Not for use by two threads at once.
 
     ``memory_mb`` limits the child's data (RLIMIT_DATA, Linux); by default to three quarters of the memory
@@ -223,9 +223,6 @@ class Worker:
         self.limit_mb: int | None = memory_mb
         self._child: _Child | None = None
         self.generation = 0
-
-    def __enter__(self) -> Worker:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

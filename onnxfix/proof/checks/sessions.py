@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from onnxfix.tensorrt.timing import Latency
 _DROPPING = 30.0  # seconds
 
 
-class Sessions:
+class Sessions(AbstractContextManager["Sessions"]):
     """Models in a sandbox, reloaded where it lost them. However a run ends is a result.
 
     ``module`` has the functions to call there, as ``trt.engine`` and this module have them; ``options`` are passed to
@@ -45,9 +46,6 @@ class Sessions:
         self._generation = -1
         self.late = False  # whether the last load took too long
         self.cause: Cause = ""  # why the last load or trial failed, where that is known
-
-    def __enter__(self) -> Sessions:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._close or (self._alive() and not self._drop().ok):
@@ -137,7 +135,7 @@ def _value(outcome: Outcome) -> Any:
     return outcome.value
 
 
-class Oracle:
+class Oracle(AbstractContextManager["Oracle"]):
     """Executes the original, whose outputs are the reference result for engines.
 
     ``backend`` is "ort-cuda" where that works, else "ort-cpu". Where ONNX Runtime has no kernel for an operator, or
@@ -171,9 +169,6 @@ class Oracle:
         fails, else ""."""
         too_large = reference.infeasible(self._request.known.model, elements)
         return too_large or ("" if "reference" in self._sides else self._load("reference"))
-
-    def __enter__(self) -> Oracle:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for side in self._sides.values():

@@ -48,7 +48,7 @@ _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, 
 _BEGINNING = b'{"onnxfix-journal": 1}\n'
 
 
-class Journal:
+class Journal(contextlib.AbstractContextManager["Journal"]):
     """The open journal of a run, as a context.
 
     Raises:
@@ -76,9 +76,6 @@ class Journal:
                 reason = error.strerror or error
                 raise UsageError(f"{path}: cannot be used as the journal: {reason}") from None
             on_error.pop_all()
-
-    def __enter__(self) -> Journal:
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)

@@ -71,28 +71,17 @@ UNKNOWN = Info()
 ABSENT = Info()
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One operator call: its attributes, and the descriptions of its inputs."""
 
-    __slots__ = ("attrs", "domain", "inputs", "mint", "op", "opset", "outputs")
-
-    def __init__(
-        self,
-        op: str,
-        inputs: Sequence[Info],
-        outputs: Sequence[str],
-        attrs: Callable[[str], Any],
-        opset: int,
-        mint: Callable[[str], str] = str,
-        domain: str = "",
-    ) -> None:
-        self.op = op
-        self.domain = domain
-        self.inputs = inputs
-        self.outputs = outputs
-        self.attrs = attrs
-        self.opset = opset
-        self.mint = mint
+    op: str
+    inputs: Sequence[Info]
+    outputs: Sequence[str]
+    attrs: Callable[[str], Any]
+    opset: int
+    mint: Callable[[str], str] = str
+    domain: str = ""
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The decoded attribute, or ``default``; raises Unknown if it differs from call to call."""

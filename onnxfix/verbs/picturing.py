@@ -18,6 +18,7 @@ from onnxfix.place import Place
 from onnxfix.report.neighborhood import Box, Mark, Neighborhood, Picture, Wire
 from onnxfix.report.report import AppliedFix, Finding, Report
 from onnxfix.verbs.difference.contents import attribute_text, constant_text
+from onnxfix.verbs.difference.matching import content_of
 
 MOST_NODES = 9
 """Nodes of one picture."""
@@ -165,18 +166,14 @@ def _compare_with(own: Atlas, other: Atlas, absent: Mark) -> Callable[[Node], Ma
         twin = other.nodes.get(_key(node))
         if own is other or twin is None:
             return "" if own is other else absent
-        return "" if _content(node) == _content(twin) else "changed"
+        same = content_of(node) == content_of(twin) and node.proto.output == twin.proto.output
+        return "" if same else "changed"
 
     return mark
 
 
 def _key(node: Node) -> Key:
     return node.scope.trail, node.first_output
-
-
-def _content(node: Node) -> tuple[object, ...]:
-    attributes = sorted(one.SerializeToString(deterministic=True) for one in node.proto.attribute)
-    return node.domain, node.op_type, tuple(node.proto.input), tuple(node.proto.output), tuple(attributes)
 
 
 # ------------------------------------------------------------------------------------------------- boxes and wires

@@ -21,7 +21,7 @@ class Pairs:
         self._pair(lambda node: node.first_output)
         self._pair(lambda node: (node.domain, node.op_type, node.name) if node.name else None)
         self._name()
-        self._pair(_content)
+        self._pair(content_of)
         self._name()
         self.back = {new: old for old, new in self.to.items()}
 
@@ -47,6 +47,7 @@ def _unique(nodes: Iterable[Node], key: Callable[[Node], Hashable]) -> dict[Hash
     return {one: node for one, node in found.items() if node is not None}
 
 
-def _content(node: Node) -> Hashable:
+def content_of(node: Node) -> Hashable:
+    """Operator, inputs and attributes: equal for nodes that compute the same."""
     attributes = sorted(one.SerializeToString(deterministic=True) for one in node.proto.attribute)
     return node.domain, node.op_type, tuple(node.proto.input), tuple(attributes)

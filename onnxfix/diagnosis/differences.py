@@ -233,9 +233,8 @@ def _equal(first: Any, second: Any) -> bool:
     one, other = np.asarray(first), np.asarray(second)
     if one.shape != other.shape:
         return False
-    if (
-        one.dtype.kind == "f" or other.dtype.kind == "f"
-    ):  # float32 in the protobuf, or from an input in half precision
+    # float32 in the protobuf, or from an input in half precision
+    if one.dtype.kind == "f" or other.dtype.kind == "f":
         with np.errstate(all="ignore"):
             return bool(np.array_equal(one.astype(np.float32), other.astype(np.float32), equal_nan=True))
     return bool(np.array_equal(one, other))

@@ -283,9 +283,8 @@ class Names:
             return False
         if self._trusted and self._is_alike(name):
             return True
-        if (
-            self.pairs.error(name, name) == math.inf
-        ):  # of another shape: the fault, or a number that tells nothing
+        # of another shape: the fault, or a number that tells nothing
+        if self.pairs.error(name, name) == math.inf:
             return same_op and shared > 0 and not name.isdigit()
         read = self._is_read_alike(name)
         return (same_op or read) and (shared > 0 or read)

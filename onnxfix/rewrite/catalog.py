@@ -35,9 +35,8 @@ class Listed(Rule):
         Exception: on that first use, whatever the import of the file raises.
     """
 
-    def __init__(
-        self, **known: Any
-    ) -> None:  # with all fields, too: dataclasses.replace makes rules of rules
+    # with all fields, too: dataclasses.replace makes rules of rules
+    def __init__(self, **known: Any) -> None:
         for field in _FIELDS:
             if field.name not in known and field.default is not MISSING:
                 known[field.name] = field.default

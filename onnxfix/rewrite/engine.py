@@ -259,9 +259,8 @@ def _failed(
         return  # one line for each rule, not for each of ten thousand nodes
     where = f" at {node.place}" if node is not None else ""
     raised = " ".join(f"{type(error).__name__}: {error}".split())
-    if not any(
-        problem.raised == raised for problem in problems
-    ):  # several rules may call the same failing code
+    # several rules may call the same failing code
+    if not any(problem.raised == raised for problem in problems):
         cause = "memory" if isinstance(error, MemoryError) else cause_of(raised) or "fault"
         text = f"rule {rule.code} failed{where}: {raised}"
         problems.append(Problem(text, cause, rule=rule.code, raised=raised))

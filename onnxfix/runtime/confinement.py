@@ -227,9 +227,8 @@ def _list_public(folder: str, secrets: Set[str], above: Set[str]) -> Iterator[st
 
 def _needed() -> list[str]:
     """What Python and the libraries need, wherever they are installed, by ``sys.path`` and environment variables."""
-    here = os.path.abspath(
-        os.path.join(os.path.dirname(__file__), "..", "..")
-    )  # the folder that onnxfix is in
+    # the folder that onnxfix is in
+    here = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, here]
     folders += [os.path.abspath(entry) for entry in sys.path if entry]
     for name in _LIBRARY_FOLDERS:

@@ -71,9 +71,8 @@ def fork(count: int) -> None:
 
     Does nothing where this process cannot be forked safely: it has other threads, or the system is not Linux.
     """
-    main = (
-        threading.current_thread() is threading.main_thread()
-    )  # a child ends with the thread that forked it
+    # a child ends with the thread that forked it
+    main = threading.current_thread() is threading.main_thread()
     if not sys.platform.startswith("linux") or not main or _State.owner == os.getpid():
         return
     with contextlib.suppress(OSError):  # no more processes, or descriptors: new ones may be possible later

@@ -59,9 +59,8 @@ def load_inputs(path: Path | str) -> list[dict[str, Any]]:
         raise UsageError(f"{error.filename or path}: no such file of inputs", path) from error
     except (MemoryError, OnnxfixError):
         raise
-    except (
-        Exception
-    ) as error:  # damaged files raise whatever zipfile, zlib and numpy's parsers of Python raise
+    except Exception as error:
+        # damaged files raise whatever zipfile, zlib and numpy's parsers of Python raise
         raise UsageError(f"the inputs in {path} cannot be read: {error}", path) from error
     raise UsageError(
         f"{path} is not a supported input file: expected .npz, .npy, .json or a folder of .npy files", path

@@ -119,9 +119,8 @@ def _shaken(value: Any, rng: np.random.Generator, relative: float) -> Any:
         return value
     signs = np.asarray(rng.integers(0, 2, value.shape) * 2 - 1)
     if value.dtype.itemsize > 2:
-        return np.asarray(
-            value * (1.0 + relative * signs), value.dtype
-        )  # never a scalar, which no session takes
+        # never a scalar, which no session takes
+        return np.asarray(value * (1.0 + relative * signs), value.dtype)
     bits = np.ascontiguousarray(value).reshape(-1).view(np.uint16)
     exponent = 0x7C00 if dtype == "float16" else 0x7F80
     finite = bits & exponent != exponent

@@ -244,9 +244,8 @@ def _widest(backend: str, probe: Path, double: bool, large: bool) -> tuple[Sessi
     path = probe.with_name("single.onnx")
     if double:
         _save(widened(onnx.load(probe), TensorProto.DOUBLE), path, large)
-        with contextlib.suppress(
-            Exception
-        ):  # of a kernel that is missing; what else is wrong shows in float32
+        # of a kernel that is missing; what else is wrong shows in float32
+        with contextlib.suppress(Exception):
             return backends.load(backend, str(path)), int(TensorProto.DOUBLE)
     wide = widened(onnx.load(probe), TensorProto.FLOAT)
     _save(wide, path, large)

@@ -142,9 +142,8 @@ def session_options(threads: int = 1, *, lean: bool = False) -> Any:
     if lean:
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         options.add_session_config_entry("session.disable_prepacking", "1")
-    if (
-        threads != 1
-    ):  # threads that spin while they wait for each other cost half as much again, and slow the others
+    # threads that spin while they wait for each other cost half as much again, and slow the others
+    if threads != 1:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4
     ort.set_default_logger_severity(4)

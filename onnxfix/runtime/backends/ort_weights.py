@@ -91,9 +91,8 @@ def _stored(path: str) -> Stored:
     sizes = [(tensors.is_external(one), tensors.nbytes(one)) for one in walk.model_tensors(loaded.proto)]
     folder, outside = os.path.dirname(os.path.abspath(path)), (size for external, size in sizes if external)
     found = Stored(sum(size for _, size in sizes), sum(size + _PAGES for size in outside), folder=folder)
-    linked = os.path.islink(
-        path
-    )  # ONNX Runtime follows none out of the folder; what lies beside it is found there
+    # ONNX Runtime follows none out of the folder; what lies beside it is found there
+    linked = os.path.islink(path)
     if loaded.source is None or loaded.size < _FEWEST or (linked and found.outside):
         return found
     folder, name = os.path.split(os.path.realpath(path) if linked else os.path.abspath(path))

@@ -62,9 +62,8 @@ class Loop(op_loop.Loop):
             step += 1
         scans = []
         for row, info in zip(rows, self.body.proto_.output[1 + len(carried) :], strict=True):
-            kind = (
-                info.type.tensor_type
-            )  # without rows the body alone says the type; what it leaves open is 0
+            # without rows the body alone says the type; what it leaves open is 0
+            kind = info.type.tensor_type
             empty = (0, *(dim.dim_value for dim in kind.shape.dim))
             scans.append(np.stack(row) if row else np.empty(empty, tensor_dtype_to_np_dtype(kind.elem_type)))
         return self._check_and_fix_outputs((*carried, *scans))

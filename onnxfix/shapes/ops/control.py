@@ -143,9 +143,8 @@ def stacked(run: Pass, call: Call, k: int, info: Info, trips: Dim, at: int) -> I
     if info.shape is None or info.kind != "tensor":
         return Info(info.elem if info.kind == "tensor" else None)
     if not positive(trips).yes:
-        return Info(
-            info.elem
-        )  # without any iteration, backends choose the other dimensions, and their number
+        # without any iteration, backends choose the other dimensions, and their number
+        return Info(info.elem)
     local = run.minted[-1]
     rank = len(info.shape) + 1
     at = axis_of(at, rank)

@@ -30,7 +30,6 @@ from onnxfix.report.render.rules import statistics_json, statistics_lines
 from onnxfix.report.render.settings import render_settings, settings_lines
 from onnxfix.report.render.stream import complain, output
 from onnxfix.report.render.text import render_report, render_summary
-from onnxfix.report.report import Report
 from onnxfix.rewrite import packs
 from onnxfix.rewrite.registry import registry
 from onnxfix.targets import target_named
@@ -212,13 +211,10 @@ def _print_outcomes(given: Given, count: int, work: Work, statistics: bool) -> t
             codes.append(outcome.report.exit_code)
             if given.format == "jsonl":
                 output().write(f"{report_line(outcome.report)}\n")
-            elif given.format == "text" and (not statistics or _changed_or_failed(outcome.report)):
+            elif given.format == "text" and (
+                not statistics or outcome.report.command == "apply" or outcome.report.exit_code > 1
+            ):  # beside statistics only what was written, or went wrong
                 steps.pause()
                 brief = given.quiet or statistics or (outcome.reused and not given.verbose)
                 print_lines(render_report(outcome.report, quiet=brief, verbose=given.verbose))
     return outcomes, max(codes)
-
-
-def _changed_or_failed(report: Report) -> bool:
-    """Whether a model has lines of its own beside statistics: something was written, or went wrong."""
-    return report.command == "apply" or report.exit_code > 1

@@ -85,7 +85,8 @@ class Progress:
         if not counted:
             why = [one.reason for one in refused] or self.notes or ["no run finished within the time limit"]
             return self.decide("skipped", why[0], refused[0].cause if refused else "timeout" if late else "")
-        news = [one for one in refused if not _is_empty(one)]
+        # That a model rejects empty tensors needs no mention.
+        news = [one for one in refused if one.feed is None or 0 not in one.feed.assignment.values()]
         metrics = [metric for one in counted for metric in one.metrics]
         if not sum(metric.elements for metric in metrics) and news:
             # The original took empty tensors only: shapes agree, and not one value was compared.
@@ -130,11 +131,6 @@ def describe_judges(metrics: Iterable[Metrics], precision: str) -> str:
         if total:
             parts.append(f"{sum(counts):,} of {total:,} values: {why}")
     return "; ".join(parts)
-
-
-def _is_empty(result: FeedResult) -> bool:
-    """Whether the feed had a dimension of size 0: that a model rejects empty tensors needs no mention."""
-    return result.feed is not None and 0 in result.feed.assignment.values()
 
 
 class Pair:

@@ -94,9 +94,7 @@ def not_captured(proto: ModelProto) -> ModelProto:
     copy = _copy(proto)
     graph = copy.graph
     inputs = {info.name for info in graph.input}
-    [branch] = [a.g for node in graph.node for a in node.attribute if node.input[0] == f"condition_{MARK}"][
-        :1
-    ]
+    branch = next(a.g for node in graph.node for a in node.attribute if node.input[0] == f"condition_{MARK}")
     moved = [tensor for tensor in graph.initializer if tensor.name not in inputs]
     kept = [tensor for tensor in graph.initializer if tensor.name in inputs]
     branch.initializer.extend(moved)

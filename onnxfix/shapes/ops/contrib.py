@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
-from onnxfix.shapes.ops.base import Call, Info, axis_of, broadcast_shapes, transfer, with_shape
+from onnxfix.shapes.ops.base import Call, Info, broadcast_shapes, transfer, with_shape
 from onnxfix.shapes.ops.linalg import matmul_shape
 from onnxfix.shapes.symbols import constant
 
@@ -34,17 +34,6 @@ def _skip_layer_normalization(call: Call) -> Sequence[Info]:
     return [full, stats, stats, full][: len(call.outputs)]
 
 
-@transfer("SimplifiedLayerNormalization")
-def _simplified_layer_normalization(call: Call) -> Sequence[Info]:
-    """An operator in ONNX's own domain that no release of ONNX has."""
-    data = call.info(0)
-    stats = None
-    if data.shape is not None:
-        axis = axis_of(call.attr("axis", -1), len(data.shape))
-        stats = (*data.shape[:axis], *(constant(1) for _ in data.shape[axis:]))
-    return [with_shape(data, data.shape), Info(TensorProto.FLOAT, stats)][: len(call.outputs)]
-
-
 @transfer("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MS)
 def _product_of_integers(call: Call) -> Info:
     a, b = call.info(0), call.info(1)
@@ -59,11 +48,6 @@ def _quantized_type(call: Call) -> Info:
     if call.op == "QGemm" and not call.has(7):
         return Info(call.info(1).elem)
     return Info(call.info(index).elem)
-
-
-@transfer("QuantizeLinear", domain=MS)
-def _quantize(call: Call) -> Info:
-    return Info(call.info(2).elem if call.has(2) else TensorProto.UINT8, call.info(0).shape)
 
 
 @transfer("DequantizeLinear", domain=MS)

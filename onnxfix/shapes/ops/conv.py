@@ -83,16 +83,19 @@ def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False, *, drops: b
     return rounded - 1 if drops else None
 
 
-def _kernel(call: Call, weight: Shape | None, skip: int = 2) -> list[Dim] | None:
+def _kernel(call: Call, weight: Shape | None) -> list[Dim] | None:
     """The kernel's extent: that of the weight if it is known, since the attribute may only repeat it."""
-    if weight is not None and len(weight) > skip:
-        return list(weight[skip:])
+    if weight is not None and len(weight) > 2:
+        return list(weight[2:])
     given = call.attr("kernel_shape")
     return None if given is None else [constant(k) for k in given]
 
 
-def _convolved(call: Call, data: Info, weight: Info, elem: int | None) -> Info:
-    shape = data.shape
+@transfer("Conv", "DeformConv", "ConvInteger", "QLinearConv", "com.microsoft::FusedConv")
+def _conv(call: Call) -> Info:
+    types = {"ConvInteger": INT32, "QLinearConv": call.info(7).elem}
+    shape, weight = call.info(0).shape, call.info(3 if call.op == "QLinearConv" else 1)
+    elem = types.get(call.op, call.info(0).elem)
     kernel = _kernel(call, weight.shape)
     if shape is None or len(shape) < 3:
         return Info(
@@ -104,21 +107,6 @@ def _convolved(call: Call, data: Info, weight: Info, elem: int | None) -> Info:
     win = window(call, kernel)
     dims = (slid(d, i, win) for i, d in enumerate(shape[2:]))
     return Info(elem, (shape[0], channels, *call.named(dims, 2)))
-
-
-@transfer("Conv", "DeformConv", "com.microsoft::FusedConv")
-def _conv(call: Call) -> Info:
-    return _convolved(call, call.info(0), call.info(1), call.info(0).elem)
-
-
-@transfer("ConvInteger")
-def _conv_integer(call: Call) -> Info:
-    return _convolved(call, call.info(0), call.info(1), INT32)
-
-
-@transfer("QLinearConv")
-def _conv_quantized(call: Call) -> Info:
-    return _convolved(call, call.info(0), call.info(3), call.info(7).elem)
 
 
 @transfer("ConvTranspose")
@@ -193,21 +181,14 @@ def _max_unpool(call: Call) -> Info:
     return Info(data.elem, (*source[:2], *call.named(found, 2)))
 
 
-@transfer("MaxRoiPool")
-def _max_roi_pool(call: Call) -> Info:
+@transfer("MaxRoiPool", "RoiAlign")
+def _pool_regions(call: Call) -> Info:
     data, rois = call.info(0), call.info(1)
     count = rois.shape[0] if rois.shape else call.fresh(0, 0)
     channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else call.fresh(0, 1)
-    return Info(data.elem, (count, channels, *(constant(d) for d in call.attr("pooled_shape", []))))
-
-
-@transfer("RoiAlign")
-def _roi_align(call: Call) -> Info:
-    data, rois = call.info(0), call.info(1)
-    count = rois.shape[0] if rois.shape else call.fresh(0, 0)
-    channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else call.fresh(0, 1)
-    size = (constant(call.attr("output_height", 1)), constant(call.attr("output_width", 1)))
-    return Info(data.elem, (count, channels, *size))
+    sizes = call.attr("output_height", 1), call.attr("output_width", 1)
+    sizes = sizes if call.op == "RoiAlign" else call.attr("pooled_shape", [])
+    return Info(data.elem, (count, channels, *map(constant, sizes)))
 
 
 @transfer("Col2Im")

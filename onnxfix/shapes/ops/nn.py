@@ -25,7 +25,7 @@ def _same(call: Call) -> Info:
     return with_shape(call.info(0), call.info(0).shape)
 
 
-@transfer("LayerNormalization")
+@transfer("LayerNormalization", "SimplifiedLayerNormalization")  # no release of ONNX has the latter
 def _layer_normalization(call: Call) -> Sequence[Info]:
     data = call.info(0)
     kind = call.attr("stash_type", FLOAT)
@@ -122,7 +122,7 @@ def _causal_conv(call: Call) -> Sequence[Info]:
     return [with_shape(data, data.shape), Info(data.elem, state)][: len(call.outputs)]
 
 
-@transfer("QuantizeLinear")
+@transfer("QuantizeLinear", f"{MS}::QuantizeLinear")
 def _quantize(call: Call) -> Info:
     elem = call.attr("output_dtype", 0)
     if not elem:

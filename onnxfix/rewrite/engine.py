@@ -15,7 +15,7 @@ from onnxfix.graph.shared import elem_types, every_node, imported_nodes
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.rewrite.edits import Edit
-from onnxfix.rewrite.fitting import refuse_misfit, unsound
+from onnxfix.rewrite.fitting import find_hidden, refuse_misfit, unsound
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 from onnxfix.runtime import deadline
 from onnxfix.runtime.causes import Problem, cause_of
@@ -309,9 +309,12 @@ def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
     applied: list[Applied] = []
     nodes = model.node_count
     seen = {fingerprint(model, state.digests)}
+    if hidden := find_hidden(model):
+        problems.append(Problem(f"not ONNX: {hidden}; nothing is fixed", "", "model"))
     for number in range(1, max_rounds + 1):
         found = check(model, state.rules, problems)
         wanted = [f for f in found if f.match.fix is not None and f.match.fix.safety <= safety]
+        wanted = [] if hidden else wanted
         done = _round(state, wanted, number)
         if not done:
             break

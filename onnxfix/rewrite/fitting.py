@@ -6,6 +6,7 @@ before it is applied. It checks the new nodes and the readers of moved values, a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnx import AttributeProto, GraphProto, NodeProto
@@ -101,6 +102,18 @@ def _constant_type(node: NodeProto) -> int:
     if node.op_type != "Constant" or node.domain not in _ONNX:
         return 0
     return _stored({attribute.name: attribute for attribute in node.attribute}, 0)
+
+
+def find_hidden(model: Model) -> str:
+    """A name in a subgraph that hides one around it, as text; "" if there is none. ONNX forbids it, its checker lets
+    initializers pass, and ONNX Runtime reads the outer value."""
+    counts = Counter(name for scope in model.scopes for name in scope.values)
+    nested = ((outer, one) for one in model.scopes if (outer := one.parent) is not None)
+    for outer, scope in nested:
+        for name in scope.values:
+            if counts[name] > 1 and outer.lookup(name) is not None:
+                return f"{name!r} in {scope.path} hides the value of that name around it"
+    return ""
 
 
 def unsound(model: Model) -> str:

@@ -190,6 +190,21 @@ def test_local_function_is_not_taken_for_the_operator_it_hides() -> None:
     assert not check(Model(proto_of(text)), [double_negation])
 
 
+@pytest.mark.parametrize(
+    "inner", ["<float[3] c = {10, 20, 30}> {", "<float[3] k = {10, 20, 30}> { c = Neg(k) "]
+)
+@pytest.mark.parametrize("outer", ["<float[3] c = {1, 2, 3}> {", "{ c = Exp(x)"])
+def test_nothing_is_fixed_where_a_subgraph_hides_a_name(inner: str, outer: str) -> None:
+    """ONNX's checker lets an initializer pass, and ONNX Runtime reads the outer c."""
+    text = f"""g (float[2,3] x, bool b) => (float[2,3] y) {outer} y = If(b)<
+        then_branch = t () => (float[2,3] u) {inner} u = Add(x, c) }},
+        else_branch = e () => (float[2,3] v) <float[3] d = {{4, 5, 6}}> {{ v = Mul(x, d) }}> }}"""
+    after, run = fixed(registry().rules, proto_of(text))
+    assert "'c' in y.then_branch hides the value of that name" in run.problems[0].text
+    assert after == proto_of(text)
+    assert fixed(registry().rules, proto_of(text.replace(outer, outer.replace("c =", "o ="))))[1].applied
+
+
 def test_other_domain_is_not_taken_for_onnx() -> None:
     text = "g (float[N] x) => (float[N] y) { a = Neg(x) y = my.Neg(a) }"
     assert not check(Model(proto_of(text)), [double_negation])

@@ -213,21 +213,6 @@ def test_broken_casts_are_no_concern_of_these_rules() -> None:
         assert not [f for rule in RULES for f in findings(rule, model.proto)], cast
 
 
-def test_a_branch_that_hides_the_name() -> None:
-    """The first Cast's input has a name that means another value where the second Cast stands."""
-    text = """<ir_version: 9, opset_import: ["" : 18]> g (int32[2] x, bool k, int32[2] i) => (float[2] y, int32[2] z) {
-        a = Cast<to=7>(x)  b = Cast<to=7>(i)
-        y, z = If(k)<then_branch = t () => (float[2] p, int32[2] r)
-                    { x = Neg(i)  p = Cast<to=1>(a)  c = Cast<to=6>(a)  r = Add(c, x) },
-                     else_branch = e () => (float[2] q, int32[2] s) { q = Cast<to=1>(b)  s = Cast<to=6>(b) }> }"""
-    before = models.model(text)
-    after, run = fixed(RULES, before)
-    assert not run.problems
-    then, other = ({tuple(n.input) for n in a.g.node} for a in after.graph.node[-1].attribute)
-    assert ("a",) in then
-    assert other == {("i",)}
-
-
 @pytest.mark.parametrize(
     ("types", "rule", "severity"),
     [

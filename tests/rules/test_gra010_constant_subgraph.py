@@ -252,14 +252,6 @@ def test_readers_of_a_copy_read_the_weight_itself() -> None:
     assert_same_outputs(model, result)
 
 
-def test_a_name_that_means_something_else_in_a_branch() -> None:
-    model = with_weight(IN_BRANCHES.replace("k", "w"), np.ones((64, 64), np.float32))
-    result, run = fixed([constant_subgraph], model)
-    assert not run.problems
-    branch = next(a.g for node in result.graph.node for a in node.attribute if a.name == "else_branch")
-    assert branch.node[1].input[1] not in ("w", "i")
-
-
 def test_a_divisor_of_0_may_divide_nothing() -> None:
     """ONNX Runtime refuses to load it as a constant. Small integers are INT001's, so the divisor is large."""
     text = """g (int32[0,1] x) => (int32[0,5000] y) <int32 w = {0}> { n = Neg(w)  y = OP(x, n) }"""

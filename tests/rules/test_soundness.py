@@ -172,15 +172,6 @@ def test_minus_one_beside_a_zero_under_allowzero_is_left_open() -> None:
         expect_same(model, x=float_input(size, size))
 
 
-def test_a_name_that_a_branch_gives_to_another_value_is_no_problem() -> None:
-    model = parse(
-        """g (float[N] x, bool c) => (float[N] y) { k = Cast<to = 1>(x)
-        y = If (c) <then_branch = t () => (float[N] u) { x = Neg(k) u = Add(x, k) },
-                    else_branch = e () => (float[N] v) { v = Identity(k) }> }"""
-    )
-    assert not fixed(RULES, model)[1].problems
-
-
 def test_an_int4_round_trip_between_interface_names_stays() -> None:
     nodes = [helper.make_node("Cast", ["x"], ["m"], to=TensorProto.INT8)]
     nodes.append(helper.make_node("Cast", ["m"], ["y"], to=TensorProto.INT4))

@@ -129,11 +129,4 @@ identity.examples = [
             k = Identity(w)  y = Loop(n, , x)<body = b (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
             further = Identity(go)  p = Add(h, k)  q = Identity(w)  o = Add(p, q) }> }""",
     ),
-    Silent(
-        "a branch uses the name for another value",
-        f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
-            y = If(c){_BRANCHES.format("a = Neg(i)  u = Exp(a)")} }}""",
-        runs=False,  # ONNX Runtime does not accept such names
-        differs={"renamed": "about two values of one name"},
-    ),
 ]

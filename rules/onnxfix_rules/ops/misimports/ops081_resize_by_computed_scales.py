@@ -176,6 +176,7 @@ _DYNAMIC = "g (float[1,1,H,W] x) => (float[1,1,A,B] y)"
 _PARTS = "float[2] o = {1, 1}, float[2] k = {1.7, 1.7}"
 _JOIN = "s = Concat<axis = 0>(o, k)"
 _S = "float[4] s = {1, 1, 1.7, 1.7}"
+_T = _S.replace(" s ", " t ")
 _OF_SHAPE = """l = Shape<start = 2>(x)  f = Cast<to = FLOAT>(l)"""
 
 
@@ -251,11 +252,10 @@ resize_by_computed_scales.examples = [
         "in a branch, with captured scales",
         before=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) <{_PARTS}> {{ {_JOIN}
             y = If(c)<then_branch = p () => (float[1,1,6,8] u) {{ u = Resize<mode = "linear">(x, , s) }},
-                      else_branch = q () => (float[1,1,6,8] v) <{_S}> {{ v = Resize<mode = "linear">(x, , s) }}> }}""",
+                      else_branch = q () => (float[1,1,6,8] v) <{_T}> {{ v = Resize<mode = "linear">(x, , t) }}> }}""",
         after=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) {{
             y = If(c)<then_branch = p () => (float[1,1,6,8] u) <{_S}> {{ u = Resize<mode = "linear">(x, , s) }},
-                      else_branch = q () => (float[1,1,6,8] v) <{_S}> {{ v = Resize<mode = "linear">(x, , s) }}> }}""",
-        runs=False,
+                      else_branch = q () => (float[1,1,6,8] v) <{_T}> {{ v = Resize<mode = "linear">(x, , t) }}> }}""",
     ),
     Fixed(
         "in a local function, where no size is known",

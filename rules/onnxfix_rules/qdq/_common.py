@@ -125,6 +125,10 @@ def read(node: Node, model: Model) -> Linear | None:
     )  # Microsoft's have an axis and half precision, nothing newer
     if later < 10:  # ONNX had neither operator, nor what a fix puts in its place
         return None
+    if (
+        later < 13 and node.attribute("axis") is not None
+    ):  # which neither has: what it means is anyone's guess
+        return None
     elem = _quantized_type(node, model, quantizes, data, zero, later)
     if elem not in INTEGERS or elem == TensorProto.BOOL:
         return None

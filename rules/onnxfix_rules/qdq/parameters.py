@@ -345,4 +345,9 @@ non_constant_zero_point.examples = [
         """g (float[N,4] x) => (float[N,4] y) { q, s, z = DynamicQuantizeLinear(x)
             y = DequantizeLinear(q, s, z) }""",
     ),
+    Silent(
+        "an axis before opset 13, which has no such attribute",
+        "g (int8[3,3] x, float[3] s, int8[3] z) => (float[3,3] y) { y = DequantizeLinear<axis = 0>(x, s, z) }",
+        opset=12,
+    ),
 ]

@@ -329,7 +329,7 @@ def _is_proven(results: Iterable[RungResult]) -> bool:
 
 
 _HALF = (
-    "half precision: the same when rounded as ONNX specifies; here within the "
+    "half precision: bit-identical where each node rounds as ONNX specifies (reference or symbolic); here within the "
     "tolerance of that type, since ONNX Runtime computes it in float32 on the CPU and drops Casts even with "
     "optimizations off"
 )
@@ -340,9 +340,9 @@ def _forgive(request: Request, results: Sequence[RungResult]) -> Request:
 
     The provider has few kernels for these types. It puts Casts of its own around nodes and removes Casts in pairs, its
     own or not (onnxruntime issues 8787 and 17565). Where it rounds depends on which nodes are neighbors, so that an
-    exact rewrite changes bits. Where the models are proven the same for all values, or the reference evaluator, which
-    rounds after every node, found identical bits, the tolerance of the half type is enough here. Otherwise there is no
-    tolerance.
+    exact rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, or
+    the models are proven the same for all values, the tolerance of the half type is enough here. Without either there is
+    none.
     """
     half = half_type(request.known.model)
     proven = any(one.name == "reference" and one.status == "passed" and one.exact for one in results)

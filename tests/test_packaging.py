@@ -169,7 +169,9 @@ def test_the_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
     sources = {f"onnxfix/{path.relative_to(ROOT / 'onnxfix')}" for path in own}
     rules = ROOT / "rules" / "onnxfix_rules"
     sources |= {f"onnxfix_rules/{path.relative_to(rules)}" for path in rules.rglob("*.py")}
-    sources.add("onnxfix_rules/catalog.json")  # by which rules are found
+    sources |= {
+        f"onnxfix_rules/{name}.json" for name in ("catalog", "proofs")
+    }  # by which rules are found and described
     code = {name for name in names if ".dist-info/" not in name and not name.endswith("py.typed")}
     assert code == sources
 

@@ -341,7 +341,7 @@ def _forgive(request: Request, results: Sequence[RungResult]) -> Request:
     The provider has few kernels for these types. It puts Casts of its own around nodes and removes Casts in pairs, its
     own or not (onnxruntime issues 8787 and 17565). Where it rounds depends on which nodes are neighbors, so that an
     exact rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, or
-    the models are proven the same for all values, the tolerance of the half type is enough here. Without either there is
+    the models are proven the same for all values, the tolerance of the half type is enough. Without either there is
     none.
     """
     half = half_type(request.known.model)

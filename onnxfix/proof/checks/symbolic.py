@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import shape_of
-from onnxfix.inputs.feeds.signature import Assignment, Signature
+from onnxfix.inputs.feeds.signature import Assignment, Signature, signature
 from onnxfix.proof.request import Request
 from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime.causes import ENDED
@@ -52,19 +53,44 @@ def run(request: Request) -> RungResult:
     return RungResult(NAME, "passed", f"for all values at {sizes}{for_values}")
 
 
+def find_obstacle(original: ModelProto, fixed: ModelProto) -> str:
+    """Why it is not proven in this process that two small models compute the same; empty where it is."""
+    from onnxfix.proof.symbolic.prove import prove  # lazy: start-up, else in the child
+
+    for shapes, values in _make_trials(signature(original), {}, 0):
+        outcome = prove(original, fixed, shapes, values)
+        if not outcome.proven:
+            return outcome.reason
+    return ""
+
+
+def make_largest(model: ModelProto) -> dict[str, Any]:
+    """Inputs of the largest shape at which it is tried to prove something of a model."""
+    known = signature(model)
+    feeds = [plan.Feed(sizes, "normal", 0) for sizes in _list_sizes(known, {})]
+    return max(feeds, key=lambda feed: plan.elements(known, feed.assignment)).values(known)
+
+
 def _list_trials(request: Request) -> list[_Trial]:
     """The shapes that the other checks run with. The inputs themselves, which may be large, are not made.
 
     Raises:
         UsageError: an input cannot be made.
     """
-    known = request.known
     if request.given is not None:
         feeds = {tuple(map(_shape, feed.values())): feed for feed in request.given}
         return [_of_feed(feed) for feed in feeds.values()]
-    sweep = plan.assignments(known, request.shapes)
-    whole = [sizes for sizes in sweep if 0 not in sizes.values()]
-    trials = [_of_sizes(known, sizes, request.seed) for sizes in whole or sweep]
+    return _make_trials(request.known, request.shapes, request.seed)
+
+
+def _list_sizes(known: Signature, shapes: Assignment) -> list[Assignment]:
+    """Sizes of symbols with which no input is empty, or where there are none, all."""
+    sweep = plan.assignments(known, shapes)
+    return [sizes for sizes in sweep if 0 not in sizes.values()] or sweep
+
+
+def _make_trials(known: Signature, shapes: Assignment, seed: int) -> list[_Trial]:
+    trials = [_of_sizes(known, sizes, seed) for sizes in _list_sizes(known, shapes)]
     # Nothing is computed at sizes without an element, and much less is to be said at many.
     return sorted(trials, key=lambda trial: sum(map(_count, trial[0].values())))
 

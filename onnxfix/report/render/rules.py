@@ -15,6 +15,7 @@ from onnxfix.report.render.findings import KINDS, NOUNS
 from onnxfix.report.render.lines import Line, console, line, styled
 from onnxfix.report.render.stream import as_json, escaped, output
 from onnxfix.report.render.terminal import table_lines
+from onnxfix.rewrite import catalog
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.targets import TARGETS
 
@@ -43,6 +44,7 @@ def rules_json(rules: Sequence[Rule]) -> str:
             "safety": rule.safety.name.lower() if rule.safety is not None else None,
             "default": rule.default,
             "hazards": rule.hazards,
+            "proof": describe_proofs(rule) or None,
             "summary": rule.summary,
             "documentation": rule.doc,
         }
@@ -120,12 +122,37 @@ def _evidence(facts: Facts) -> str:
     return ", ".join(parts)
 
 
+PROOFS = "proofs.json"
+"""Beside the catalog: the exact fixes of examples that are not proven for all values, and the numeric ones that are."""
+
+
+def describe_proofs(rule: Rule) -> str:
+    """On how many examples the rule's fix is proven for all values; empty where its package does not say, and where no
+    example has an exact or numeric fix."""
+    try:
+        table = json.loads(catalog.path_of(rule.module.partition(".")[0]).with_name(PROOFS).read_bytes())
+    except (OSError, ValueError):
+        return ""
+    fixed = {
+        safety: [e for e in rule.examples if e.after is not None and e.safety == safety] for safety in Safety
+    }
+    exact, numeric = len(fixed[Safety.EXACT]), len(fixed[Safety.NUMERIC])
+    unproven = {name for codes in table["undecided"].values() for name in codes.get(rule.code, ())}
+    proven = sum(not unproven & {"*", example.why} for example in fixed[Safety.EXACT])
+    parts = [f"proven for all values on {proven} of {exact} {'exact ' * bool(numeric)}examples"] * bool(exact)
+    which = "numeric ones" if exact else "examples"
+    parts += [f"exact in {len(table['exact'].get(rule.code, ()))} of {numeric} {which}"] * bool(numeric)
+    return "; ".join(parts)
+
+
 def rule_markdown(rule: Rule, most: int | None = None, more: str = "") -> str:
     """The rule's page as Markdown: docstring, then the examples that its tests run, at most ``most`` of them. ``more``
     is how to see the others."""
     safety = f"{rule.safety.name} fix" if rule.safety is not None else "detected only"
     off = "" if rule.default else ", off by default"
-    parts = [f"# {rule.code} {rule.name}", f"{rule.severity.name.lower()}, {safety}{off}", rule.doc]
+    parts = [f"# {rule.code} {rule.name}", f"{rule.severity.name.lower()}, {safety}{off}"]
+    parts += [f"Proof: {proofs}."] if (proofs := describe_proofs(rule)) else []
+    parts.append(rule.doc)
     if rule.examples:
         parts.append("## Examples")
     shown = _some(rule.examples, most)

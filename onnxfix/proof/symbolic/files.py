@@ -111,7 +111,8 @@ def prove_files(
 ) -> Proof:
     """Prove that two models, given by path, are the same at each of some shapes of their inputs, for all values.
 
-    A trial has the shapes, and elements of inputs that may decide shapes. ``limit`` is in seconds.
+    A trial has the shapes, and elements of inputs that may decide shapes. ``limit`` is in seconds. The reason says
+    where the models are at least the same as real numbers.
 
     Raises:
         ModelError: a model cannot be read.
@@ -119,11 +120,19 @@ def prove_files(
     until = time.monotonic() + limit
     models, shared = [load(Path(path), large=_STORED) for path in (original, fixed)], _Bytes()
     weights = _StoredWeights(models[0], shared), _StoredWeights(models[1], shared)
-    given: dict[str, None] = {}
-    for count, (shapes, values) in enumerate(trials):
-        rest = until - time.monotonic()
-        outcome = prove(models[0].proto, models[1].proto, shapes, values, weights=weights, limit=rest)
-        given |= dict.fromkeys(outcome.given)
-        if not outcome.proven:
-            return Proof(count, outcome.reason, tuple(given))
-    return Proof(len(trials), "", tuple(given))
+
+    def prove_all(as_real: bool) -> Proof:
+        given: dict[str, None] = {}
+        for count, (shapes, values) in enumerate(trials):
+            rest = until - time.monotonic()
+            first, second = (one.proto for one in models)
+            outcome = prove(first, second, shapes, values, weights=weights, limit=rest, as_real=as_real)
+            given |= dict.fromkeys(outcome.given)
+            if not outcome.proven:
+                return Proof(count, outcome.reason, tuple(given))
+        return Proof(len(trials), "", tuple(given))
+
+    found = prove_all(as_real=False)
+    if not found.reason or prove_all(as_real=True).reason:
+        return found
+    return found._replace(reason=f"{found.reason}; the same as real numbers, that is without rounding")

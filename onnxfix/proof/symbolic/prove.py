@@ -225,8 +225,19 @@ class _Pair:
         for name in names[0]:
             self._settle(name)
             if first.ids[name] != second.ids[name] and not self._agree(name, len(_EFFORTS) - 1):
-                return self._obstacles.get(name) or Undecided(f"output {name} is computed differently")
+                return self._obstacles.get(name) or Undecided(
+                    f"output {name} is computed differently{self._origin()}"
+                )
         return None
+
+    def _origin(self) -> str:
+        """The first tensor of the original that the other model has too, computed differently."""
+        first, second = (side.ids for side in self.sides)
+        for node in self.sides[0].model.graph.node:
+            for name in node.output:
+                if name in first and name in second and first[name] != second[name]:
+                    return f", from {node.op_type} ({name}) on"
+        return ""
 
     @property
     def elements(self) -> int:

@@ -433,6 +433,29 @@ def test_an_initializer_that_hides_a_name_stands_in_the_way() -> None:
     assert "hides a name" in outcome.reason
 
 
+def test_an_outer_initializer_that_is_dropped_stands_in_the_way() -> None:
+    text = (
+        "g (float[N] x, bool k) => (float[N] y) OUTER {y = If(k)<then_branch = t () => (float[N] p)"
+        " <float[1] c = {2}> {p = Mul(x, c)}, else_branch = e () => (float[N] q) {q = Neg(x)}>}"
+    )
+    hidden, alone = (model(text.replace("OUTER", outer)) for outer in ("<float[1] c = {1}>", ""))
+    assert compare(alone, alone).proven
+    for first, second in ((hidden, alone), (alone, hidden), (hidden, hidden)):
+        outcome = compare(first, second)
+        assert not outcome.proven
+        assert "hides a name" in outcome.reason
+
+
+def test_parts_of_a_split_without_a_name_are_left_out() -> None:
+    one, other, last, both = (
+        model("g (float[6] x) => (float[3] y) {" + outputs + " = Split<num_outputs=2>(x)}")
+        for outputs in ("y, ", "y, b", ", y", "b, y")
+    )
+    assert compare(one, other).proven
+    assert compare(last, both).proven
+    assert not compare(one, last).proven
+
+
 def test_the_reason_names_the_node_that_stands_in_the_way() -> None:
     text = "g (float[N] x) => (float[M] y) {a = NonZero(x) b = Cast<to=1>(a) y = KEY(b)}"
     outcome = compare(model(text.replace("KEY", "Relu")), model(text.replace("KEY", "Abs")))

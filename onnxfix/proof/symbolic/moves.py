@@ -252,7 +252,7 @@ def move_by_number(call: Call) -> Any:
     for index, array in zip(moved, number(tensors), strict=True):
         arrays[index] = array
     results = fold(call, arrays)
-    return [pick(tensors, np.asarray(one).astype(np.int64)) for one in results]
+    return [() if one is None else pick(tensors, np.asarray(one).astype(np.int64)) for one in results]
 
 
 def _gather(call: Call) -> Tensor:

@@ -394,9 +394,14 @@ _BRANCH = (
     "g (float[1,3,3,3] x, float[3] s, bool c) => (float[1,3,3,3] y) {y = If(c)<then_branch = t () =>"
     " (float[1,3,3,3] p) {p = PRelu(x, s)}, else_branch = e () => (float[1,3,3,3] q) {q = Neg(x)}>}"
 )
+_ROWS = "g (uint8[2,2] x, float[2] s) => (float[2,2] y)"
 DIFFERENT_IN_OLD_VERSIONS = {
     "the axis of a slope": (6, _PRELU, 7, _PRELU),
     "the axis of a slope in a branch": (6, _BRANCH, 7, _BRANCH),
+    "an axis of quantization that is none": (
+        *(12, f"{_ROWS} {{y = DequantizeLinear<axis=0>(x, s)}}"),
+        *(12, f"{_ROWS} <int64[2] n = {{2,1}}> {{a = Cast<to=1>(x) b = Reshape(s, n) y = Mul(a, b)}}"),
+    ),
     "infinity, clipped": (
         *(6, "g (float[N] x) => (float[N] y) {y = Clip(x)}"),
         *(6, "g (float[N] x) => (float[N] y) {y = Identity(x)}"),

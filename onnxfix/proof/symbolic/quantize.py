@@ -10,11 +10,14 @@ from onnxfix.proof.symbolic.moves import number, pick, reshape
 from onnxfix.proof.symbolic.tensor import INTEGERS, T, Tensor, constant, elementwise
 
 
-def along(parameter: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
-    """A parameter of (de)quantization, in a shape that is broadcast to x."""
+def _along(call: Call, parameter: Tensor) -> Tensor:
+    """A parameter of (de)quantization, in a shape that is broadcast to the first input."""
     if parameter.size == 1 and len(parameter.shape) <= 1:
         return reshape(parameter, ())
-    axis %= max(len(x.shape), 1)
+    if call.version < 13:
+        raise call.stuck("it has no axis before opset 13")
+    x, block = call.tensor(0), call.attributes.get("block_size", 0)
+    axis = call.attributes["axis"] % max(len(x.shape), 1)
     if len(parameter.shape) == 1:
         return reshape(
             parameter, [parameter.shape[0] if place == axis else 1 for place in range(len(x.shape))]
@@ -28,15 +31,14 @@ def _dequantize(call: Call) -> Tensor | None:
     x, scale = call.tensor(0), call.tensor(1)
     if call.attributes.get("output_dtype"):
         return None
-    axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
     if not x.is_integer:
         if call.has(2) and not is_all(call.tensor(2), 0.0):
             return None
-        return multiply(cast(x, scale.dtype), along(scale, x, axis, block), call.as_real)
+        return multiply(cast(x, scale.dtype), _along(call, scale), call.as_real)
     level = cast(x, T.INT32)
     if call.has(2):
-        level = subtract(level, cast(along(call.tensor(2), x, axis, block), T.INT32)).settled()
-    return multiply(cast(level, scale.dtype), along(scale, x, axis, block), call.as_real)
+        level = subtract(level, cast(_along(call, call.tensor(2)), T.INT32)).settled()
+    return multiply(cast(level, scale.dtype), _along(call, scale), call.as_real)
 
 
 @operator("QuantizeLinear")
@@ -45,8 +47,7 @@ def _quantize(call: Call) -> Tensor | None:
     dtype = call.tensor(2).dtype if call.has(2) else call.attributes.get("output_dtype") or T.UINT8
     if call.attributes.get("precision"):
         return None
-    axis, block = call.attributes.get("axis", 1), call.attributes.get("block_size", 0)
-    quotient = divide(cast(x, scale.dtype), along(scale, x, axis, block))
+    quotient = divide(cast(x, scale.dtype), _along(call, scale))
     if dtype not in INTEGERS:
         how = "" if call.attributes.get("saturate", 1) else "not saturated"
         return cast(quotient, dtype, how=how) if not call.has(2) or is_all(call.tensor(2), 0.0) else None

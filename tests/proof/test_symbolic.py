@@ -461,6 +461,15 @@ def test_parts_of_a_split_without_a_name_are_left_out() -> None:
     assert not compare(one, last).proven
 
 
+def test_a_busy_machine_takes_no_time_from_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (model(text) for text in EQUAL["transposes that cancel"])
+    monkeypatch.setattr("time.monotonic", iter(range(0, 10**9, 1000)).__next__)
+    assert compare(first, second).proven
+    outcome = compare(first, second, limit=-1.0)
+    assert not outcome.proven
+    assert "time limit exceeded" in outcome.reason
+
+
 def test_the_reason_names_the_node_that_stands_in_the_way() -> None:
     text = "g (float[N] x) => (float[M] y) {a = NonZero(x) b = Cast<to=1>(a) y = KEY(b)}"
     outcome = compare(model(text.replace("KEY", "Relu")), model(text.replace("KEY", "Abs")))

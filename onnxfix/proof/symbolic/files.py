@@ -111,20 +111,20 @@ def prove_files(
 ) -> Proof:
     """Prove that two models, given by path, are the same at each of some shapes of their inputs, for all values.
 
-    A trial has the shapes, and elements of inputs that may decide shapes. ``limit`` is in seconds. The reason says
-    where the models are at least the same as real numbers.
+    A trial has the shapes, and elements of inputs that may decide shapes. ``limit`` is in seconds of the processor. The
+    reason says where the models are at least the same as real numbers.
 
     Raises:
         ModelError: a model cannot be read.
     """
-    until = time.monotonic() + limit
+    until = time.process_time() + limit
     models, shared = [load(Path(path), large=_STORED) for path in (original, fixed)], _Bytes()
     weights = _StoredWeights(models[0], shared), _StoredWeights(models[1], shared)
 
     def prove_all(as_real: bool) -> Proof:
         given: dict[str, None] = {}
         for count, (shapes, values) in enumerate(trials):
-            rest = until - time.monotonic()
+            rest = until - time.process_time()
             first, second = (one.proto for one in models)
             outcome = prove(first, second, shapes, values, weights=weights, limit=rest, as_real=as_real)
             given |= dict.fromkeys(outcome.given)

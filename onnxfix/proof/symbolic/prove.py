@@ -90,10 +90,10 @@ def prove(
     """Try to prove that two models have the same outputs for all inputs of some shapes.
 
     ``shapes`` has each input's; ``values`` elements of inputs, which are used where they decide shapes. ``weights`` are
-    those of each model. ``limit`` is in seconds. ``as_real``: the outputs are the same as real numbers, that is without
-    rounding.
+    those of each model. ``limit`` is in seconds of the processor, so that a busy machine proves no less. ``as_real``:
+    the outputs are the same as real numbers, that is without rounding.
     """
-    until = time.monotonic() + limit
+    until = time.process_time() + limit
     try:
         models = tuple(map(_inline, (original, fixed)))
     except Undecided as error:

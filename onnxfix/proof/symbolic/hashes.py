@@ -142,7 +142,7 @@ def _begin(name: str, rank: int) -> Words:
 
 def aligned(words: Words, rank: int) -> Words:
     """The words with as many axes of size 1 before the others as the rank needs."""
-    return words.reshape(2, *[1] * (rank + 1 - words.ndim), *words.shape[1:])
+    return words.reshape(len(words), *[1] * (rank + 1 - words.ndim), *words.shape[1:])
 
 
 def mix(name: str, *operands: Words) -> Words:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +15,13 @@ from onnxfix.proof.symbolic.tensor import (
     Tensor,
     computed,
     constant,
+    derived,
     hull,
     identify,
-    made,
     numpy_type,
     strip,
     widest,
+    with_table,
 )
 
 _Array = np.ndarray[Any, Any]
@@ -27,49 +29,43 @@ _Array = np.ndarray[Any, Any]
 
 def reshape(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """The same elements in another shape."""
-    sizes = tuple(int(size) for size in shape)
+    sizes = tuple(map(int, shape))
     if sizes == tensor.shape:
         return tensor
-    if tensor.known is not None:
-        return replace(tensor, known=tensor.known.reshape(sizes), shape=sizes)
+    if min(sizes, default=1) < 0 or math.prod(sizes) != tensor.size:
+        raise ValueError(f"{list(tensor.shape)} cannot take the shape {list(sizes)}")
     same = strip(sizes) == strip(tensor.shape)
-    recipe = tensor.key if same else identify(b"reshape", str(strip(sizes)).encode(), tensor.key)
-    result = replace(
-        tensor, compute=lambda: tensor.words.reshape(2, *sizes), recipe=recipe, atom="", shape=sizes
-    )
-    if tensor.table is not None and [one for one in sizes if one != 1] == [
-        one for one in tensor.shape if one != 1
-    ]:
-        result.__dict__["table"] = tensor.table.reshape(tensor.shape, sizes)
-    return result
+    result = _move(tensor, sizes, lambda array: array.reshape(len(array), *sizes), "reshape", same)
+    kept, before = ([one for one in each if one != 1] for each in (sizes, tensor.shape))
+    if tensor.table is None or kept != before:
+        return result
+    return with_table(result, tensor.table.reshape(tensor.shape, sizes))
 
 
 def transpose(tensor: Tensor, order: Sequence[int]) -> Tensor:
     """The same elements with their axes in another order."""
-    shape = tuple(tensor.shape[axis] for axis in order)
-    if tensor.known is not None:
-        return replace(tensor, known=tensor.known.transpose(order), shape=shape)
-    recipe = identify(b"transpose", str((tuple(order), shape)).encode(), tensor.key)
-    axes = (0, *(axis + 1 for axis in order))
-    return replace(tensor, compute=lambda: tensor.words.transpose(axes), recipe=recipe, atom="", shape=shape)
+    axes, shape = (0, *(axis + 1 for axis in order)), [tensor.shape[axis] for axis in order]
+    return _move(tensor, tuple(shape), lambda array: array.transpose(axes), f"transpose {axes}")
 
 
 def broadcast(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The tensor, broadcast to a shape."""
-    if shape == tensor.shape:
-        return tensor
+
+    def move(array: _Array) -> _Array:
+        return np.broadcast_to(hashes.aligned(array, len(shape)), (len(array), *shape))
+
+    same = strip(shape) == strip(tensor.shape)
+    return tensor if shape == tensor.shape else _move(tensor, shape, move, "expand", same)
+
+
+def _move(
+    tensor: Tensor, shape: tuple[int, ...], move: Callable[[_Array], _Array], how: str, same: bool = False
+) -> Tensor:
+    """The elements moved by a function of arrays, which have one axis more. ``same``: none moves."""
     if tensor.known is not None:
-        return replace(tensor, known=np.broadcast_to(tensor.known, shape), shape=shape)
-    recipe = (
-        tensor.key
-        if strip(shape) == strip(tensor.shape)
-        else identify(b"expand", str(shape).encode(), tensor.key)
-    )
-
-    def compute() -> hashes.Words:
-        return np.broadcast_to(hashes.aligned(tensor.words, len(shape)), (2, *shape))
-
-    return replace(tensor, compute=compute, recipe=recipe, atom="", shape=shape)
+        return replace(tensor, known=move(tensor.known[None])[0], shape=shape)
+    recipe = tensor.key if same else identify(how.encode(), str(strip(shape)).encode(), tensor.key)
+    return replace(tensor, compute=lambda: move(tensor.words), recipe=recipe, atom="", shape=shape)
 
 
 def pick(tensors: Sequence[Tensor], numbers: _Array) -> Tensor:
@@ -113,43 +109,29 @@ def _identity(call: Call) -> Any:
 
 @operator("Reshape")
 def _reshape(call: Call) -> Tensor:
-    tensor = call.ring(0)
-    shape = call.integers(1, "shape") or []
+    tensor, shape = call.ring(0), call.integers(1, "shape") or []
     if not call.attributes.get("allowzero"):
-        shape = [
-            tensor.shape[axis] if size == 0 and axis < len(tensor.shape) else size
-            for axis, size in enumerate(shape)
-        ]
+        shape = [size or tensor.shape[axis] for axis, size in enumerate(shape)]
     if -1 in shape:
-        others = int(np.prod([size for size in shape if size != -1], dtype=np.int64))
-        if not others or tensor.size % others:
-            raise call.stuck(f"{list(tensor.shape)} cannot take the shape {shape}")
-        shape = [tensor.size // others if size == -1 else size for size in shape]
-    if int(np.prod(shape, dtype=np.int64)) != tensor.size:
-        raise call.stuck(f"{list(tensor.shape)} cannot take the shape {shape}")
+        shape[shape.index(-1)] = tensor.size // -math.prod(shape)
     return reshape(tensor, shape)
 
 
 @operator("Flatten")
 def _flatten(call: Call) -> Tensor:
     tensor, axis = call.ring(0), call.attributes["axis"]
-    axis = call.axis(axis, len(tensor.shape) + 1) if axis >= 0 else call.axis(axis, len(tensor.shape))
-    rows = int(np.prod(tensor.shape[:axis], dtype=np.int64))
-    return reshape(tensor, (rows, int(np.prod(tensor.shape[axis:], dtype=np.int64))))
+    axis = call.axis(axis, len(tensor.shape) + (axis >= 0))
+    return reshape(tensor, (math.prod(tensor.shape[:axis]), math.prod(tensor.shape[axis:])))
 
 
 @operator("Squeeze")
 def _squeeze(call: Call) -> Tensor:
     tensor, axes = call.ring(0), call.integers(1, "axes")
-    rank = len(tensor.shape)
     if axes == []:
         raise call.stuck("whether no axes are all axes depends on the runtime")
-    dropped = (
-        {call.axis(axis, rank) for axis in axes}
-        if axes is not None
-        else {i for i, n in enumerate(tensor.shape) if n == 1}
-    )
-    if any(tensor.shape[axis] != 1 for axis in dropped):
+    ones = [axis for axis, size in enumerate(tensor.shape) if size == 1]
+    dropped = {call.axis(axis, len(tensor.shape)) for axis in (ones if axes is None else axes)}
+    if not dropped.issubset(ones):
         raise call.stuck("it drops an axis whose size is not 1")
     return reshape(tensor, [size for axis, size in enumerate(tensor.shape) if axis not in dropped])
 
@@ -190,27 +172,15 @@ def _size(call: Call) -> Tensor:
 @operator("Concat")
 def _concat(call: Call) -> Tensor:
     tensors = [call.tensor(index) for index in range(len(call.inputs))]
-    axis = call.attributes.get("axis", 1)
-    if all(one.known is not None for one in tensors):
-        return constant(
-            np.concatenate([one.known for one in tensors if one.known is not None], axis), tensors[0].dtype
-        )
-    axis = call.axis(axis, len(tensors[0].shape))
-    shape = list(tensors[0].shape)
-    shape[axis] = sum(one.shape[axis] for one in tensors)
-    recipe = identify(b"concat", str((axis, shape)).encode(), *(one.key for one in tensors))
-
-    def compute() -> hashes.Words:
-        return np.concatenate([one.words for one in tensors], axis + 1)
-
-    return computed(tensors[0].dtype, shape, recipe, compute, hull(tensors), widest(tensors))
+    axis = call.axis(call.attributes.get("axis", 1), len(tensors[0].shape))
+    return pick(tensors, np.concatenate(number(tensors), axis))
 
 
 _MOVED = {
     **dict.fromkeys(("Slice", "Gather", "GatherND", "Split", "Tile", "DepthToSpace"), (0,)),
     **dict.fromkeys(("SpaceToDepth", "Trilu", "ReverseSequence", "Compress", "CenterCropPad"), (0,)),
     **dict.fromkeys(("ScatterElements", "ScatterND", "Scatter", "Pad"), (0, 2)),
-    **dict.fromkeys(("Resize", "Upsample"), (0,)),
+    "Resize": (0,),
 }
 """The operators that ONNX's reference implementation carries out on numbers of elements, and the inputs whose
 elements they move; the other inputs must be known."""
@@ -232,14 +202,9 @@ def move_by_number(call: Call) -> Any:
     """Carry the call out on the numbers of elements, then fetch the elements."""
     attributes = call.attributes
     values = [attributes.get(one, 0.0) for one in ("value", "extrapolation_value")]
-    if (
-        any(values)
-        or any(map(np.signbit, values))
-        or attributes.get("reduction", "none") != "none"
-        or attributes.get("mode") == "wrap"
-    ):
+    if any(values) or any(map(np.signbit, values)) or attributes.get("reduction", "none") != "none":
         return None
-    if call.name in ("Resize", "Upsample") and attributes.get("mode") != "nearest":
+    if attributes.get("mode") == "wrap" or (call.name == "Resize" and attributes.get("mode") != "nearest"):
         return None
     moved = [index for index in _MOVED[call.name] if call.has(index)]
     others = [index for index in range(len(call.inputs)) if index not in moved and call.has(index)]
@@ -260,13 +225,16 @@ def _gather(call: Call) -> Tensor:
     data, indices = call.tensor(0), call.tensor(1)
     axis = call.axis(call.attributes["axis"], len(data.shape))
     rest = (*data.shape[:axis], *data.shape[axis + 1 :])
-    if data.atom:
-        columns = hashes.atoms(f"columns of {data.atom} {data.shape} {axis}", rest)
-    else:
-        rows = np.moveaxis(data.words, axis + 1, -1)
-        positions = hashes.encode(np.arange(rows.shape[-1], dtype=np.int64)).reshape(2, *[1] * len(rest), -1)
-        columns = hashes.total(hashes.mix("row", rows, positions), (len(rest),))[..., 0]
-    shape = (*rest[:axis], *[1] * len(indices.shape), *rest[axis:])
-    rows_of = indices.words.reshape(2, *[1] * axis, *indices.shape, *[1] * (len(rest) - axis))
-    words = hashes.mix(f"gather {data.shape[axis]}", columns.reshape(2, *shape), rows_of)
-    return made(data.dtype, words, data.bounds, data.within)
+    name = f"gather {data.shape[axis]}"
+
+    def compute() -> hashes.Words:
+        if data.atom:
+            columns = hashes.atoms(f"columns of {data.atom} {data.shape} {axis}", rest)
+        else:
+            places = hashes.encode(np.arange(data.shape[axis])).reshape(2, -1, *[1] * (len(rest) - axis))
+            columns = hashes.total(hashes.mix("row", data.words, places), (axis,))
+        columns = columns.reshape(2, *rest[:axis], *[1] * len(indices.shape), *rest[axis:])
+        return hashes.mix(name, columns, indices.words.reshape(2, *indices.shape, *[1] * (len(rest) - axis)))
+
+    shape = (*rest[:axis], *indices.shape, *rest[axis:])
+    return derived(data.dtype, shape, f"{name} {axis}", (data, indices), compute, data.bounds, data.within)

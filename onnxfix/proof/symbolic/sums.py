@@ -17,13 +17,17 @@ from onnxfix.proof.symbolic.calls import Call, operator
 from onnxfix.proof.symbolic.elements import Bounds, add, bounds_of_sums, divide, exact, multiply
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.moves import reshape, transpose
-from onnxfix.proof.symbolic.tensor import INTEGERS, Tensor, constant, derived, made, numpy_type
+from onnxfix.proof.symbolic.tensor import INTEGERS, Tensor, constant, derived, numpy_type
 from onnxfix.proof.symbolic.windows import less_zero_point
 
 
-def _multiset(x: Tensor, axes: tuple[int, ...]) -> Words:
+def _multiset(words: Words, axes: tuple[int, ...]) -> Words:
     """What stands for the elements over some axes, which keep size 1."""
-    return hashes.total(hashes.mix("member", x.words), axes)
+    return hashes.total(hashes.mix("member", words), axes)
+
+
+def _reduced(x: Tensor, axes: Sequence[int]) -> list[int]:
+    return [1 if axis in axes else size for axis, size in enumerate(x.shape)]
 
 
 def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
@@ -43,9 +47,8 @@ def _among(
     compute: Callable[[], Words] | None = None,
 ) -> Tensor:
     """A function, called ``name``, of the multiset of the elements over some axes, which keep size 1."""
-    compute = compute or (lambda: hashes.mix(name, _multiset(x, axes)))
-    shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
-    return derived(x.dtype, shape, f"{name} over {axes}", [x], compute, bounds, within)
+    compute = compute or (lambda: hashes.mix(name, _multiset(x.words, axes)))
+    return derived(x.dtype, _reduced(x, axes), f"{name} over {axes}", [x], compute, bounds, within)
 
 
 def _count(x: Tensor, axes: Sequence[int]) -> int:
@@ -63,8 +66,7 @@ def sum_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
     if x.bounds is not None:
         bounds = min(x.bounds[0] * count, 0), max(x.bounds[1] * count, 0)
     if not count:
-        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
-        return constant(np.zeros(shape, numpy_type(x.dtype)), x.dtype)
+        return constant(np.zeros(_reduced(x, axes), numpy_type(x.dtype)), x.dtype)
     if exact(x.dtype, bounds) or as_real:
         return _among(x, axes, "total", bounds, compute=lambda: hashes.total(x.words, axes))
     if count == 1:
@@ -72,17 +74,17 @@ def sum_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
     return _among(x, axes, f"sum {x.dtype}")
 
 
+_SELECTING, _REDUCING = ("ReduceMax", "ReduceMin"), ("ReduceSum", "ReduceMean", "ReduceProd")
+
+
 @operator(
-    *(
-        f"Reduce{name}"
-        for name in ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
-    )
+    *_SELECTING, *_REDUCING, *(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "SumSquare"))
 )
 def _reduce(call: Call) -> Tensor:
     x = call.ring(0) if call.name == "ReduceSum" else call.tensor(0)
     axes = _axes(call, len(x.shape))
     if axes is None:
-        if call.name in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"):
+        if call.name not in (*_SELECTING, *_REDUCING):
             raise call.stuck("it reduces nothing")
         return x
     count = _count(x, axes)
@@ -90,16 +92,13 @@ def _reduce(call: Call) -> Tensor:
         result = sum_over(x, axes, call.as_real)
     elif call.name == "ReduceMean":
         result = mean_over(x, axes, call.as_real)
-    elif call.name in ("ReduceMax", "ReduceMin") and count == 1:
-        result = x
-    elif call.name in ("ReduceMax", "ReduceMin") and not count:
-        least = INTEGERS.get(x.dtype, (-np.inf, np.inf))[call.name == "ReduceMin"]
-        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
-        result = constant(np.full(shape, least, numpy_type(x.dtype)), x.dtype)
+    elif call.name not in _SELECTING:
+        result = _among(x, axes, f"{call.name} {x.dtype}")
+    elif count:
+        result = x if count == 1 else _among(x, axes, call.name, x.bounds, x.within)
     else:
-        bounds = x.bounds if call.name in ("ReduceMax", "ReduceMin") and count else None
-        kind = "" if call.name in ("ReduceMax", "ReduceMin") else f" {x.dtype}"
-        result = _among(x, axes, f"{call.name}{kind}", bounds, x.within if not kind else 0)
+        least = INTEGERS.get(x.dtype, (-np.inf, np.inf))[call.name == "ReduceMin"]
+        result = constant(np.full(_reduced(x, axes), least, numpy_type(x.dtype)), x.dtype)
     if call.flag("keepdims"):
         return result
     return reshape(result, [size for axis, size in enumerate(x.shape) if axis not in axes])
@@ -146,7 +145,7 @@ def _softmax(call: Call) -> Tensor:
         for one in axes if call.name == "Hardmax" else ():  # the first of equal elements is the largest
             places = np.arange(x.shape[one]).reshape(-1, *[1] * (len(x.shape) - 1 - one))
             words = hashes.mix("at", words, hashes.encode(places))
-        return hashes.mix(name, words, _multiset(made(x.dtype, words), axes))
+        return hashes.mix(name, words, _multiset(words, axes))
 
     return derived(x.dtype, x.shape, f"{name} {axes}", [x], compute)
 
@@ -157,32 +156,23 @@ def _channels(tensor: Tensor, x: Tensor) -> Tensor:
     return reshape(tensor, [tensor.size, *[1] * (len(x.shape) - 2)])
 
 
-@operator("BatchNormalization")
-def _batch_norm(call: Call) -> Tensor | None:
-    x = call.tensor(0)
+@operator("BatchNormalization", "InstanceNormalization")
+def _normalize(call: Call) -> Tensor | None:
+    """A function of an element, the parameters of its channel and, for an instance, all elements of that."""
+    x, instance = call.tensor(0), call.name.startswith("Instance")
     if call.attributes.get("training_mode") or len(x.shape) < 2 or sum(map(bool, call.node.output)) > 1:
         return None
     if call.version < 9 and not call.attributes.get("spatial", 1):
         return None
-    parameters = [_channels(call.tensor(index), x) for index in range(1, 5)]
     name = f"{call.name} {call.attributes['epsilon']} {x.dtype}"
-    operands = [x, *parameters]
-    return derived(
-        x.dtype, x.shape, name, operands, lambda: hashes.mix(name, *(one.words for one in operands))
-    )
-
-
-@operator("InstanceNormalization")
-def _instance_norm(call: Call) -> Tensor:
-    x = call.tensor(0)
-    parameters = [_channels(call.tensor(index), x) for index in (1, 2)]
-    name = f"{call.name} {call.attributes['epsilon']} {x.dtype}"
+    sizes = [x.shape[1], *[1] * (len(x.shape) - 2)]
+    operands = [x, *(reshape(call.tensor(index), sizes) for index in range(1, len(call.inputs)))]
 
     def compute() -> Words:
-        among = _multiset(x, tuple(range(2, len(x.shape))))
-        return hashes.mix(name, x.words, among, *(one.words for one in parameters))
+        among = [_multiset(x.words, tuple(range(2, len(x.shape))))] if instance else []
+        return hashes.mix(name, *(one.words for one in operands), *among)
 
-    return derived(x.dtype, x.shape, name, [x, *parameters], compute)
+    return derived(x.dtype, x.shape, name, operands, compute)
 
 
 def product(x: Tensor, y: Tensor, dtype: int, as_real: bool) -> Tensor:
@@ -211,12 +201,7 @@ def _times(x: Tensor, y: Tensor, as_real: bool) -> Tensor:
     first = reshape(x, (1, *x.shape)) if len(x.shape) == 1 else x
     second = reshape(y, (*y.shape, 1)) if len(y.shape) == 1 else y
     result = product(first, second, x.dtype, as_real)
-    shape = list(result.shape)
-    if len(y.shape) == 1:
-        del shape[-1]
-    if len(x.shape) == 1:
-        del shape[-1 if len(y.shape) == 1 else -2]
-    return reshape(result, shape)
+    return reshape(result, (*result.shape[:-2], *x.shape[-2:-1], *y.shape[1:][-1:]))
 
 
 @operator("MatMulInteger")

@@ -32,6 +32,7 @@ from onnxfix.proof.symbolic.tensor import (
     elementwise,
     identify,
     numpy_type,
+    with_table,
 )
 
 _Array = np.ndarray[Any, Any]
@@ -169,8 +170,7 @@ def _tabulated(dtype: int, table: Table, like: Tensor | None = None) -> Tensor |
         arrays = [one.tobytes() for one in (table.domain, table.values, table.free)]
         recipe = identify(b"table", table.base.key, str((table.values.shape, shape)).encode(), *arrays)
         result = computed(dtype, shape, recipe, lambda: _words(table), bounds)
-    result.__dict__["table"] = table
-    return result
+    return with_table(result, table)
 
 
 def table_of(tensor: Tensor, rank: int) -> Table | None:

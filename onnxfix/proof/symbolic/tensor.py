@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -216,9 +216,11 @@ def computed(
     )
 
 
-def made(dtype: int, words: Words, bounds: tuple[int, int] | None = None, within: int = 0) -> Tensor:
-    """As ``computed``, of hashes that are computed already."""
-    return computed(dtype, words.shape[1:], b"", lambda: words, bounds, within)
+def with_table(tensor: Tensor, table: Any) -> Tensor:
+    """The same tensor with a ``tables.Table`` of its elements."""
+    result = replace(tensor)
+    result.__dict__["table"] = table
+    return result
 
 
 def derived(

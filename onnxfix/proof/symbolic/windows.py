@@ -11,8 +11,8 @@ from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.calls import Call, operator
 from onnxfix.proof.symbolic.elements import add, bounds_of_sums, cast, exact, subtract
 from onnxfix.proof.symbolic.hashes import Words
-from onnxfix.proof.symbolic.moves import number, reshape
-from onnxfix.proof.symbolic.tensor import T, Tensor, derived, made
+from onnxfix.proof.symbolic.moves import number, pick, reshape
+from onnxfix.proof.symbolic.tensor import T, Tensor, derived
 
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _ZERO = hashes.encode(np.zeros((1,)))
@@ -158,11 +158,9 @@ def _conv_transpose(call: Call) -> Tensor | None:
     windows = np.lib.stride_tricks.sliding_window_view(apart, reach, tuple(range(2, 2 + spatial)))
     windows = windows[(slice(None),) * (2 + spatial) + tuple(slice(None, None, step) for step in far)]
     inside, outputs = x.shape[1] // groups, weight.shape[1]
-    turned = weight.words[(slice(None), slice(None), slice(None), *[slice(None, None, -1)] * spatial)]
-    turned = (
-        turned.reshape(2, groups, inside, outputs, *kernel).swapaxes(2, 3).reshape(2, -1, inside, *kernel)
-    )
-    result = convolve(call, x, made(weight.dtype, turned, weight.bounds), windows, False, x.dtype)
+    numbers = number([weight])[0][(slice(None), slice(None), *[slice(None, None, -1)] * spatial)]
+    numbers = numbers.reshape(groups, inside, outputs, *kernel).swapaxes(1, 2).reshape(-1, inside, *kernel)
+    result = convolve(call, x, pick([weight], numbers), windows, False, x.dtype)
     return _with_bias(call, result)
 
 

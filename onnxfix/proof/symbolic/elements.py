@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, reduce
+from operator import add as plus
+from operator import mul
+from operator import sub as minus
 
 import numpy as np
 
@@ -17,6 +22,7 @@ from onnxfix.proof.symbolic.tensor import (
     constant,
     contains,
     elementwise,
+    fill,
     identify,
     numpy_type,
     strip,
@@ -33,17 +39,23 @@ def exact(dtype: int, bounds: Bounds) -> bool:
     return dtype in INTEGERS or (dtype in MANTISSAS and max(map(abs, bounds)) <= 1 << MANTISSAS[dtype])
 
 
-def bounds_of_products(x: Tensor, y: Tensor) -> Bounds:
-    """Bounds of the products of whole numbers."""
+def bounds_of(function: Callable[[int, int], int], x: Tensor, y: Tensor) -> Bounds:
+    """Bounds of a function of two whole numbers that grows or falls with each."""
     if x.bounds is None or y.bounds is None:
         return None
-    corners = [one * other for one in x.bounds for other in y.bounds]
+    corners = [function(one, other) for one in x.bounds for other in y.bounds]
     return min(corners), max(corners)
+
+
+def fits(tensor: Tensor, dtype: int) -> bool:
+    """Whether an integer type has all numbers that a tensor may have."""
+    low, high = INTEGERS[dtype]
+    return tensor.bounds is not None and low <= tensor.bounds[0] and tensor.bounds[1] <= high
 
 
 def bounds_of_sums(x: Tensor, y: Tensor, terms: int) -> Bounds:
     """Bounds of sums of up to so many products of whole numbers."""
-    products = bounds_of_products(x, y)
+    products = bounds_of(mul, x, y)
     return None if products is None else (min(0, products[0] * terms), max(0, products[1] * terms))
 
 
@@ -64,9 +76,7 @@ def add(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
     for one, other in ((x, y), (y, x)):
         if one.is_float and is_all(other, -0.0):
             return broadcast(one, _shape(x, y))
-    bounds: Bounds = None
-    if x.bounds is not None and y.bounds is not None:
-        bounds = x.bounds[0] + y.bounds[0], x.bounds[1] + y.bounds[1]
+    bounds = bounds_of(plus, x, y)
     if exact(x.dtype, bounds) or as_real:
         return elementwise(x.dtype, "+", (x, y), bounds, ordered=False, ring=hashes.add)
     return elementwise(x.dtype, f"add {x.dtype}", (x, y), ordered=False)
@@ -77,20 +87,16 @@ def negate(x: Tensor, as_real: bool = False) -> Tensor:
     if x.known is not None and x.known.dtype.kind != "u":
         return constant(np.negative(x.known), x.dtype)
     bounds = None if x.bounds is None else (-x.bounds[1], -x.bounds[0])
-    if as_real or x.is_integer or (bounds is not None and not bounds[0] <= 0 <= bounds[1]):
-        return elementwise(
-            x.dtype, "-", (constant(np.zeros((), np.int8)), x), bounds, x.within, ring=hashes.subtract
-        )
-    return elementwise(x.dtype, "-", (constant(np.array(-0.0)), x), None, x.within, ring=hashes.subtract)
+    unsigned = as_real or x.is_integer or (bounds is not None and not bounds[0] <= 0 <= bounds[1])
+    zero, bounds = (fill(0, T.INT8), bounds) if unsigned else (fill(-0.0, T.DOUBLE), None)
+    return elementwise(x.dtype, "-", (zero, x), bounds, x.within, ring=hashes.subtract)
 
 
 def subtract(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
     """Differences."""
     if x.is_integer and x.key == y.key and x.shape == y.shape:
-        return constant(np.zeros(x.shape, numpy_type(x.dtype)), x.dtype)
-    bounds: Bounds = None
-    if x.bounds is not None and y.bounds is not None:
-        bounds = x.bounds[0] - y.bounds[1], x.bounds[1] - y.bounds[0]
+        return fill(0, x.dtype, x.shape)
+    bounds = bounds_of(minus, x, y)
     if exact(x.dtype, bounds):
         return elementwise(x.dtype, "-", (x, y), bounds, ring=hashes.subtract)
     return add(x, negate(y, as_real), as_real)
@@ -103,7 +109,7 @@ def multiply(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
             return broadcast(one, _shape(x, y))
         if is_all(other, -1) and one.is_float:
             return broadcast(negate(one), _shape(x, y))
-    bounds = bounds_of_products(x, y)
+    bounds = bounds_of(mul, x, y)
     if bounds is not None and x.is_float and x.bounds is not None and y.bounds is not None:
         lows = x.bounds[0], y.bounds[0]
         if not (min(lows) >= 0 or max(lows) > 0):
@@ -136,21 +142,11 @@ def divide(x: Tensor, y: Tensor, as_real: bool = False) -> Tensor:
 
 
 @operator("Add", "Sub", "Mul", "Div")
-def _arithmetic(call: Call) -> Tensor | None:
-    if call.version < 7 and (call.attributes.get("broadcast") or call.attributes.get("axis") is not None):
-        return None
+def _arithmetic(call: Call) -> Tensor:
     if call.name == "Div":
         return divide(call.tensor(0), call.tensor(1), call.as_real)
     function = {"Add": add, "Sub": subtract, "Mul": multiply}[call.name]
     return function(call.ring(0), call.ring(1), call.as_real)
-
-
-@operator("Sum")
-def _sum(call: Call) -> Tensor:
-    result = call.ring(0)
-    for index in range(1, len(call.inputs)):
-        result = add(result, call.ring(index), call.as_real)
-    return result
 
 
 @operator("Neg")
@@ -160,46 +156,35 @@ def _neg(call: Call) -> Tensor:
 
 @operator("Reciprocal")
 def _reciprocal(call: Call) -> Tensor:
-    x = call.tensor(0)
-    return divide(constant(np.ones((), numpy_type(x.dtype)), x.dtype), x, call.as_real)
+    return divide(fill(1, call.tensor(0).dtype), call.tensor(0), call.as_real)
 
 
 def extreme(name: str, x: Tensor, y: Tensor) -> Tensor:
     """The larger ("max") or the smaller ("min") of two."""
-    shape = _shape(x, y)
-    if x.bounds is not None and y.bounds is not None:
-        for one, other in ((x, y), (y, x)):
-            assert one.bounds is not None
-            assert other.bounds is not None
-            above = one.bounds[0] >= other.bounds[1] if name == "max" else one.bounds[1] <= other.bounds[0]
-            if above:
-                return broadcast(one, shape)
-    bounds: Bounds = None
-    if x.bounds is not None and y.bounds is not None:
-        choose = max if name == "max" else min
-        bounds = choose(x.bounds[0], y.bounds[0]), choose(x.bounds[1], y.bounds[1])
+    for one, other in ((x, y), (y, x)):
+        gap = bounds_of(minus, one, other)
+        if gap is not None and (gap[0] >= 0 if name == "max" else gap[1] <= 0):
+            return broadcast(one, _shape(x, y))
+    bounds = bounds_of(max if name == "max" else min, x, y)
     return elementwise(x.dtype, name, (x, y), bounds, widest([x, y]), ordered=False)
 
 
-@operator("Max", "Min")
-def _extreme(call: Call) -> Tensor:
-    result = call.tensor(0)
-    for index in range(1, len(call.inputs)):
-        result = extreme(call.name.lower(), result, call.tensor(index))
-    return result
+@operator("Sum", "Max", "Min")
+def _join(call: Call) -> Tensor:
+    places = range(len(call.inputs))
+    if call.name == "Sum":
+        return reduce(partial(add, as_real=call.as_real), map(call.ring, places))
+    return reduce(partial(extreme, call.name.lower()), map(call.tensor, places))
 
 
 @operator("Clip")
 def _clip(call: Call) -> Tensor:
     result = call.tensor(0)
     for index, (attribute, name) in enumerate((("min", "max"), ("max", "min")), start=1):
-        limit: Tensor | None = None
         if call.has(index):
-            limit = call.tensor(index)
+            result = extreme(name, result, call.tensor(index))
         elif attribute in call.attributes:
-            limit = constant(np.array(call.attributes[attribute], numpy_type(result.dtype)), result.dtype)
-        if limit is not None:
-            result = extreme(name, result, limit)
+            result = extreme(name, result, fill(call.attributes[attribute], result.dtype))
     return result
 
 
@@ -213,8 +198,7 @@ def cast(x: Tensor, dtype: int, as_real: bool = False, how: str = "") -> Tensor:
     finite = dtype == T.FLOAT8E5M2 and not how  # a saturated infinity is the largest number
     keep = replace(x, dtype=dtype, known=None, compute=lambda: x.words, recipe=_cast_key(x), atom="")
     if x.bounds is not None and dtype in INTEGERS:
-        low, high = INTEGERS[dtype]
-        if low <= x.bounds[0] and x.bounds[1] <= high:
+        if fits(x, dtype):
             return replace(keep, wraps=False, within=0)
         if dtype == T.BOOL:
             return elementwise(dtype, "not zero", (x,))
@@ -234,19 +218,14 @@ _PLAIN = (T.DOUBLE, T.FLOAT, T.FLOAT16, T.BFLOAT16)
 
 def _is_defined(x: Tensor, dtype: int) -> bool:
     """Whether ONNX says what each known element is in an integer type."""
-    if dtype == T.BOOL or (x.is_integer and dtype not in (T.INT4, T.UINT4)):
-        return True
-    low, high = INTEGERS[dtype]
-    return x.bounds is not None and low <= x.bounds[0] and x.bounds[1] <= high
+    return dtype == T.BOOL or (x.is_integer and dtype not in (T.INT4, T.UINT4)) or fits(x, dtype)
 
 
 def _cast_key(x: Tensor) -> bytes:
     """The recipe of values that are the same in another type: known numbers are told by their hashes."""
-    return (
-        x.key
-        if x.known is None
-        else identify(b"cast", str(strip(x.shape)).encode(), hashes.digest(x.words).tobytes())
-    )
+    if x.known is None:
+        return x.key
+    return identify(b"cast", str(strip(x.shape)).encode(), hashes.digest(x.words).tobytes())
 
 
 @operator("Cast", "CastLike")
@@ -276,7 +255,7 @@ _SELECTING = ("Abs", "Floor", "Ceil", "Round", "Relu", "Sign")
 
 def _elementwise(call: Call) -> Tensor | None:
     """A random function of the operands' hashes, by the operator, its attributes and its result's type."""
-    if call.version < 7 and (call.name == "PRelu" or call.attributes.get("broadcast")):
+    if call.version < 7 and call.name == "PRelu":
         return None
     tensors = [call.tensor(index) for index in range(len(call.inputs))]
     dtype = T.BOOL if call.name.startswith("Is") else tensors[0].dtype
@@ -290,19 +269,13 @@ operator(*ELEMENTWISE)(_elementwise)
 @operator(*_SELECTING)
 def _select(call: Call) -> Tensor | None:
     x = call.tensor(0)
-    if (
-        x.bounds is not None
-        and call.name != "Sign"
-        and (x.bounds[0] >= 0 or call.name not in ("Abs", "Relu"))
-    ):
+    if x.bounds is None:
+        return elementwise(x.dtype, call.name, (x,), None, x.within)
+    low, high = x.bounds
+    ranges = {"Abs": (0, max(-low, high)), "Relu": (0, max(high, 0)), "Sign": (-1, 1)}
+    if call.name not in ranges or (low >= 0 and call.name != "Sign"):
         return x
-    bounds = None
-    if x.bounds is not None:
-        low, high = x.bounds
-        bounds = {"Abs": (0, max(-low, high)), "Relu": (0, max(high, 0)), "Sign": (-1, 1)}.get(
-            call.name, x.bounds
-        )
-    return elementwise(x.dtype, call.name, (x,), bounds, x.within)
+    return elementwise(x.dtype, call.name, (x,), ranges[call.name], x.within)
 
 
 @operator("Mod")

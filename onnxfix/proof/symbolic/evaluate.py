@@ -264,7 +264,8 @@ class Evaluator:
             folded = self._fold(call)
             if folded is not None:
                 return folded
-        meaning = OPERATORS.get(call.name)
+        aligned = call.version >= 7 or call.name == "Gemm" or not call.attributes.get("broadcast")
+        meaning = OPERATORS.get(call.name) if aligned else None
         result = meaning(call) if meaning is not None else None
         if result is None or isinstance(result, Call):
             return self.black_box(frame, result or call)

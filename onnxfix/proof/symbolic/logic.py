@@ -12,19 +12,17 @@ from onnxfix.proof.symbolic.tensor import (
     T,
     Tensor,
     computed,
-    constant,
     elementwise,
+    fill,
     hull,
     identify,
     strip,
     widest,
 )
 
-_ONE = constant(np.ones((), np.bool_))
-
 
 def _contrary(x: Tensor) -> Tensor:
-    return elementwise(T.BOOL, "-", (_ONE, x), (0, 1), ring=hashes.subtract)
+    return elementwise(T.BOOL, "-", (fill(1, T.BOOL), x), (0, 1), ring=hashes.subtract)
 
 
 @operator("Not")
@@ -33,12 +31,10 @@ def _not(call: Call) -> Tensor:
 
 
 @operator("And", "Or", "Xor")
-def _logic(call: Call) -> Tensor | None:
-    if call.version < 7 and call.attributes.get("broadcast"):
-        return None
+def _logic(call: Call) -> Tensor:
     x, y = call.tensor(0), call.tensor(1)
     if x.same_as(y):
-        return x if call.name != "Xor" else constant(np.zeros(x.shape, np.bool_))
+        return x if call.name != "Xor" else fill(0, T.BOOL, x.shape)
     return combine(call.name, x, y)
 
 
@@ -56,20 +52,17 @@ def combine(name: str, x: Tensor, y: Tensor) -> Tensor:
 
 
 @operator("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
-def _compare(call: Call) -> Tensor | None:
-    if call.version < 7 and call.attributes.get("broadcast"):
-        return None
+def _compare(call: Call) -> Tensor:
     x, y = call.tensor(0), call.tensor(1)
     if call.name == "Equal":
         return elementwise(T.BOOL, "equal", (x, y), ordered=False)
     if call.name.startswith("Greater"):
         x, y = y, x
-    or_equal = call.name.endswith("OrEqual")
+    if not call.name.endswith("OrEqual"):
+        return elementwise(T.BOOL, "less", (x, y))
     if x.bounds is None or y.bounds is None:
-        return elementwise(T.BOOL, "less or equal" if or_equal else "less", (x, y))
-    if or_equal:  # of numbers that are ordered, not the contrary
-        return _contrary(elementwise(T.BOOL, "less", (y, x)))
-    return elementwise(T.BOOL, "less", (x, y))
+        return elementwise(T.BOOL, "less or equal", (x, y))
+    return _contrary(elementwise(T.BOOL, "less", (y, x)))  # of numbers that are ordered, not NaN
 
 
 def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -77,11 +70,8 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     that the order of conditions and their negations do not matter."""
     shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
     within, bounds = widest([x, y]), hull([x, y])
-    if condition.known is not None:
-        if np.all(condition.known) or not np.any(condition.known):
-            return broadcast(x if np.all(condition.known) else y, shape)
-        if x.known is not None and y.known is not None:
-            return constant(np.where(condition.known, x.known, y.known), x.dtype)
+    if condition.known is not None and (np.all(condition.known) or not np.any(condition.known)):
+        return broadcast(x if np.all(condition.known) else y, shape)
     first, second = broadcast(x, shape), broadcast(y, shape)
     if first.same_as(second):
         return first

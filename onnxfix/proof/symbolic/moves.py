@@ -16,9 +16,9 @@ from onnxfix.proof.symbolic.tensor import (
     computed,
     constant,
     derived,
+    fill,
     hull,
     identify,
-    numpy_type,
     strip,
     widest,
     with_table,
@@ -71,9 +71,9 @@ def _move(
 def pick(tensors: Sequence[Tensor], numbers: _Array) -> Tensor:
     """A tensor of the shape of ``numbers``, which count the elements of all tensors from 1 on; 0 stands for zero."""
     first = tensors[0]
-    zero = constant(np.zeros((1,), numpy_type(first.dtype)), first.dtype) if np.any(numbers == 0) else None
-    parts = [*([zero] if zero is not None else []), *tensors]
-    places = numbers if zero is not None else numbers - 1
+    padded = bool(np.any(numbers == 0))
+    parts = [*([fill(0, first.dtype, (1,))] if padded else []), *tensors]
+    places = numbers if padded else numbers - 1
     if all(one.known is not None for one in parts):
         flat = np.concatenate([np.ravel(one.known) for one in parts if one.known is not None])
         return constant(flat[places], first.dtype)

@@ -17,7 +17,7 @@ from onnxfix.proof.symbolic.calls import Call, operator
 from onnxfix.proof.symbolic.elements import Bounds, add, bounds_of_sums, divide, exact, multiply
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.moves import reshape, transpose
-from onnxfix.proof.symbolic.tensor import INTEGERS, Tensor, constant, derived, numpy_type
+from onnxfix.proof.symbolic.tensor import INTEGERS, Tensor, constant, derived, fill
 from onnxfix.proof.symbolic.windows import less_zero_point
 
 
@@ -55,10 +55,6 @@ def _count(x: Tensor, axes: Sequence[int]) -> int:
     return int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
 
 
-def _number(value: float, like: Tensor) -> Tensor:
-    return constant(np.array(value, numpy_type(like.dtype)), like.dtype)
-
-
 def sum_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
     """Sums over axes, which keep size 1."""
     count = _count(x, axes)
@@ -66,11 +62,11 @@ def sum_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
     if x.bounds is not None:
         bounds = min(x.bounds[0] * count, 0), max(x.bounds[1] * count, 0)
     if not count:
-        return constant(np.zeros(_reduced(x, axes), numpy_type(x.dtype)), x.dtype)
+        return fill(0, x.dtype, _reduced(x, axes))
     if exact(x.dtype, bounds) or as_real:
         return _among(x, axes, "total", bounds, compute=lambda: hashes.total(x.words, axes))
     if count == 1:
-        return add(x, _number(0.0, x))  # a sum begins with zero, which -0.0 does not outlive
+        return add(x, fill(0.0, x.dtype))  # a sum begins with zero, which -0.0 does not outlive
     return _among(x, axes, f"sum {x.dtype}")
 
 
@@ -98,7 +94,7 @@ def _reduce(call: Call) -> Tensor:
         result = x if count == 1 else _among(x, axes, call.name, x.bounds, x.within)
     else:
         least = INTEGERS.get(x.dtype, (-np.inf, np.inf))[call.name == "ReduceMin"]
-        result = constant(np.full(_reduced(x, axes), least, numpy_type(x.dtype)), x.dtype)
+        result = fill(least, x.dtype, _reduced(x, axes))
     if call.flag("keepdims"):
         return result
     return reshape(result, [size for axis, size in enumerate(x.shape) if axis not in axes])
@@ -108,9 +104,9 @@ def mean_over(x: Tensor, axes: tuple[int, ...], as_real: bool) -> Tensor:
     """Means over axes, which keep size 1."""
     count = _count(x, axes)
     if as_real and x.is_float:
-        return divide(sum_over(x, axes, True), _number(count, x), True)
+        return divide(sum_over(x, axes, True), fill(count, x.dtype), True)
     if count == 1 and x.is_float:
-        return add(x, _number(0.0, x))
+        return add(x, fill(0.0, x.dtype))
     return _among(x, axes, f"mean {x.dtype} {count}")
 
 
@@ -223,10 +219,10 @@ def _gemm(call: Call) -> Tensor | None:
     y = transpose(y, (1, 0)) if call.attributes["transB"] else y
     result = product(x, y, x.dtype, call.as_real)
     if call.attributes["alpha"] != 1:
-        result = multiply(result, _number(call.attributes["alpha"], result), call.as_real)
+        result = multiply(result, fill(call.attributes["alpha"], result.dtype), call.as_real)
     if not call.has(2) or call.attributes["beta"] == 0:
         return result
     bias = call.ring(2)
     if call.attributes["beta"] != 1:
-        bias = multiply(bias, _number(call.attributes["beta"], bias), call.as_real)
+        bias = multiply(bias, fill(call.attributes["beta"], bias.dtype), call.as_real)
     return add(result, bias, call.as_real)

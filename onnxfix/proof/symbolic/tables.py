@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.calls import Call, fold, operator
-from onnxfix.proof.symbolic.elements import cast, divide, modulo, multiply, subtract
+from onnxfix.proof.symbolic.elements import cast, divide, fits, modulo, multiply, subtract
 from onnxfix.proof.symbolic.hashes import Words
 from onnxfix.proof.symbolic.logic import combine, where
 from onnxfix.proof.symbolic.moves import number, pick, reshape
@@ -30,6 +30,7 @@ from onnxfix.proof.symbolic.tensor import (
     computed,
     constant,
     elementwise,
+    fill,
     identify,
     numpy_type,
     with_table,
@@ -269,12 +270,6 @@ def _free_after(name: str, numbers: Sequence[_Array], free: Sequence[_Array]) ->
     return np.zeros_like(free[0], shape=(1,) * free[0].ndim) if name in _COMPARE and within else None
 
 
-def fits(tensor: Tensor, dtype: int) -> bool:
-    """Whether an integer type has all numbers that a tensor may have."""
-    low, high = INTEGERS[dtype]
-    return tensor.bounds is not None and low <= tensor.bounds[0] and tensor.bounds[1] <= high
-
-
 def _width(tensor: Tensor) -> int:
     low, high = INTEGERS[tensor.dtype]
     return (high - low).bit_length()
@@ -319,7 +314,7 @@ def _bits(tensor: Tensor, rank: int) -> Tensor | None:
     x = reshape(tensor, (*[1] * (rank - len(tensor.shape)), *tensor.shape, 1))
     width, places = _width(tensor), np.arange(_width(tensor))
     if width == 32:
-        half = constant(np.array(1 << 16, numpy_type(x.dtype)))
+        half = fill(1 << 16, x.dtype)
         low = modulo(x, half)
         high = divide(subtract(x, low).settled(), half)
         x, places = where(constant(places < 16), low, high), places % 16
@@ -353,6 +348,6 @@ def _running_product(call: Call, x: Tensor, axis: int) -> Tensor:
     rows = [pick([x], one) for one in (places[::-1] if call.flag("reverse") else places)]
     results = list(itertools.accumulate(rows, multiply))
     if call.flag("exclusive"):
-        results = [constant(np.ones(rows[0].shape, numpy_type(x.dtype)), x.dtype), *results[:-1]]
+        results = [fill(1, x.dtype, rows[0].shape), *results[:-1]]
     results = results[::-1] if call.flag("reverse") else results
     return pick(results, np.stack(number(results), axis))

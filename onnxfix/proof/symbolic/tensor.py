@@ -172,6 +172,11 @@ def constant(array: np.ndarray[Any, Any], dtype: int = 0) -> Tensor:
     return Tensor(dtype, array.shape, array, low=low, high=high, within=within)
 
 
+def fill(value: float, dtype: int, shape: Sequence[int] = ()) -> Tensor:
+    """A tensor of one known number."""
+    return constant(np.full(tuple(shape), value, numpy_type(dtype)), dtype)
+
+
 def _fits(numbers: np.ndarray[Any, Any], kind: int) -> bool:
     with np.errstate(all="ignore"):
         return np.array_equal(numbers.astype(numpy_type(kind)).astype(np.float64), numbers, equal_nan=True)

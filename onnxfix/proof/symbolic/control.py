@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, helper
+from onnx import AttributeProto, GraphProto, helper
 
 from onnxfix.proof.symbolic import hashes
-from onnxfix.proof.symbolic.calls import Call, Value, attribute_tensor, operator
+from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, attribute_tensor, operator
 from onnxfix.proof.symbolic.elements import add, modulo
 from onnxfix.proof.symbolic.evaluate import SPECIAL, Evaluator, Frame, spread, summarize
 from onnxfix.proof.symbolic.logic import where
 from onnxfix.proof.symbolic.moves import broadcast, number, pick, reshape, transpose
-from onnxfix.proof.symbolic.tensor import T, Tensor, atoms, constant
+from onnxfix.proof.symbolic.tensor import T, Tensor, Undecided, atoms, constant, fill
 
 UNROLLED = 128
 """Iterations up to which a loop is unrolled."""
@@ -32,63 +32,59 @@ def _constant(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     return [constant(np.array(value, dtype), T.STRING if dtype is object else 0)]
 
 
-def _constant_of_shape(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
-    shape = call.integers(0) or []
-    attribute = next((one for one in call.node.attribute if one.name == "value"), None)
-    value = attribute_tensor(attribute) if attribute is not None else constant(np.zeros((1,), np.float32))
-    return [broadcast(reshape(value, ()), tuple(shape))]
+@operator("ConstantOfShape")
+def _constant_of_shape(call: Call) -> Tensor:
+    values = [attribute_tensor(one) for one in call.node.attribute if one.name == "value"]
+    value = reshape(values[0], ()) if values else fill(0, T.FLOAT)
+    return broadcast(value, tuple(call.integers(0) or ()))
 
 
-def _dropout(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
+@operator("Dropout")
+def _dropout(call: Call) -> Tensor | None:
     training = call.known(2) if call.version >= 12 else None
-    if (training is not None and training.any()) or call.version < 7 or any(call.node.output[1:]):
-        return side.black_box(frame, call)
-    return [call.tensor(0)]
+    draws = (training is not None and training.any()) or call.version < 7 or any(call.node.output[1:])
+    return None if draws else call.tensor(0)
 
 
 def _if(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     condition = call.tensor(0)
-    graphs = {one.name: one.g for one in call.node.attribute}
+    graphs = [_graph(call, name) for name in ("then_branch", "else_branch")]
     if condition.known is not None:
-        return side.branch(frame, graphs["then_branch" if condition.known.ravel()[0] else "else_branch"], {})
+        return side.branch(frame, graphs[0 if condition.known.ravel()[0] else 1], {})
     results: list[Value] = []
-    for one, other in zip(
-        *(side.branch(frame, graphs[name], {}) for name in ("then_branch", "else_branch")), strict=True
-    ):
+    for one, other in zip(*(side.branch(frame, graph, {}) for graph in graphs), strict=True):
         if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.shape != other.shape:
             raise call.stuck("its branches have results of different shapes")
         results.append(where(reshape(condition, ()), one.settled(), other.settled()))
     return results
 
 
+def _graph(call: Call, name: str) -> GraphProto:
+    return next(one.g for one in call.node.attribute if one.name == name)
+
+
 def _loop(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
-    body = next(one.g for one in call.node.attribute if one.name == "body")
-    trips = call.tensor(0) if call.has(0) else None
-    going = call.tensor(1) if call.has(1) else None
-    carried = [one for one in call.inputs[2:] if one is not None]
-    names = [one.name for one in body.input]
-    stacked: list[list[Value]] = [[] for _ in body.output[1 + len(carried) :]]
-    count = int(trips.known.ravel()[0]) if trips is not None and trips.known is not None else None
-    if count is None or count > UNROLLED or (going is not None and going.known is None):
-        return _repeat(side, frame, call, body, carried)
-    if going is not None and going.known is not None and not going.known.ravel()[0]:
-        count = 0
-    for step in range(count):
-        values = dict(
-            zip(names, [constant(np.array(step, np.int64)), constant(np.array(True)), *carried], strict=False)
-        )
-        results = side.branch(frame, body, values)
-        carried = results[1 : 1 + len(carried)]
-        for rows, row in zip(stacked, results[1 + len(carried) :], strict=True):
-            rows.append(row)
-        on = results[0]
+    body, begin = _graph(call, "body"), [one for one in call.inputs[2:] if one is not None]
+    try:
+        trips, going = call.known(0), call.known(1)
+    except Undecided:
+        return _repeat(side, frame, call, body, begin)
+    if trips is None or trips.ravel()[0] > UNROLLED:
+        return _repeat(side, frame, call, body, begin)
+    carried, rows = begin, list[list[Value]]()
+    for step in range(int(trips.ravel()[0]) if going is None or going.ravel()[0] else 0):
+        values = [constant(np.array(step, np.int64)), fill(True, T.BOOL), *carried]
+        inside = dict(zip((one.name for one in body.input), values, strict=False))
+        on, *results = side.branch(frame, body, inside)
         if not isinstance(on, Tensor) or on.known is None:
-            return _repeat(side, frame, call, body, [one for one in call.inputs[2:] if one is not None])
+            return _repeat(side, frame, call, body, begin)
+        carried = results[: len(begin)]
+        rows.append(results[len(begin) :])
         if not on.known.ravel()[0]:
             break
-    if any(not rows for rows in stacked):
+    if not rows and len(body.output) > 1 + len(begin):
         raise call.stuck("it stacks the results of no iteration")
-    return [*carried, *(_stack(call, rows, 0) for rows in stacked)]
+    return [*carried, *(_stack(call, column, 0) for column in zip(*rows, strict=True))]
 
 
 def _repeat(
@@ -98,27 +94,23 @@ def _repeat(
     same whose bodies do the same."""
     if len(body.output) > 1 + len(carried) and any(call.node.output[len(carried) :]):
         raise call.stuck("the number of its iterations is not known before the model runs", 0, 1)
-    state: list[Tensor] = []
     depth = frame.depth()  # a loop inside of another one has values of its own
-    for place, one in enumerate(carried):
-        if not isinstance(one, Tensor):
-            raise call.stuck("it carries a sequence", 0, 1)
-        state.append(atoms(f"loop {depth} {place} {one.dtype} {one.shape}", one.dtype, one.shape))
-    inside: list[Value] = [
-        atoms(f"loop {depth} step", T.INT64, ()),
-        atoms(f"loop {depth} condition", T.BOOL, ()),
-        *state,
-    ]
+    state = [one for one in carried if isinstance(one, Tensor)]
+    if len(state) < len(carried):
+        raise call.stuck("it carries a sequence", 0, 1)
+    inside = [atoms(f"loop {depth} step", T.INT64, ()), atoms(f"loop {depth} condition", T.BOOL, ())]
+    for place, one in enumerate(state):
+        inside.append(atoms(f"loop {depth} {place} {one.dtype} {one.shape}", one.dtype, one.shape))
     results = side.branch(frame, body, dict(zip((one.name for one in body.input), inside, strict=False)))
-    for one, result in zip(state, results[1:], strict=False):
-        if not isinstance(result, Tensor) or (result.shape, result.dtype) != (one.shape, one.dtype):
+    for before, after in zip(state, results[1:], strict=False):
+        if not isinstance(after, Tensor) or (after.shape, after.dtype) != (before.shape, before.dtype):
             raise call.stuck("what it carries changes its shape")
     begin = [summarize(one) for one in (*call.inputs[:2], *carried)]
     content = hashes.mix("loop", *begin, *(summarize(one) for one in results))
-    outputs: list[Value] = []
-    for place, one in enumerate(state):
-        outputs.append(spread(f"loop result {place}", lambda: content, one.dtype, one.shape))
-    return outputs
+    return [
+        spread(f"loop result {place}", lambda: content, one.dtype, one.shape)
+        for place, one in enumerate(state)
+    ]
 
 
 def _stack(call: Call, rows: Sequence[Value], axis: int) -> Tensor:
@@ -129,8 +121,7 @@ def _stack(call: Call, rows: Sequence[Value], axis: int) -> Tensor:
 
 
 def _scan(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
-    body = next(one.g for one in call.node.attribute if one.name == "body")
-    scanned = call.attributes["num_scan_inputs"]
+    body, scanned = _graph(call, "body"), call.attributes["num_scan_inputs"]
     states = list(call.inputs[: len(call.inputs) - scanned])
     sources = [call.tensor(index) for index in range(len(states), len(call.inputs))]
     outputs = len(body.output) - len(states)
@@ -142,7 +133,7 @@ def _scan(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     length = sources[0].shape[axes[0]]
     if call.version < 9 or not 0 < length <= UNROLLED:
         raise call.stuck(f"it has {length} steps")
-    stacked: list[list[Value]] = [[] for _ in range(outputs)]
+    rows: list[Sequence[Value]] = []
     for step in range(length):
         parts = [
             pick([one], np.take(number([one])[0], length - 1 - step if way else step, axis))
@@ -151,11 +142,10 @@ def _scan(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
         given = dict(zip((one.name for one in body.input), [*states, *parts], strict=True))
         results = side.branch(frame, body, {name: one for name, one in given.items() if one is not None})
         states = list(results[: len(states)])
-        for rows, row in zip(stacked, results[len(states) :], strict=True):
-            rows.append(row)
-    ordered = [rows[::-1] if way else rows for rows, way in zip(stacked, out_ways, strict=False)]
-    ends = [one for one in states if one is not None]
-    return [*ends, *(_stack(call, rows, axis) for rows, axis in zip(ordered, out_axes, strict=False))]
+        rows.append(results[len(states) :])
+    columns = zip(zip(*rows, strict=True), out_ways, out_axes, strict=False)
+    stacked = [_stack(call, column[::-1] if way else column, axis) for column, way, axis in columns]
+    return [*(one for one in states if one is not None), *stacked]
 
 
 def _sequence(call: Call, index: int) -> tuple[Value, ...]:
@@ -165,15 +155,8 @@ def _sequence(call: Call, index: int) -> tuple[Value, ...]:
     return value
 
 
-def _has_element(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
-    return [constant(np.array(call.has(0)))]
-
-
-def _sequence_at(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
-    return [_sequence(call, 0)[(call.integers(1) or [0])[0]]]
-
-
-def _sequence_insert(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
+@operator("SequenceInsert")
+def _sequence_insert(call: Call) -> Sequence[Value]:
     rows, value = list(_sequence(call, 0)), call.inputs[1]
     place = (call.integers(2) or [0])[0] if call.has(2) else len(rows)
     if value is None or not -len(rows) <= place <= len(rows):
@@ -186,9 +169,7 @@ def _batch_first(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     """Recurrent layers with the batch first, by those with the time first."""
     if not call.attributes.get("layout"):
         return side.black_box(frame, call)
-    node = NodeProto()
-    node.CopyFrom(call.node)
-    del node.attribute[:]
+    node = helper.make_node(call.name, call.node.input, call.node.output)
     node.attribute.extend(one for one in call.node.attribute if one.name != "layout")
     moved = [
         transpose(one, (1, 0, 2)) if place in (0, 5, 6) and isinstance(one, Tensor) else one
@@ -217,51 +198,38 @@ def _tensor_scatter(call: Call) -> Call:
     return Call(node, call.version, [data, broadcast(indices, update.shape), update])
 
 
-def _concat_sequence(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
+@operator("ConcatFromSequence")
+def _concat_sequence(call: Call) -> Tensor:
     axis = call.attributes["axis"]
     tensors = [one.settled() for one in _sequence(call, 0) if isinstance(one, Tensor)]
     if call.attributes.get("new_axis"):
-        return [_stack(call, tensors, axis)]
-    return [pick(tensors, np.concatenate(number(tensors), axis))]
+        return _stack(call, tensors, axis)
+    return pick(tensors, np.concatenate(number(tensors), axis))
 
 
-def _split_sequence(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
+@operator("SplitToSequence")
+def _split_sequence(call: Call) -> Sequence[Value]:
     x, axis = call.tensor(0), call.attributes["axis"]
     size = x.shape[axis]
-    if not call.has(1):
-        parts, keep = [1] * size, bool(call.attributes["keepdims"])
-    else:
-        split, keep = call.known(1), True
-        assert split is not None
-        step = int(split.ravel()[0]) if split.size else 1
-        parts = (
-            [int(one) for one in split.ravel()]
-            if split.ndim
-            else [min(step, size - at) for at in range(0, size, step)]
-        )
+    split = call.known(1)
+    keep = split is not None or bool(call.attributes["keepdims"])
+    step = int(split.ravel()[0]) if split is not None and split.size else 1
+    parts = (
+        split if split is not None and split.ndim else [min(step, size - at) for at in range(0, size, step)]
+    )
     pieces = np.split(number([x])[0], np.cumsum(parts)[:-1], axis)
     return [tuple(pick([x], one if keep else np.squeeze(one, axis)) for one in pieces)]
 
 
-SPECIAL.update(
+SPECIAL.update({"Constant": _constant, "If": _if, "Loop": _loop, "Scan": _scan})
+SPECIAL.update(dict.fromkeys(("RNN", "GRU", "LSTM"), _batch_first))
+OPERATORS.update(
     {
-        "Constant": _constant,
-        "ConstantOfShape": _constant_of_shape,
-        "Dropout": _dropout,
-        "If": _if,
-        "Loop": _loop,
-        "Scan": _scan,
-        "SequenceConstruct": lambda side, frame, call: [tuple(one for one in call.inputs if one is not None)],
-        **dict.fromkeys(("RNN", "GRU", "LSTM"), _batch_first),
-        "SequenceInsert": _sequence_insert,
-        "SequenceEmpty": lambda side, frame, call: [()],
-        "SequenceLength": lambda side, frame, call: [constant(np.array(len(_sequence(call, 0)), np.int64))],
-        "SequenceAt": _sequence_at,
-        "OptionalHasElement": _has_element,
-        "OptionalGetElement": lambda side, frame, call: [
-            () if one is None else one for one in call.inputs[:1]
-        ],
-        "ConcatFromSequence": _concat_sequence,
-        "SplitToSequence": _split_sequence,
+        "OptionalGetElement": lambda call: [() if one is None else one for one in call.inputs[:1]],
+        "OptionalHasElement": lambda call: fill(call.has(0), T.BOOL),
+        "SequenceAt": lambda call: [_sequence(call, 0)[(call.integers(1) or [0])[0]]],
+        "SequenceConstruct": lambda call: [tuple(one for one in call.inputs if one is not None)],
+        "SequenceEmpty": lambda call: [()],
+        "SequenceLength": lambda call: constant(np.array(len(_sequence(call, 0)))),
     }
 )

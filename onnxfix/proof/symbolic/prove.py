@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from onnxfix.proof.symbolic import control, quantize, sums, windows  # noqa: F401  # they enter their operators
@@ -27,6 +28,9 @@ from onnxfix.proof.symbolic.inference import Kind, Shapes, infer, with_types
 from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant, unknown_sequence
 from onnxfix.proof.symbolic.weights import Weights
 
+_Array = np.ndarray[Any, Any]
+_Values = Mapping[str, _Array]
+_Weights = tuple[Weights, Weights]
 _EFFORTS = ((-1, 64), (8, 1 << 16), (1 << 30, 1 << 25))
 """How far above an edit tensors are still computed, and the elements up to which shared weights are read: first what
 costs least. The last is tried on the model's outputs only."""
@@ -51,8 +55,10 @@ class Outcome:
 class _Side:
     """One of the two models; ``ids`` says by name which tensor a name stands for."""
 
-    def __init__(self, model: ModelProto, weights: Weights) -> None:
+    def __init__(self, model: ModelProto, weights: Weights, until: float, as_real: bool) -> None:
         self.model, self.weights = model, weights
+        self.evaluator = Evaluator(model, weights, as_real=as_real, until=until)
+        self._room = _HELD
         self.table = Table(model.graph)
         self.ids: dict[str, bytes] = {}
         self.identities: set[bytes] = set()
@@ -65,6 +71,14 @@ class _Side:
         """Say which tensor a name stands for."""
         self.ids[name] = identity
         self.identities.add(identity)
+
+    def forget(self, name: str) -> None:
+        """Drop hashes that are probably not read again, and those of a tensor that counts as unknown now."""
+        if 0 in self.frames:
+            self.frames[0].values.pop(name, None)
+        if self.evaluator.elements > self._room:
+            self.frames.clear()
+            self._room = self.evaluator.elements + _HELD
 
     def measure(self, edited: list[NodeProto]) -> None:
         """Set the number of nodes between each tensor and the nearest edited node after it."""
@@ -81,7 +95,7 @@ def prove(
     original: ModelProto,
     fixed: ModelProto,
     shapes: Shapes,
-    values: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    values: _Values | None = None,
     *,
     weights: tuple[Weights, Weights] = (Weights(), Weights()),
     limit: float = 60.0,
@@ -134,43 +148,34 @@ def _has_bodies(model: ModelProto) -> bool:
 def _prove(
     models: Sequence[ModelProto],
     shapes: Shapes,
-    weights: tuple[Weights, Weights],
-    values: Mapping[str, np.ndarray[Any, Any]],
+    weights: _Weights,
+    values: _Values,
     until: float,
     as_real: bool,
 ) -> Outcome:
     """Try to prove it, at first without values of inputs, then with those that stand in the way."""
-    given: dict[str, np.ndarray[Any, Any]] = {}
-    assumed: dict[str, np.ndarray[Any, Any]] = {}
-    elements = 0
+    given, assumed, elements = dict[str, _Array](), dict[str, _Array](), 0
     while True:
-        obstacle: Undecided | None
-        pair: _Pair | None = None
         try:
-            pair = _Pair(models, shapes, weights, given, until, as_real, assumed)
-            obstacle = pair.compare()
+            pair = _Pair(models, shapes, weights, given, assumed, until, as_real)
         except Undecided as error:
-            obstacle = error
-        deciding: set[str] = set()
-        if pair is not None:
-            elements += pair.elements
-            deciding = pair.deciding(obstacle.names if obstacle is not None else ()) & set(values) - set(
-                given
-            )
-        if obstacle is None or pair is None or not deciding:
-            break
-        if len(given) + len(deciding) < len(shapes):
-            given |= {name: values[name] for name in deciding}
+            return Outcome(False, str(error), (*given, *assumed), elements)
+        obstacle = pair.find_obstacle()
+        elements += pair.elements
+        if obstacle is None:
+            return Outcome(True, "", (*given, *assumed), elements)
+        deciding = {name: values[name] for name in pair.origins(obstacle.names) if name in values}
+        more = dict[str, _Array]()
+        if deciding.keys() - given and len(given | deciding) < len(shapes):
+            given |= deciding
             continue
-        # No input would be left: the tensors themselves are given, so that it is for all inputs that lead to them.
-        more: dict[str, np.ndarray[Any, Any]] = {}
-        with suppress(Undecided):
-            more = pair.sample(set(obstacle.names) - set(assumed), values)
+        if deciding.keys() - given:
+            # No input would be left: the tensors themselves are given, so that it is for all inputs that lead to them.
+            with suppress(Undecided):
+                more = pair.sample([name for name in obstacle.names if name not in assumed], values)
         if not more:
-            break
+            return Outcome(False, str(obstacle), (*given, *assumed), elements)
         assumed |= more
-    reason = str(obstacle) if obstacle is not None else ""
-    return Outcome(not reason, reason, (*given, *assumed), elements)
 
 
 class _Pair:
@@ -178,56 +183,64 @@ class _Pair:
         self,
         models: Sequence[ModelProto],
         shapes: Shapes,
-        weights: tuple[Weights, Weights],
-        values: Mapping[str, np.ndarray[Any, Any]],
+        weights: _Weights,
+        given: _Values,
+        assumed: _Values,
         until: float,
         as_real: bool,
-        assumed: Mapping[str, np.ndarray[Any, Any]],
     ) -> None:
         self._assumed = {name: constant(array) for name, array in assumed.items()}
-        self.sides = first, second = tuple(map(_Side, models, weights))
-        self._until, self._as_real, self._dropped = until, as_real, 0
+        self.sides = first, second = [
+            _Side(*each, until, as_real) for each in zip(models, weights, strict=True)
+        ]
         self._kinds = infer(models[0], shapes)
         self._known: dict[bytes, Kind] = {}  # what stays known of shared tensors
-        self._sequences: dict[str, Value] = {}
-        self._values: dict[bytes, Tensor] = {}  # ... and what stands in for them
+        self._values: dict[bytes, Value] = {}  # ... and what stands in for them
         self._done: set[str] = set()
         self._obstacles: dict[str, Undecided] = {}
-        given = {name: constant(np.asarray(array)) for name, array in values.items()}
         for side in self.sides:
             for proto in side.model.graph.input:
-                name, kind = proto.name, proto.type.tensor_type.elem_type
-                default = side.table.initializers.get(name)
-                shape = shapes.get(name) if default is None else tuple(default.dims)
-                if shape is not None and not proto.type.HasField("tensor_type"):
-                    side.name(name, f"input {name} {proto.type} {shape}".encode())
-                    self._sequences[name] = unknown_sequence(f"input {name}", proto.type, shape)
-                    continue
-                if shape is None or not kind:
-                    raise Undecided(f"input {name} has no known shape")
-                label = f"input {name} {kind} {shape}"
-                if default is not None:
-                    label += identify_tensor(default, side.weights).hex()
-                side.name(name, label.encode())
-                value = given.get(name) or atoms(label, kind, shape)
-                self._known[side.ids[name]], self._values[side.ids[name]] = Kind(kind, shape), value
-                side.static[name] = name in given
-        edited = _edited(first, second)
-        for side, nodes in zip(self.sides, edited, strict=True):
+                self._enter(side, proto, shapes.get(proto.name), given.get(proto.name))
+        for side, nodes in zip(self.sides, _edited(first, second), strict=True):
             side.measure(nodes)
 
-    def compare(self) -> Undecided | None:
+    def _enter(
+        self, side: _Side, proto: ValueInfoProto, shape: tuple[Any, ...] | None, value: _Array | None
+    ) -> None:
+        """Identify an input, and say what stands in for it."""
+        name, kind = proto.name, proto.type.tensor_type.elem_type
+        default = side.table.initializers.get(name)
+        shape = shape if default is None else tuple(default.dims)
+        if shape is not None and not proto.type.HasField("tensor_type"):
+            side.name(name, f"input {name} {proto.type} {shape}".encode())
+            self._values[side.ids[name]] = unknown_sequence(f"input {name}", proto.type, shape)
+            return
+        if shape is None or not kind:
+            raise Undecided(f"input {name} has no known shape")
+        label = f"input {name} {kind} {shape}"
+        if default is not None:
+            label += identify_tensor(default, side.weights).hex()
+        side.name(name, label.encode())
+        side.static[name] = value is not None
+        self._known[side.ids[name]] = Kind(kind, shape)
+        self._values[side.ids[name]] = (
+            atoms(label, kind, shape) if value is None else constant(np.asarray(value))
+        )
+
+    def find_obstacle(self) -> Undecided | None:
         """Why an output is not proven to be the same; None if all are."""
         first, second = self.sides
-        names = [[one.name for one in side.model.graph.output] for side in self.sides]
-        if names[0] != names[1]:
+        names, others = ([one.name for one in side.model.graph.output] for side in self.sides)
+        if names != others:
             return Undecided("the models have different outputs")
-        for name in names[0]:
-            self._settle(name)
-            if first.ids[name] != second.ids[name] and not self._agree(name, len(_EFFORTS) - 1):
-                return self._obstacles.get(name) or Undecided(
-                    f"output {name} is computed differently{self._origin()}"
-                )
+        try:
+            for name in names:
+                self._settle(name)
+                if first.ids[name] != second.ids[name] and not self._agree(name, len(_EFFORTS) - 1):
+                    differently = Undecided(f"output {name} is computed differently{self._origin()}")
+                    return self._obstacles.get(name) or differently
+        except Undecided as error:
+            return error
         return None
 
     def _origin(self) -> str:
@@ -242,27 +255,22 @@ class _Pair:
     @property
     def elements(self) -> int:
         """How many elements were met so far."""
-        frames = (frame for side in self.sides for frame in side.frames.values())
-        return self._dropped + sum(frame.side.elements for frame in frames)
+        return sum(side.evaluator.elements for side in self.sides)
 
-    def deciding(self, names: Iterable[str]) -> set[str]:
+    def origins(self, names: Iterable[str]) -> list[str]:
         """The inputs of the models from which some tensors are computed, but for those of which only the shape
         counts."""
-        return {one for side in self.sides for one in side.table.origins(names) & set(side.table.inputs)}
+        names = list(names)
+        origins = set().union(*(side.table.origins(names) for side in self.sides))
+        return [name for name in self.sides[0].table.inputs if name in origins]
 
-    def sample(
-        self, names: Iterable[str], values: Mapping[str, np.ndarray[Any, Any]]
-    ) -> dict[str, np.ndarray[Any, Any]]:
+    def sample(self, names: Iterable[str], values: _Values) -> dict[str, _Array]:
         """What some tensors of the original are for values of all inputs."""
         side = self.sides[0]
-        evaluator = Evaluator(side.model, side.weights, until=self._until)
-        frame = Frame(evaluator, side.table, {name: constant(one) for name, one in values.items()})
+        frame = Frame(side.evaluator, side.table, {name: constant(one) for name, one in values.items()})
         tensors = {name: frame.value(name) for name in names if name in side.table.producers}
-        return {
-            name: one.known
-            for name, one in tensors.items()
-            if isinstance(one, Tensor) and one.known is not None
-        }
+        known = {name: one.known for name, one in tensors.items() if isinstance(one, Tensor)}
+        return {name: one for name, one in known.items() if one is not None}
 
     def _settle(self, target: str) -> None:
         """Identify a tensor in both models, after all that it is made of."""
@@ -339,45 +347,33 @@ class _Pair:
             self._known[first.ids[name]] = Kind(one.dtype, one.shape)
             self._values[first.ids[name]] = kept
         for side in self.sides:
-            self._forget(side, name)
+            side.forget(name)
         return True
-
-    def _forget(self, side: _Side, name: str) -> None:
-        """Drop hashes that are probably not read again, and those of a tensor that counts as unknown now."""
-        for effort, frame in tuple(side.frames.items()):
-            if effort == 0:
-                frame.values.pop(name, None)
-            if frame.side.elements > _HELD:
-                self._dropped += side.frames.pop(effort).side.elements
 
     def _frame(self, side: _Side, effort: int) -> Frame:
         if effort not in side.frames:
-            evaluator = Evaluator(side.model, side.weights, as_real=self._as_real, until=self._until)
-
-            def cut(name: str) -> Value | None:
-                return self._cut(side, name, effort)
-
-            side.frames[effort] = Frame(evaluator, side.table, {}, None, cut)
+            cut = partial(self._cut, side, effort)
+            side.frames[effort] = Frame(side.evaluator, side.table, {}, None, cut)
         return side.frames[effort]
 
-    def _cut(self, side: _Side, name: str, effort: int) -> Value | None:
+    def _cut(self, side: _Side, effort: int, name: str) -> Value | None:
         """What stands in for a tensor that is the same in both models, where it is not to be computed."""
-        if name in self._sequences:
-            return self._sequences[name]
         above, weights = _EFFORTS[effort]
         identity = side.ids.get(name)
-        for one, tensor in self._assumed.items():
-            if identity is not None and identity == self.sides[0].ids.get(one):
-                return tensor
-        kind = self._known.get(identity) if identity is not None else None
-        if identity is None or kind is None:
+        if identity is None:
             return None
+        for one, tensor in self._assumed.items():
+            if identity == self.sides[0].ids.get(one):
+                return tensor
+        kind, value = self._known.get(identity), self._values.get(identity)
+        if kind is None:
+            return value
         size = math.prod(kind.shape)
-        if name in side.table.initializers and identity not in self._values:
+        if name in side.table.initializers and value is None:
             content = flat(identity)
             many = size > weights and self._shared(content)
             return atoms(content.hex(), kind.dtype, kind.shape) if many else None
-        unknown = self._values.get(identity) or atoms(identity.hex(), kind.dtype, kind.shape)
+        unknown = value or atoms(identity.hex(), kind.dtype, kind.shape)
         if name not in side.table.producers:
             return unknown
         if not self._shared(identity) or side.hops.get(name, 1 << 31) <= above:

@@ -8,7 +8,9 @@ for two that follow from the others: the sum of all is 1, and ``sum(v * [x = v])
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -199,62 +201,59 @@ def apply(x: Tensor, dtype: int, function: Callable[[_Array], _Array]) -> Tensor
 
 def tabulate(call: Call, result: Tensor) -> Tensor:
     """The result of an operator of integers that are functions of one integer, by its table."""
-    operands = [call.inputs[index] for index in range(len(call.inputs))]
-    tensors = [one.settled() for one in operands if isinstance(one, Tensor)]
-    rank = len(result.shape)
-    if (
-        call.name not in TABULATED
-        or len(tensors) < len(operands)
-        or result.known is not None
-        or any(not one.is_integer or one.dtype == T.UINT64 for one in (*tensors, result))
-    ):
+    tensors = [one.settled() for one in call.inputs if isinstance(one, Tensor)]
+    if call.name not in TABULATED or len(tensors) < len(call.inputs) or result.known is not None:
         return result
-    tables = {place: table_of(one, rank) for place, one in enumerate(tensors) if one.known is None}
-    first = next(iter(tables.values()), None)
-    if first is None or any(one is None or not one.is_of(first) for one in tables.values()):
+    if any(not one.is_integer or one.dtype == T.UINT64 for one in (*tensors, result)):
+        return result
+    rank, unknown = len(result.shape), [one for one in tensors if one.known is None]
+    tables = [table_of(one, rank) for one in unknown]
+    first = tables[0] if tables else None
+    if first is None or any(one is None or not one.is_of(first) for one in tables):
         return result
     gather = call.name == "Gather"
+    if gather and (tensors[0].known is None or len(tensors[0].shape) != 1):
+        return result
     if first.domain.size == 2 and call.name in _LINEAR:
         return result
-    if gather and (0 in tables or len(tensors[0].shape) != 1):
-        return result
     divisor = tensors[1].known if call.name == "Mod" else None
-    remainder = divisor is not None and np.isin(divisor, _WRAPS).all()
-    if (result.wraps or remainder) and all(tensors[place].table is None for place in tables):
+    wraps = result.wraps or (divisor is not None and np.isin(divisor, _WRAPS).all())
+    if wraps and all(one.table is None for one in unknown):
         return result  # what wraps has a hash that does not depend on bounds
-    arrays: list[_Array] = []
-    free: list[_Array] = []
-    for place, one in enumerate(tensors):
-        table = tables.get(place)
-        if table is not None:
+    arrays, free, rest = list[_Array](), list[_Array](), iter(tables)
+    for one in tensors:
+        if one.known is None and (table := next(rest)) is not None:
             arrays.append(table.values.astype(numpy_type(one.dtype)))
             free.append(table.free)
-        else:
-            assert one.known is not None
-            arrays.append(
-                one.known if gather else one.known.reshape(*[1] * (rank - one.known.ndim), *one.shape, 1)
-            )
+        elif one.known is not None:
+            ones = [1] * (rank - one.known.ndim)
+            arrays.append(one.known if gather else one.known.reshape(*ones, *one.shape, 1))
             free.append(np.zeros((1,) * (rank + 1), np.bool_))
-    sizes = [1] if gather else np.broadcast_shapes(*(one.shape for one in arrays))
-    if np.prod(sizes, dtype=np.int64) > _ENTRIES:
+    values = _enumerate(call, arrays, gather)
+    stays = None if values is None else _free_after(call.name, [one.astype(np.int64) for one in arrays], free)
+    if values is None or stays is None:
         return result
-    numbers = [one.astype(np.int64) for one in arrays]
-    stays = _free_after(call.name, numbers, free)
-    if stays is None or (call.name == "Cast" and np.any(stays) and not fits(first.base, result.dtype)):
+    if call.name == "Cast" and np.any(stays) and not fits(first.base, result.dtype):
         return result
-    if call.name in ("Div", "Mod") and numbers[1].min() <= 0:
-        return result
-    if gather and not -len(numbers[0]) <= numbers[1].min() <= numbers[1].max() < len(numbers[0]):
-        return result
-    try:
-        values = np.asarray(fold(call, arrays)[0]).astype(np.int64)
-    except Undecided:
-        return result
-    kept = result if call.name in _SUMS and not result.wraps else None
     table = replace(first, values=values, free=np.broadcast_to(stays, values.shape))
+    kept = result if call.name in _SUMS and not result.wraps else None
     if kept is not None and not _parts(table)[2].any():
         return result
     return _tabulated(result.dtype, table, kept) or result
+
+
+def _enumerate(call: Call, arrays: Sequence[_Array], gather: bool) -> _Array | None:
+    """The results for all numbers; None for too many, or where ONNX does not say what one is."""
+    sizes = [1] if gather else np.broadcast_shapes(*(one.shape for one in arrays))
+    if math.prod(sizes) > _ENTRIES:
+        return None
+    if call.name in ("Div", "Mod") and arrays[1].min() <= 0:
+        return None
+    if gather and not -len(arrays[0]) <= arrays[1].min() <= arrays[1].max() < len(arrays[0]):
+        return None
+    with suppress(Undecided):
+        return np.asarray(fold(call, arrays)[0]).astype(np.int64)
+    return None
 
 
 def _free_after(name: str, numbers: Sequence[_Array], free: Sequence[_Array]) -> _Array | None:

@@ -8,10 +8,10 @@ from functools import cache, cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, defs, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, defs, helper
 from onnx.defs import OpSchema
 
-from onnxfix.proof.symbolic.tensor import T, Tensor, Undecided, constant
+from onnxfix.proof.symbolic.tensor import T, Tensor, Undecided
 
 Value: TypeAlias = "Tensor | tuple[Value, ...]"
 """A tensor, a sequence of values, or () for an optional that is empty."""
@@ -93,30 +93,10 @@ class Call:
         """The operator's name."""
         return self.node.op_type
 
-    @property
-    def label(self) -> str:
-        """The node in words, for a reason."""
-        return f"{self.node.op_type} ({self.node.output[0] if self.node.output else self.node.name})"
-
     def stuck(self, reason: str, *inputs: int) -> Undecided:
         """An error that names the node, and the inputs that would have to be known."""
-        return Undecided(
-            f"{self.label}: {reason}", [self.node.input[index] for index in inputs if self.has(index)]
-        )
-
-    @property
-    def has_shapeless(self) -> bool:
-        """Whether an input is the result of an operator that is not ONNX's, and has no known type and shape."""
-        return any(isinstance(one, Tensor) and one.dtype == T.UNDEFINED for one in self.inputs)
-
-    @property
-    def deciding_inputs(self) -> list[int]:
-        """The places of inputs that may decide shapes: integers, booleans and scalars."""
-        return [
-            place
-            for place, one in enumerate(self.inputs)
-            if isinstance(one, Tensor) and (one.is_integer or not one.shape)
-        ]
+        node, names = self.node, [self.node.input[index] for index in inputs if self.has(index)]
+        return Undecided(f"{node.op_type} ({node.output[0] if node.output else node.name}): {reason}", names)
 
     def has(self, index: int) -> bool:
         """Whether an input is there."""
@@ -124,16 +104,13 @@ class Call:
 
     def tensor(self, index: int) -> Tensor:
         """An input that must be a tensor. Its hashes are of its values."""
-        value = self.inputs[index] if index < len(self.inputs) else None
-        if not isinstance(value, Tensor):
-            raise self.stuck("an input is not a tensor")
-        return value.settled()
+        return self.ring(index).settled()
 
     def ring(self, index: int) -> Tensor:
         """As ``tensor``, for what commutes with wrapping around: sums and products."""
-        self.tensor(index)
-        value = self.inputs[index]
-        assert isinstance(value, Tensor)
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if not isinstance(value, Tensor):
+            raise self.stuck("an input is not a tensor")
         return value
 
     def known(self, index: int) -> np.ndarray[Any, Any] | None:
@@ -142,9 +119,8 @@ class Call:
             return None
         tensor = self.tensor(index)
         if tensor.known is None:
-            raise self.stuck(
-                f"input {index} ({self.node.input[index]}) is not known before the model runs", index
-            )
+            name = self.node.input[index]
+            raise self.stuck(f"input {index} ({name}) is not known before the model runs", index)
         return tensor.known
 
     def axis(self, axis: int, rank: int) -> int:
@@ -205,8 +181,3 @@ def _reference(data: bytes, version: int, kinds: tuple[tuple[str, int], ...]) ->
 
 def _element_type(array: np.ndarray[Any, Any]) -> int:
     return helper.np_dtype_to_tensor_dtype(array.dtype) if array.dtype != object else T.STRING
-
-
-def attribute_tensor(attribute: AttributeProto) -> Tensor:
-    """The tensor in an attribute of type TENSOR."""
-    return constant(numpy_helper.to_array(attribute.t), attribute.t.data_type)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, helper
+from onnx import AttributeProto, GraphProto, helper, numpy_helper
 
 from onnxfix.proof.symbolic import hashes
-from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, attribute_tensor, operator
+from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, operator
 from onnxfix.proof.symbolic.elements import add, modulo
 from onnxfix.proof.symbolic.evaluate import SPECIAL, Evaluator, Frame, spread, summarize
 from onnxfix.proof.symbolic.logic import where
@@ -34,8 +34,9 @@ def _constant(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
 
 @operator("ConstantOfShape")
 def _constant_of_shape(call: Call) -> Tensor:
-    values = [attribute_tensor(one) for one in call.node.attribute if one.name == "value"]
-    value = reshape(values[0], ()) if values else fill(0, T.FLOAT)
+    value = fill(0, T.FLOAT)
+    for one in call.node.attribute:
+        value = reshape(constant(numpy_helper.to_array(one.t), one.t.data_type), ())
     return broadcast(value, tuple(call.integers(0) or ()))
 
 

@@ -76,17 +76,7 @@ class Table:
         self.initializers = {one.name: one for one in graph.initializer}
         self.producers = {name: node for node in graph.node for name in node.output if name}
         self._nodes = list(graph.node)  # which keeps them alive, so that their ids stay theirs
-        self._captured: dict[int, list[str]] = {}
         self._needs: dict[int, list[str]] = {}
-
-    def captured(self, node: NodeProto) -> list[str]:
-        """The names outside of a node's subgraphs that these read."""
-        if id(node) not in self._captured:
-            names: dict[str, None] = {}
-            for graph in subgraphs(node):
-                names |= dict.fromkeys(free_names(graph))
-            self._captured[id(node)] = list(names)
-        return self._captured[id(node)]
 
     def origins(self, names: Iterable[str]) -> set[str]:
         """The names that this graph does not compute from which some tensors are computed, but for those of which only
@@ -105,9 +95,10 @@ class Table:
         return found
 
     def needs(self, node: NodeProto) -> list[str]:
-        """The names whose values a node needs."""
+        """The names whose values a node needs: its inputs, and what its subgraphs read."""
         if id(node) not in self._needs:
-            self._needs[id(node)] = [name for name in (*node.input, *self.captured(node)) if name]
+            captured = (name for graph in subgraphs(node) for name in free_names(graph))
+            self._needs[id(node)] = list(filter(None, dict.fromkeys((*node.input, *captured))))
         return self._needs[id(node)]
 
 
@@ -247,7 +238,7 @@ class Evaluator:
                 raise call.stuck(f"{value.size} elements are too many")
 
     def _outputs(self, frame: Frame, call: Call, domain: str) -> Sequence[Value]:
-        if domain or call.has_shapeless:
+        if domain or _is_shapeless(call):
             return self.black_box(frame, call)
         if call.name in SPECIAL:
             return SPECIAL[call.name](self, frame, call)
@@ -296,17 +287,19 @@ class Evaluator:
             return hashes.mix(name, *digests)
 
         results: list[Value] = []
-        kinds = [_SHAPELESS] * len(call.node.output) if call.has_shapeless else self._types(call)
+        kinds = [_SHAPELESS] * len(call.node.output) if _is_shapeless(call) else self._types(call)
         for place, (output, kind) in enumerate(zip(call.node.output, kinds, strict=True)):
-            if kind is None and schema is None:
-                kind = _SHAPELESS
+            kind = _SHAPELESS if kind is None and schema is None else kind
             if output and kind is None:
-                reason = "the shape of its result is not known before the model runs"
-                raise call.stuck(reason, *call.deciding_inputs)
+                # Integers, booleans and scalars are what decides shapes.
+                deciding = [
+                    index
+                    for index, one in enumerate(call.inputs)
+                    if isinstance(one, Tensor) and (one.is_integer or not one.shape)
+                ]
+                raise call.stuck("the shape of its result is not known before the model runs", *deciding)
             same = identify(recipe, str((place, kind)).encode())
-            results.append(
-                spread(f"output {place}", content, *kind, same) if output and kind is not None else ()
-            )
+            results.append(spread(f"output {place}", content, *kind, same) if output and kind else ())
         return results
 
     def _types(self, call: Call) -> list[Kind | None]:
@@ -343,6 +336,11 @@ class Evaluator:
             return [inner.value(one.name) for one in graph.output]
         except Undecided as error:
             raise Undecided(str(error), list(inner.table.origins(error.names))) from error
+
+
+def _is_shapeless(call: Call) -> bool:
+    """Whether an input is the result of an operator that is not ONNX's, and has no known type and shape."""
+    return any(isinstance(one, Tensor) and one.dtype == T.UNDEFINED for one in call.inputs)
 
 
 @lru_cache(256)

@@ -80,7 +80,7 @@ def identify_node(
     if subgraphs(node):
         since = repr(sorted(versions.items())).encode()  # the operators inside are of these
     drawn = [name.encode() for name in node.output] if _draws(node) else []
-    inner = {name: ids[name] for name in table.captured(node)}
+    inner = {name: ids[name] for name in table.needs(node)}
     inputs = [str((len(node.input), len(node.output))).encode()]
     inputs += [ids[name] if name else b"" for name in node.input]
     return identify(

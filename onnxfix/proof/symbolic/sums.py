@@ -152,25 +152,6 @@ def _channels(tensor: Tensor, x: Tensor) -> Tensor:
     return reshape(tensor, [tensor.size, *[1] * (len(x.shape) - 2)])
 
 
-@operator("BatchNormalization", "InstanceNormalization")
-def _normalize(call: Call) -> Tensor | None:
-    """A function of an element, the parameters of its channel and, for an instance, all elements of that."""
-    x, instance = call.tensor(0), call.name.startswith("Instance")
-    if call.attributes.get("training_mode") or len(x.shape) < 2 or sum(map(bool, call.node.output)) > 1:
-        return None
-    if call.version < 9 and not call.attributes.get("spatial", 1):
-        return None
-    name = f"{call.name} {call.attributes['epsilon']} {x.dtype}"
-    sizes = [x.shape[1], *[1] * (len(x.shape) - 2)]
-    operands = [x, *(reshape(call.tensor(index), sizes) for index in range(1, len(call.inputs)))]
-
-    def compute() -> Words:
-        among = [_multiset(x.words, tuple(range(2, len(x.shape))))] if instance else []
-        return hashes.mix(name, *(one.words for one in operands), *among)
-
-    return derived(x.dtype, x.shape, name, operands, compute)
-
-
 def product(x: Tensor, y: Tensor, dtype: int, as_real: bool) -> Tensor:
     """Products of matrices, as np.matmul multiplies them, in a type that may be wider than that of the operands."""
     if x.shape[-1] != y.shape[-2]:

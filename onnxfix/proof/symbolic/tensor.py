@@ -26,20 +26,11 @@ class Undecided(Exception):
 
 
 T = TensorProto
+_BITS = {T.BOOL: 1, T.UINT2: 2, T.UINT4: 4, T.UINT8: 8, T.UINT16: 16, T.UINT32: 32, T.UINT64: 64}
+_SIGNED_BITS = {T.INT2: 2, T.INT4: 4, T.INT8: 8, T.INT16: 16, T.INT32: 32, T.INT64: 64}
 INTEGERS: dict[int, tuple[int, int]] = {
-    T.BOOL: (0, 1),
-    T.UINT4: (0, 15),
-    T.INT4: (-8, 7),
-    T.UINT2: (0, 3),
-    T.INT2: (-2, 1),
-    **{
-        kind: (0, (1 << bits) - 1)
-        for kind, bits in ((T.UINT8, 8), (T.UINT16, 16), (T.UINT32, 32), (T.UINT64, 64))
-    },
-    **{
-        kind: (-(1 << bits - 1), (1 << bits - 1) - 1)
-        for kind, bits in ((T.INT8, 8), (T.INT16, 16), (T.INT32, 32), (T.INT64, 64))
-    },
+    **{kind: (0, (1 << bits) - 1) for kind, bits in _BITS.items()},
+    **{kind: (-(1 << bits - 1), (1 << bits - 1) - 1) for kind, bits in _SIGNED_BITS.items()},
 }
 """Element types of whole numbers, with the smallest and the largest."""
 MANTISSAS: dict[int, int] = {

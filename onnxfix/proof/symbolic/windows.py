@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,11 @@ def _pads(
     return result
 
 
+def _last(slices: Iterable[slice]) -> Any:
+    """An index by slices of the last axes."""
+    return (..., *slices)
+
+
 def slide(call: Call, numbers: _Numbers, kernel: Sequence[int]) -> _Numbers:
     """The numbers under each place of a kernel: shape ``(N, C, *sizes, *kernel)``; 0 where there is padding."""
     spatial = len(kernel)
@@ -54,8 +59,8 @@ def slide(call: Call, numbers: _Numbers, kernel: Sequence[int]) -> _Numbers:
     if any(size < far for size, far in zip(padded.shape[2:], reach, strict=True)):
         raise call.stuck("its window does not fit")
     windows = np.lib.stride_tricks.sliding_window_view(padded, reach, tuple(range(2, 2 + spatial)))
-    chosen = [slice(None, None, step) for step in (*strides, *dilations)]
-    return windows[(slice(None), slice(None), *chosen)]
+    chosen: _Numbers = windows[_last(slice(None, None, step) for step in (*strides, *dilations))]
+    return chosen
 
 
 def _fetch(words: Words, numbers: _Numbers, filler: Words) -> Words:
@@ -137,28 +142,23 @@ def _conv_transpose(call: Call) -> Tensor | None:
     far = attributes.get("dilations") or [1] * spatial
     pads = attributes.get("pads") or [0] * (2 * spatial)
     more = attributes.get("output_padding") or [0] * spatial
-    apart = np.zeros(
-        [*x.shape[:2], *((size - 1) * step + 1 for size, step in zip(x.shape[2:], steps, strict=True))],
-        np.int64,
+    sizes = [(size - 1) * step + 1 for size, step in zip(x.shape[2:], steps, strict=True)]
+    apart = np.zeros([*x.shape[:2], *sizes], np.int64)
+    apart[_last(slice(None, None, step) for step in steps)] = number([x])[0]
+    begins = [(size - 1) * step - pad for size, step, pad in zip(kernel, far, pads, strict=False)]
+    ends = [
+        (size - 1) * step - pad + one
+        for size, step, pad, one in zip(kernel, far, pads[spatial:], more, strict=True)
+    ]
+    apart = np.pad(
+        apart, [(0, 0), (0, 0), *((max(a, 0), max(b, 0)) for a, b in zip(begins, ends, strict=True))]
     )
-    apart[(slice(None), slice(None), *(slice(None, None, step) for step in steps))] = number([x])[0]
-    for axis in range(spatial):
-        reach = (kernel[axis] - 1) * far[axis]
-        before, after = reach - pads[axis], reach - pads[spatial + axis] + more[axis]
-        apart = np.pad(
-            apart,
-            [
-                (max(before, 0), max(after, 0)) if place == axis + 2 else (0, 0)
-                for place in range(spatial + 2)
-            ],
-        )
-        cut = slice(max(-before, 0), apart.shape[axis + 2] - max(-after, 0))
-        apart = apart[(slice(None),) * (axis + 2) + (cut,)]
+    apart = apart[_last(slice(max(-a, 0), min(b, 0) or None) for a, b in zip(begins, ends, strict=True))]
     reach = tuple((size - 1) * step + 1 for size, step in zip(kernel, far, strict=True))
     windows = np.lib.stride_tricks.sliding_window_view(apart, reach, tuple(range(2, 2 + spatial)))
-    windows = windows[(slice(None),) * (2 + spatial) + tuple(slice(None, None, step) for step in far)]
+    windows = windows[_last(slice(None, None, step) for step in far)]
     inside, outputs = x.shape[1] // groups, weight.shape[1]
-    numbers = number([weight])[0][(slice(None), slice(None), *[slice(None, None, -1)] * spatial)]
+    numbers = number([weight])[0][_last([slice(None, None, -1)] * spatial)]
     numbers = numbers.reshape(groups, inside, outputs, *kernel).swapaxes(1, 2).reshape(-1, inside, *kernel)
     result = convolve(call, x, pick([weight], numbers), windows, False, x.dtype)
     return _with_bias(call, result)

@@ -387,9 +387,7 @@ class _Pair:
 def _facts(value: Tensor, identity: bytes) -> Tensor:
     """An unknown tensor of which the type, the shape and the range are those of another."""
     value = value.settled()
-    return Tensor(
-        value.dtype, value.shape, atom=identity.hex(), low=value.low, high=value.high, within=value.within
-    )
+    return Tensor(value.dtype, value.shape, atom=identity.hex(), bounds=value.bounds, within=value.within)
 
 
 def _same(one: Value, other: Value) -> bool:

@@ -168,7 +168,7 @@ def _tabulated(dtype: int, table: Table, like: Tensor | None = None) -> Tensor |
         return None
     bounds = INTEGERS[dtype] if table.free.any() else (low, high)
     if like is not None:
-        result = replace(like, low=bounds[0], high=bounds[1])
+        result = replace(like, bounds=bounds)
     else:
         arrays = [one.tobytes() for one in (table.domain, table.values, table.free)]
         recipe = identify(b"table", table.base.key, str((table.values.shape, shape)).encode(), *arrays)

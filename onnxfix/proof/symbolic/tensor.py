@@ -63,8 +63,8 @@ class Tensor:
     are atoms by ``atom`` and position. Two tensors of one ``recipe`` are computed in the same way, whatever axes of
     size 1 they begin with, so that their hashes need not be computed.
 
-    ``low`` and ``high`` bound elements that are whole numbers without -0.0 (None: they may be others). ``within`` is
-    the smallest floating-point type known to have all elements. ``wraps``: the hashes are of numbers that may lie
+    ``bounds`` are the smallest and the largest that elements may be, if all are whole numbers without -0.0. ``within``
+    is the smallest floating-point type known to have all elements. ``wraps``: the hashes are of numbers that may lie
     outside of the element type's range, in which the values are these numbers wrapped around.
     ``table``: the elements as functions of one integer each, a ``tables.Table``."""
 
@@ -74,8 +74,7 @@ class Tensor:
     compute: Callable[[], Words] | None = field(default=None, repr=False)
     recipe: bytes = b""
     atom: str = ""
-    low: int | None = None
-    high: int | None = None
+    bounds: tuple[int, int] | None = None
     within: int = 0
     wraps: bool = False
     table: Any = field(default=None, init=False, repr=False)
@@ -111,11 +110,6 @@ class Tensor:
         return self.dtype in MANTISSAS
 
     @property
-    def bounds(self) -> tuple[int, int] | None:
-        """The smallest and the largest number that an element may be; None if it need not be whole."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @property
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.shape)
@@ -134,7 +128,7 @@ class Tensor:
             begin = hashes.encode(np.full((1,) * len(self.shape), -low))
             return hashes.subtract(hashes.mix(f"wrap {bits}", hashes.add(self.words, begin)), begin)
 
-        return Tensor(self.dtype, self.shape, compute=compute, recipe=recipe, low=low, high=high)
+        return Tensor(self.dtype, self.shape, compute=compute, recipe=recipe, bounds=(low, high))
 
     def same_as(self, other: Tensor) -> bool:
         """Whether both have the same type, shape and hashes."""
@@ -147,20 +141,19 @@ class Tensor:
 def constant(array: np.ndarray[Any, Any], dtype: int = 0) -> Tensor:
     """A tensor of known elements; ``dtype`` is ONNX's element type, 0 for the one of the array."""
     dtype = dtype or helper.np_dtype_to_tensor_dtype(array.dtype)
-    low: int | None = None
-    high: int | None = None
+    bounds: tuple[int, int] | None = None
     within = dtype if dtype in MANTISSAS else 0
     if array.size and dtype in INTEGERS:
-        low, high = int(array.min()), int(array.max())
+        bounds = int(array.min()), int(array.max())
     elif array.size and dtype in MANTISSAS and array.size < 1 << 20:
         numbers = array.astype(np.float64)
         whole = np.isfinite(numbers) & (numbers == np.floor(np.where(np.isfinite(numbers), numbers, 0.5)))
         if np.all(whole & ~((numbers == 0) & np.signbit(numbers))):
-            low, high = int(numbers.min()), int(numbers.max())
+            bounds = int(numbers.min()), int(numbers.max())
         within = next(
             (kind for kind in (T.FLOAT16, T.FLOAT) if _fits(numbers, kind) and contains(dtype, kind)), dtype
         )
-    return Tensor(dtype, array.shape, array, low=low, high=high, within=within)
+    return Tensor(dtype, array.shape, array, bounds=bounds, within=within)
 
 
 def fill(value: float, dtype: int, shape: Sequence[int] = ()) -> Tensor:
@@ -175,10 +168,8 @@ def _fits(numbers: np.ndarray[Any, Any], kind: int) -> bool:
 
 def atoms(name: str, dtype: int, shape: Sequence[int]) -> Tensor:
     """A tensor of which nothing is known; equal names have equal values."""
-    low, high = INTEGERS.get(dtype, (None, None))
-    return Tensor(
-        dtype, tuple(shape), atom=name, low=low, high=high, within=dtype if dtype in MANTISSAS else 0
-    )
+    within = dtype if dtype in MANTISSAS else 0
+    return Tensor(dtype, tuple(shape), atom=name, bounds=INTEGERS.get(dtype), within=within)
 
 
 def unknown_sequence(name: str, kind: TypeProto, shapes: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -200,15 +191,12 @@ def computed(
 ) -> Tensor:
     """A tensor of hashes. Numbers of an integer type that ``bounds`` puts outside of its range wrap; without bounds
     an integer may be any of its type."""
-    low, high = bounds or INTEGERS.get(dtype) or (None, None)
-    wraps = False
-    if bounds is not None and dtype in INTEGERS:
-        least, most = INTEGERS[dtype]
-        wraps = bounds[0] < least or bounds[1] > most
-    if dtype in MANTISSAS and not within:
-        within = dtype
+    limits = INTEGERS.get(dtype)
+    bounds = bounds or limits
+    wraps = bool(limits and bounds and (bounds[0] < limits[0] or bounds[1] > limits[1]))
+    within = within or (dtype if dtype in MANTISSAS else 0)
     return Tensor(
-        dtype, tuple(shape), compute=compute, recipe=recipe, low=low, high=high, within=within, wraps=wraps
+        dtype, tuple(shape), compute=compute, recipe=recipe, bounds=bounds, within=within, wraps=wraps
     )
 
 

@@ -12,6 +12,7 @@ import argparse
 import collections
 import json
 import statistics
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ def save_pair(task: tuple[str, str, Path]) -> None:
     onnx.save(fixed, folder / f"{name}.fixed.onnx")
 
 
-def prove_pair(path: Path) -> tuple[str, Outcome]:
-    """The proof of a pair at the sizes of the inputs that came with it."""
+def prove_pair(path: Path) -> tuple[str, Outcome, float]:
+    """The proof of a pair at the sizes of the inputs that came with it, and its seconds of the processor."""
     original, fixed = load_pair(path)
     with np.load(path.with_name(path.name.replace(".original.onnx", ".npz"))) as stored:
         # NumPy loses the names of the types that are not its own.
@@ -73,7 +74,9 @@ def prove_pair(path: Path) -> tuple[str, Outcome]:
         path.with_name(path.name.replace(".original.onnx", ".json")).read_text(encoding="utf-8")
     )
     few = {name: one for name, one in values.items() if one.size <= _FEW}
-    return path.name.partition(".")[0], prove(original, fixed, shapes, few)
+    began = time.process_time()
+    outcome = prove(original, fixed, shapes, few)
+    return path.name.partition(".")[0], outcome, time.process_time() - began
 
 
 def main() -> None:
@@ -94,11 +97,11 @@ def main() -> None:
             done.touch()
         paths = [path for path in sorted(folder.glob("*.original.onnx")) if arguments.match in path.name]
         results = list(pool.map(prove_pair, paths, chunksize=5))
-    for name, outcome in results:
+    for name, outcome, _ in results:
         if not outcome.proven:
             print(f"{name}: {outcome.reason}")
-    counts = collections.Counter((one.proven, bool(one.given)) for _, one in results)
-    seconds = [one.seconds for _, one in results]
+    counts = collections.Counter((one.proven, bool(one.given)) for _, one, _ in results)
+    seconds = [one for _, _, one in results]
     print(
         f"proven {counts[True, False] + counts[True, True]} of {len(results)}, {counts[True, True]} of them for given"
         f" values of inputs that decide shapes; median {statistics.median(seconds):.3f} s, at most {max(seconds):.2f} s"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from onnx import ModelProto, parser
 
-from benchmarks.symbolic.pairs import Pair
+from benchmarks.symbolic.pairs import Pair, shapes_of
 from benchmarks.symbolic.special import apart, calm_feed
 from onnxfix.proof.symbolic.prove import prove
 
@@ -54,10 +54,7 @@ def main() -> None:
     wrong = False
     for case in cases():
         pair = Pair(case.title, *case.models, {})
-        shapes = {
-            one.name: tuple(dim.dim_value or 3 for dim in one.type.tensor_type.shape.dim)
-            for one in pair.original.graph.input
-        }
+        shapes = shapes_of(pair.original, 3)
         ways = (case.models, case.models[::-1])
         outcomes = [prove(*models, shapes, {}, limit=20) for models in ways]
         proven = any(one.proven for one in outcomes)
@@ -68,7 +65,7 @@ def main() -> None:
             print(f"PROVEN, BUT DIFFERENT: {case.title}")
         if not proven and case.equal:
             print(f"not proven: {case.title}: {outcomes[0].reason}")
-        if isinstance(different, str) == case.equal and different is not None:
+        if different is not None and bool(different) == case.equal:
             print(f"ONNX Runtime: {case.title}: {different or 'equal bits'}")
         counts["not run in ONNX Runtime"] += different is None
     print(dict(counts))

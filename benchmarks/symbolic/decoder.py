@@ -9,7 +9,6 @@ Prints what each takes, as ``exports`` does.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections import Counter
@@ -20,6 +19,7 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
+from benchmarks.command import parser_of
 from benchmarks.symbolic.exports import measure
 
 LAYERS, WIDTH, HEADS, WIDE, WORDS = 64, 2048, 16, 8192, 32000
@@ -124,9 +124,7 @@ class Decoder:
 
 def main() -> None:
     """Make, fix and prove it, and print what was seen."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, help="where the files go for a while (default: the usual one)")
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--shape", type=int, nargs=2, default=(2, 5), help="batch and tokens")
@@ -142,8 +140,7 @@ def main() -> None:
             report = onnxfix.apply(original, fixed, verify=False, share_data=kind == "shared")
             codes = Counter(one.code for one in report.applied)
             print(f"{fixed.stem} data, {len(report.applied)} fixes: {dict(codes)}", flush=True)
-            cost = measure(original, fixed, [trial])
-            print(f"  {cost}", flush=True)
+            print(f"  {measure(original, fixed, [trial])}", flush=True)
 
 
 if __name__ == "__main__":

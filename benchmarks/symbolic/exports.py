@@ -8,17 +8,19 @@ process of its own. Its memory is the peak of what is resident, less what was be
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import onnxfix
+from benchmarks.command import parser_of
+from benchmarks.symbolic.pairs import decide_shapes
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import signature
 
@@ -42,14 +44,14 @@ def megabytes(field: str) -> float:
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
-def _prove(original: str, fixed: str, trials: Any, sender: Any) -> None:
-    """Prove it in this process and send the cost."""
+def _prove(original: str, fixed: str, trials: Any) -> Cost:
+    """The cost of the proof in this process."""
     from onnxfix.proof.symbolic.files import prove_files
 
     before, began, processor = megabytes("VmRSS"), time.monotonic(), time.process_time()
     proof = prove_files(original, fixed, trials, 600.0)
     seconds, processor = time.monotonic() - began, time.process_time() - processor
-    sender.send(Cost(proof.reason, seconds, processor, megabytes("VmHWM") - before))
+    return Cost(proof.reason, seconds, processor, megabytes("VmHWM") - before)
 
 
 def list_trials(path: Path) -> list[Any]:
@@ -58,31 +60,20 @@ def list_trials(path: Path) -> list[Any]:
     sweep = [sizes for sizes in plan.assignments(known, {}) if 0 not in sizes.values()]
     feeds = [plan.Feed(sizes, "normal", 0).values(known) for sizes in sweep]
     return [
-        (
-            {name: np.shape(value) for name, value in feed.items()},
-            {name: value for name, value in feed.items() if plan.size(value) <= 4096},
-        )
+        ({name: np.shape(value) for name, value in feed.items()}, decide_shapes(feed))
         for feed in sorted(feeds, key=lambda feed: sum(map(plan.size, feed.values())))
     ]
 
 
 def measure(original: Path, fixed: Path, trials: Any) -> Cost:
     """The cost of the proof in a child process."""
-    spawn = multiprocessing.get_context("spawn")
-    receiver, sender = spawn.Pipe(duplex=False)
-    child = spawn.Process(target=_prove, args=(str(original), str(fixed), trials, sender))
-    child.start()
-    sender.close()
-    cost: Cost = receiver.recv()
-    child.join()
-    return cost
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_prove, str(original), str(fixed), trials).result()
 
 
 def main() -> None:
     """Measure each model and print a line, then median and largest."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--shapes", type=int, default=3, help="prove it at so many shapes at most")
     options = parser.parse_args()

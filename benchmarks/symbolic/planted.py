@@ -10,7 +10,6 @@ PAIRS is a folder with ``NAME.original.onnx`` and ``NAME.fixed.onnx``.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import random
 from collections.abc import Callable, Iterator
@@ -21,7 +20,9 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from benchmarks.symbolic.pairs import load_pair
+from benchmarks.command import parser_of
+from benchmarks.symbolic.pairs import dtypes, list_pairs, load_pair, save_pair, shapes_of, tell_apart
+from benchmarks.symbolic.special import special
 from onnxfix.proof.symbolic.inference import infer
 from onnxfix.proof.symbolic.prove import prove
 
@@ -41,7 +42,6 @@ FAMILIES = [
         "MatMul Gemm",
     )
 ]
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 1e-40, 65504.0, np.inf, np.nan]
 Edit = Callable[[ModelProto, random.Random], str]
 
 
@@ -129,10 +129,8 @@ def _changed(array: Any, draw: random.Random) -> Any:
     elif flat.dtype.kind in "iu":
         flat[place] = flat[place] + draw.choice([-1, 1])
     else:
-        new = draw.choice([-1.0, 1.0009765625, 0.5]) * flat[place].astype(np.float64) + draw.choice(
-            [0.0, 1.0]
-        )
-        flat[place] = new
+        factor = draw.choice([-1.0, 1.0009765625, 0.5])
+        flat[place] = factor * flat[place].astype(np.float64) + draw.choice([0.0, 1.0])
     return flat.reshape(array.shape)
 
 
@@ -149,11 +147,8 @@ def transpose_constant(model: ModelProto, draw: random.Random) -> str:
     """Reverse the elements of an initializer."""
     tensor = draw.choice([one for one in model.graph.initializer if np.prod(one.dims, dtype=np.int64) > 1])
     array = numpy_helper.to_array(tensor)
-    tensor.CopyFrom(
-        numpy_helper.from_array(
-            np.ascontiguousarray(array.reshape(-1)[::-1]).reshape(array.shape), tensor.name
-        )
-    )
+    array = np.ascontiguousarray(array.reshape(-1)[::-1]).reshape(array.shape)
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     return "reversed constant"
 
 
@@ -194,14 +189,10 @@ def insert(model: ModelProto, draw: random.Random) -> str:
         ]
     elif kind == "flip":
         for name, value in (("start", -1), ("end", -(1 << 62)), ("axis", 0), ("step", -1)):
-            model.graph.initializer.append(
-                numpy_helper.from_array(np.array([value], np.int64), f"{new}_{name}")
-            )
-        added = [
-            helper.make_node(
-                "Slice", [source, *(f"{new}_{one}" for one in ("start", "end", "axis", "step"))], [new]
-            )
-        ]
+            array = np.array([value], np.int64)
+            model.graph.initializer.append(numpy_helper.from_array(array, f"{new}_{name}"))
+        bounds = (f"{new}_{one}" for one in ("start", "end", "axis", "step"))
+        added = [helper.make_node("Slice", [source, *bounds], [new])]
     else:
         added = [helper.make_node(kind, [source], [new])]
     node.input[0] = new
@@ -211,119 +202,43 @@ def insert(model: ModelProto, draw: random.Random) -> str:
 
 
 EDITS: list[Edit] = [
-    swap_inputs,
-    rewire,
-    drop_input,
-    swap_outputs,
-    change_operator,
-    change_operator,
-    change_attribute,
-    change_attribute,
-    drop_attribute,
-    change_constant,
-    change_constant,
-    transpose_constant,
-    bypass,
-    insert,
-    insert,
+    *(swap_inputs, rewire, drop_input, swap_outputs, drop_attribute, transpose_constant, bypass),
+    *2 * (change_operator, change_attribute, change_constant, insert),
 ]
 
 
-def session(model: ModelProto) -> Any:
-    """The model in ONNX Runtime without optimizations, which would hide what it does."""
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(4)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def sizes(model: ModelProto, size: int) -> dict[str, tuple[int, ...]]:
-    """The inputs' shapes, with ``size`` for each free dimension."""
-    defaults = {one.name for one in model.graph.initializer}
-    return {
-        one.name: tuple(
-            dim.dim_value if dim.HasField("dim_value") else size for dim in one.type.tensor_type.shape.dim
-        )
-        for one in model.graph.input
-        if one.name not in defaults
-    }
-
-
-def feeds(model: ModelProto, shapes: dict[str, tuple[int, ...]], seed: int) -> Iterator[dict[str, Any]]:
+def make_feeds(model: ModelProto, size: int, seed: int) -> Iterator[dict[str, Any]]:
     """Inputs that tell models apart: normal, with special values, large."""
-    kinds = {one.name: one.type.tensor_type.elem_type for one in model.graph.input}
-    draw = np.random.default_rng(seed)
-    for which in range(3):
-        values: dict[str, Any] = {}
-        for name, shape in shapes.items():
-            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kinds[name]))
-            if dtype.kind == "b":
-                values[name] = draw.integers(0, 2, shape).astype(dtype)
-            elif dtype.kind in "iu":
-                values[name] = draw.integers(0, 3 if which < 2 else 100, shape).astype(dtype)
+    kinds, draw = dtypes(model), np.random.default_rng(seed)
+    for share, scale, most in ((0.0, 1, 3), (0.3, 1, 3), (0.0, 1000, 100)):
+        feed: dict[str, Any] = {}
+        for name, shape in shapes_of(model, size).items():
+            kind = kinds[name]
+            if kind.kind in "iu":
+                feed[name] = draw.integers(0, most, shape).astype(kind)
             else:
-                array = np.asarray(draw.normal(size=shape) * (1, 1, 1000)[which])
-                if which == 1 and array.size:
-                    places = draw.integers(0, array.size, max(1, array.size // 3))
-                    array.reshape(-1)[places] = draw.choice(
-                        [0.0, -0.0, 1.0, -1.0, 1e-40, 65504.0, np.inf, np.nan], places.size
-                    )
-                values[name] = array.astype(dtype)
-        yield values
+                feed[name] = np.asarray(special(kind, shape, share, draw) * kind.type(scale))
+        yield feed
 
 
-def differ(one: Any, other: Any) -> bool:
-    """Whether two outputs differ by more than the order of sums explains."""
+def differ(one: Any, other: Any) -> str:
+    """By what two outputs differ more than the order of sums explains."""
     first, second = np.asarray(one), np.asarray(other)
     if first.shape != second.shape or first.dtype != second.dtype:
-        return True
+        return "another shape or type"
     if first.dtype.kind in "OSUbiu":
-        return not np.array_equal(first, second)
+        return "" if np.array_equal(first, second) else "values"
     first, second = first.astype(np.float64), second.astype(np.float64)
     zeros = (first == 0) & (second == 0)
     if np.any(zeros & (np.signbit(first) != np.signbit(second))):
-        return True
+        return "the sign of a zero"
     with np.errstate(all="ignore"):
-        return not np.allclose(first, second, rtol=1e-5, atol=1e-6, equal_nan=True)
-
-
-def told_apart(
-    original: ModelProto, edited: ModelProto, shapes: dict[str, tuple[int, ...]], seed: int
-) -> bool | None:
-    """Whether ONNX Runtime tells them apart; None if it does not run both."""
-    try:
-        first, second = session(original), session(edited)
-    except Exception:
-        return None
-    ran = None
-    for values in feeds(original, shapes, seed):
-        try:
-            expected = first.run(None, values)
-        except Exception:  # it does not take these inputs
-            expected = None
-        if expected is None:
-            continue
-        try:
-            results = second.run(None, values)
-        except Exception:
-            return True
-        ran = False
-        if any(differ(*pair) for pair in zip(expected, results, strict=True)):
-            return True
-    return ran
-
-
-_WORDS = {True: "PROVEN, BUT DIFFERENT", False: "proven, equal in ONNX Runtime", None: "proven, not run"}
+        return "" if np.allclose(first, second, rtol=1e-5, atol=1e-6, equal_nan=True) else "values"
 
 
 def main() -> None:
     """Plant edits and report those that are proven."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("pairs", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--edits", type=int, default=500)
@@ -331,12 +246,11 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for proven pairs that ONNX Runtime tells apart")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
-    pairs = sorted(arguments.pairs.glob("*.original.onnx"))
+    paths = list_pairs(arguments.pairs)
     counts: collections.Counter[str] = collections.Counter()
     kinds: set[str] = set()
     while counts["edits"] < arguments.edits:
-        path = draw.choice(pairs)
-        original, fixed = load_pair(path)
+        name, original, fixed, _ = load_pair(draw.choice(paths))
         edited = ModelProto()
         edited.CopyFrom(fixed)
         try:
@@ -345,7 +259,7 @@ def main() -> None:
         except Exception:  # there is no such place, or the edited model is none
             counts["no valid edit"] += 1
             continue
-        shapes = sizes(original, arguments.size)
+        shapes = shapes_of(original, arguments.size)
         if not infer(original, shapes) and len(original.graph.node) > 1:
             continue
         if any(not one.type.HasField("tensor_type") for one in original.graph.input):
@@ -356,13 +270,15 @@ def main() -> None:
         if not outcome.proven:
             counts["not proven"] += 1
             continue
-        apart = told_apart(fixed, edited, shapes, draw.randrange(1 << 30))
-        counts[_WORDS[apart]] += 1
+        feeds = make_feeds(original, arguments.size, draw.randrange(1 << 30))
+        apart = tell_apart(fixed, edited, feeds, differ)
         if apart:
-            print(path.name, what, flush=True)
+            counts["PROVEN, BUT DIFFERENT"] += 1
+            print(name, what, apart, flush=True)
             if arguments.keep:
-                onnx.save(original, arguments.keep / f"{counts['edits']}.original.onnx")
-                onnx.save(edited, arguments.keep / f"{counts['edits']}.fixed.onnx")
+                save_pair(arguments.keep, str(counts["edits"]), original, edited)
+        else:
+            counts["proven, not run" if apart is None else "proven, equal in ONNX Runtime"] += 1
     print(dict(counts), f"{len(kinds)} kinds")
 
 

@@ -9,10 +9,9 @@ The exit code is 1 if there is another one.
 
 from __future__ import annotations
 
-import argparse
 import collections
+import contextlib
 import itertools
-import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,15 +19,25 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto
 
-from benchmarks.symbolic.pairs import Pair, example_pairs, fixture_pairs, folder_pairs
-from benchmarks.symbolic.planted import session, sizes
+from benchmarks.command import parser_of
+from benchmarks.symbolic.pairs import (
+    Pair,
+    decide_shapes,
+    dtypes,
+    example_pairs,
+    fixture_pairs,
+    list_pairs,
+    load_pair,
+    open_session,
+    shapes_of,
+    tell_apart,
+)
 from onnxfix.files.walk import nodes
 from onnxfix.proof.symbolic.prove import prove
+from onnxfix.runtime.sandbox import Worker
 
-_FEW = 4096
-"""Elements up to which an input may decide a shape, as in the check ``symbolic``."""
 _SIZES = (3, 4, 2, 8, 1, 16)
 """Sizes of free dimensions: the first at which ONNX Runtime takes the model."""
 _SHARES = (1.0, 0.5, 0.2, 0.05)
@@ -50,30 +59,30 @@ _EDGES = [
     88.8,
     1e30,
 ]
-_EDGES += [
-    1 + 2**-11 + 2**-30,
-    1 + 2**-8 + 2**-30,
-    0.49999997,
-]  # in single precision halfway between two of a half
+# In single precision halfway between two of a half.
+_EDGES += [1 + 2**-11 + 2**-30, 1 + 2**-8 + 2**-30, 0.49999997]
 _LARGE = (1 << 60) + (1 << 36) + 1
 
 
 _SIZED = {
-    *("Loop", "Range", "Tile", "Expand", "ConstantOfShape", "Pad", "Resize", "Upsample", "OneHot", "TopK"),
     *(
+        "Loop",
+        "Range",
+        "Tile",
+        "Expand",
+        "ConstantOfShape",
+        "Pad",
+        "Resize",
+        "Upsample",
+        "OneHot",
+        "TopK",
         "EyeLike",
-        "Reshape",
-        "CenterCropPad",
-        "HannWindow",
-        "HammingWindow",
-        "BlackmanWindow",
-        "NonMaxSuppression",
     ),
+    *("Reshape", "CenterCropPad", "HannWindow", "HammingWindow", "BlackmanWindow", "NonMaxSuppression"),
 }
 """Operators of which an integer may be a size: the models' integers are kept."""
-
-
-_SECONDS = 15
+MODULE = "benchmarks.symbolic.special"
+_SECONDS = 15.0
 """Time for one pair: a loop may not come to an end for some values."""
 
 
@@ -136,68 +145,43 @@ def feeds(
         yield feed
 
 
-def bits_differ(one: Any, other: Any) -> bool:
-    """Whether two outputs differ in a bit; all NaN are one."""
+def differ(one: Any, other: Any) -> str:
+    """The first values of two outputs that differ in a bit; all NaN are one."""
     first, second = np.asarray(one), np.asarray(other)
     if (first.shape, first.dtype) != (second.shape, second.dtype):
-        return True
-    if first.dtype.kind in "OSUbiu":
-        return not np.array_equal(first, second)
-    both = np.isnan(first) & np.isnan(second)
-    return bool(np.any(~both & ((first != second) | (np.signbit(first) != np.signbit(second)))))
+        return f"{first.dtype}{first.shape} and {second.dtype}{second.shape}"
+    wrong = np.asarray(first != second)
+    if first.dtype.kind not in "OSUbiu":
+        wrong = (wrong | (np.signbit(first) != np.signbit(second))) & ~(np.isnan(first) & np.isnan(second))
+    if not wrong.any():
+        return ""
+    place = int(np.argmax(wrong))
+    return f"{first.reshape(-1)[place]!s} and {second.reshape(-1)[place]!s}"
 
 
 def calm_feed(pair: Pair) -> dict[str, Any] | None:
     """Inputs that ONNX Runtime takes; None if it takes none of those tried."""
     if pair.feed:
         return pair.feed
-    try:
-        runtime = session(pair.original)
-    except Exception:  # it raises what it likes
-        return None
-    kinds = {one.name: one.type.tensor_type.elem_type for one in pair.original.graph.input}
-    draw = np.random.default_rng(0)
-    for size in _SIZES:
-        try:
-            shapes = sizes(pair.original, size)
-            feed = {
-                name: special(np.dtype(helper.tensor_dtype_to_np_dtype(kinds[name])), shape, 0.0, draw)
-                for name, shape in shapes.items()
-            }
-            runtime.run(None, feed)
-        except Exception:  # noqa: S112  # it raises what it likes
-            continue
-        return feed
+    kinds, draw = dtypes(pair.original), np.random.default_rng(0)
+    with contextlib.suppress(Exception):  # it raises what it likes
+        runtime = open_session(pair.original)
+        for size in _SIZES:
+            with contextlib.suppress(Exception):
+                shapes = shapes_of(pair.original, size)
+                feed = {name: special(kinds[name], shape, 0.0, draw) for name, shape in shapes.items()}
+                runtime.run(None, feed)
+                return feed
     return None
 
 
 def apart(
     pair: Pair, base: Mapping[str, Any] | None, kept: tuple[str, ...], draws: int, seed: int = 1
-) -> str | bool | None:
-    """What differs in ONNX Runtime on special values; False if nothing does, None if it does not run both models."""
+) -> str | None:
+    """What differs on special values, as ``tell_apart`` says it; None without a base."""
     if base is None:
         return None
-    try:
-        first, second = session(pair.original), session(pair.fixed)
-    except Exception:  # it raises what it likes
-        return None
-    ran = None
-    for feed in feeds(pair.original, base, kept, draws, seed):
-        try:
-            expected = first.run(None, feed)
-        except Exception:  # noqa: S112  # it does not take these inputs
-            continue
-        try:
-            results = second.run(None, feed)
-        except Exception as error:
-            return f"the fixed model fails: {str(error)[:100]}"
-        ran = False
-        for name, *outputs in zip(
-            [o.name for o in pair.original.graph.output], expected, results, strict=True
-        ):
-            if bits_differ(*outputs):
-                return f"{name}: {_first(*outputs)}"
-    return ran
+    return tell_apart(pair.original, pair.fixed, feeds(pair.original, base, kept, draws, seed), differ)
 
 
 def judge(pair: Pair, draws: int, seed: int) -> str:
@@ -206,62 +190,39 @@ def judge(pair: Pair, draws: int, seed: int) -> str:
     if base is None:
         return "not run"
     shapes = {name: np.shape(value) for name, value in base.items()}
-    outcome = prove(pair.original, pair.fixed, shapes, {k: v for k, v in base.items() if np.size(v) <= _FEW})
+    outcome = prove(pair.original, pair.fixed, shapes, decide_shapes(base))
     if not outcome.proven:
         return "not proven"
     difference = apart(pair, base, outcome.given, draws, seed)
     if not difference:
         return "proven, not run with special values" if difference is None else "proven, equal bits"
     both = [*nodes(pair.original.graph.node), *nodes(pair.fixed.graph.node)]
-    difference = str(difference)
     cause = next((text for text, fits in CAUSES.items() if fits(pair, both, difference)), "not known")
     return f"different: {cause} ({difference})"
 
 
-def judge_in_child(pair: Pair, draws: int, seed: int) -> str:
-    """As ``judge``, in a process of its own, which may crash or not come to an end."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(judge(pair, draws, seed)))
-    child.start()
-    sender.close()
-    try:
-        return str(receiver.recv()) if receiver.poll(_SECONDS) else "ONNX Runtime does not come to an end"
-    except EOFError:
-        return "ONNX Runtime crashes"
-    finally:
-        child.kill()
-        child.join()
-
-
-def _first(one: Any, other: Any) -> str:
-    if one.shape != other.shape:
-        return f"{one.shape} and {other.shape}"
-    for left, right in zip(one.reshape(-1), other.reshape(-1), strict=True):
-        if bits_differ(left, right):
-            return f"{left!s} and {right!s}"
-    return f"{one.dtype} and {other.dtype}"
-
-
 def main() -> None:
     """Print the differences and count the pairs."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--match", default="", help="only pairs whose name holds this")
     parser.add_argument("--only-folders", action="store_true", help="no examples and no fixtures")
     arguments = parser.parse_args()
-    sources = [folder_pairs(folder) for folder in arguments.folders]
+    sources = [map(load_pair, list_pairs(folder)) for folder in arguments.folders]
     sources += [] if arguments.only_folders else [example_pairs(), fixture_pairs()]
     counts: collections.Counter[str] = collections.Counter()
-    for pair in itertools.chain(*sources):
-        if arguments.match not in pair.name:
-            continue
-        word = judge_in_child(pair, arguments.draws, arguments.seed)
-        if word.startswith(("different", "ONNX")):
-            print(f"{pair.name}: {word}", flush=True)
-        counts[word.partition(" (")[0]] += 1
+    given = {"draws": arguments.draws, "seed": arguments.seed}
+    with Worker() as worker:
+        for pair in itertools.chain(*sources):
+            if arguments.match not in pair.name:
+                continue
+            done = worker.call(f"{MODULE}:judge", timeout=_SECONDS, pair=pair, **given)
+            word = done.value if done.ok else f"ONNX Runtime: {done.status}"
+            if word.startswith(("different", "ONNX")):
+                print(f"{pair.name}: {word}", flush=True)
+            counts[word.partition(" (")[0]] += 1
     for word, count in counts.most_common():
         print(f"{count:6} {word}")
     sys.exit(any("not known" in word for word in counts))

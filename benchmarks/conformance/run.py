@@ -21,6 +21,7 @@ sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what 
 import ledger
 from command import parser_of
 from gpu import engines
+from machine import with_gpu
 
 import onnxfix
 from conformance import child
@@ -43,11 +44,10 @@ def facts(device: str) -> dict[str, Any]:
     Raises:
         OnnxfixError: the device is not there.
     """
-    with_gpu = device == "CUDA"
-    about = engines.ready("tensorrt-rtx")[1] if with_gpu else {}
+    about = engines.ready("tensorrt-rtx")[1] if device == "CUDA" else with_gpu()
     choice = opened(device, TrtOptions()).choice
     own = {"TensorRT": f"{choice.package} {choice.version}", "onnxfix": onnxfix.__version__}
-    return {"device": device, **own, **(about or {k: v for k, v in with_gpu().items() if v})}
+    return {"device": device, **own, **{name: value for name, value in about.items() if value}}
 
 
 def measure(worker: Worker, task: tuple[str, str, float]) -> tuple[str, dict[str, Any]]:

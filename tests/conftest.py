@@ -26,6 +26,7 @@ from typer import testing
 
 from onnxfix.runtime import forks, sandbox
 from onnxfix.runtime.sandbox import Worker
+from onnxfix.shapes import propagate
 from support import nursery
 from support.real_tensorrt import INSTALLED
 
@@ -155,6 +156,12 @@ def new_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children are new processes and forks of this one, as they are outside the tests."""
     monkeypatch.setattr(sandbox, "_started", nursery.new_process)
     monkeypatch.setattr(forks, "_by_fork", nursery.by_fork)
+
+
+@pytest.fixture
+def strict_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transfer function that stumbles is a failure."""
+    monkeypatch.setattr(propagate, "STRICT", True)
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,11 @@ import onnx
 import pytest
 
 from onnxfix.model import Model
-from onnxfix.shapes import propagate
 from onnxfix.shapes.shapes import Shapes
 from support import shape_oracle as oracle
 from support.paths import ROOT
 
-pytestmark = pytest.mark.corpus
-
-
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transfer function that stumbles is a failure here."""
-    monkeypatch.setattr(propagate, "STRICT", True)
-
+pytestmark = [pytest.mark.corpus, pytest.mark.usefixtures("strict_shapes")]
 
 FOLDERS = [ROOT / "fixtures", ROOT.parent / "shared" / "models"]
 EXPORTS = sorted({p.name: p for folder in FOLDERS for p in folder.glob("*.onnx")}.values())

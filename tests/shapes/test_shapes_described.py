@@ -15,11 +15,7 @@ from support.shape_oracle import parse
 
 MS = ', "com.microsoft" : 1'
 
-
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transfer function that stumbles is a failure here."""
-    monkeypatch.setattr(propagate, "STRICT", True)
+pytestmark = pytest.mark.usefixtures("strict_shapes")
 
 
 def described(text: str, opset: int) -> dict[str, str]:

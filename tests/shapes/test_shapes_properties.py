@@ -13,17 +13,12 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.model import Model
-from onnxfix.shapes import propagate
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import evaluate
 from support import shape_oracle as oracle
 from support.shape_oracle import dims_of, judged
 
-
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transfer function that stumbles is a failure here."""
-    monkeypatch.setattr(propagate, "STRICT", True)
+pytestmark = pytest.mark.usefixtures("strict_shapes")
 
 
 SIZES = [0, 1, 2, 3, 4, 7]

@@ -9,15 +9,10 @@ import time
 import pytest
 
 from onnxfix.model import Model
-from onnxfix.shapes import propagate
 from onnxfix.shapes.shapes import Shapes
 from support.shape_oracle import judged, parse, text_of
 
-
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transfer function that stumbles is a failure here."""
-    monkeypatch.setattr(propagate, "STRICT", True)
+pytestmark = pytest.mark.usefixtures("strict_shapes")
 
 
 NSIZES = ({"N": 1}, {"N": 2}, {"N": 7})

@@ -13,11 +13,7 @@ from onnx import TensorProto, numpy_helper
 from onnxfix.shapes import inference, propagate
 from support.shape_oracle import judged, known, parse, text_of
 
-
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transfer function that stumbles is a failure here."""
-    monkeypatch.setattr(propagate, "STRICT", True)
+pytestmark = pytest.mark.usefixtures("strict_shapes")
 
 
 NSIZES = ({"N": 1}, {"N": 2}, {"N": 7})

@@ -208,10 +208,7 @@ PAIRS = {
         "g (float[N,4] x) => (float[1,N,4] y) <int64[1] a = {0}> { z = Relu(x) y = Unsqueeze(z, a) }",
     ),
     "dtype": (ONE, "g (float[N,4] x) => (double[N,4] y) { z = Relu(x) y = Cast<to=11>(z) }"),
-    "absent": (
-        "g (float[N,4] x) => (float[N,4] y, float[N,4] w) { y = Relu(x) w = Neg(x) }",
-        ONE,
-    ),
+    "absent": ("g (float[N,4] x) => (float[N,4] y, float[N,4] w) { y = Relu(x) w = Neg(x) }", ONE),
     "same": (ONE, ONE),
     "random": (
         "g (float[N,4] x) => (float[N,4] y) { r = RandomNormalLike(x) y = Add(x, r) }",

@@ -45,11 +45,7 @@ def test_plugins(plugin: str, ships: list[bool]) -> None:
 @pytest.mark.parametrize(
     ("plugin", "target", "why"),
     [
-        (
-            "NMS_TRT",
-            "trt11",
-            "gone since TensorRT 11.0; use EfficientNMS_TRT or ONNX's NonMaxSuppression",
-        ),
+        ("NMS_TRT", "trt11", "gone since TensorRT 11.0; use EfficientNMS_TRT or ONNX's NonMaxSuppression"),
         ("Proposal", "trt11", "gone since TensorRT 11.0"),
         ("FFTPlugin", "trt10", "it came with TensorRT 11.2"),
         ("NMS_TRT", "rtx", "only the full TensorRT does"),

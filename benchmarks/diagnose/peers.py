@@ -28,10 +28,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 from command import exit_code, parser_of
 from ledger import Ledger, load
-from pages import (
-    markdown,
-    write_between,
-)
+from pages import markdown, write_between
 
 from diagnose import cases, choosing, observing
 from diagnose.cases import Case

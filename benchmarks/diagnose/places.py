@@ -78,10 +78,7 @@ HALF: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 #: Those that ONNX Runtime has no float16 kernel for on the CPU: it would compute in float32, and remove the Casts.
 EMULATED = frozenset(HALF) - {"LayerNormalization"}
-SWAPPED = {
-    **dict.fromkeys(("Sub", "Div", "Concat", "MatMul", "Pow"), (0, 1)),
-    "Where": (1, 2),
-}
+SWAPPED = {**dict.fromkeys(("Sub", "Div", "Concat", "MatMul", "Pow"), (0, 1)), "Where": (1, 2)}
 #: Operators that an exporter or a converter takes for another.
 INSTEAD = {
     "LessOrEqual": "Less", "Less": "LessOrEqual", "GreaterOrEqual": "Greater", "Greater": "GreaterOrEqual",

@@ -83,10 +83,7 @@ def random(model: nn.Module, half: bool = False) -> nn.Module:
 
 
 def built(
-    model: nn.Module,
-    inputs: dict[str, tuple[Tensor, Axes]],
-    outputs: dict[str, Axes],
-    **fixed: Any,
+    model: nn.Module, inputs: dict[str, tuple[Tensor, Axes]], outputs: dict[str, Axes], **fixed: Any
 ) -> Built:
     """``inputs`` are called as the model's own parameters, ``outputs`` as the fields of its result."""
     return Built(Call(model, list(inputs), list(outputs), **fixed), inputs, outputs)
@@ -250,10 +247,7 @@ class WhisperDecoder(nn.Module):
 
 def whisper_decoder() -> Built:
     """whisper-base's decoder and head."""
-    inputs = {
-        "input_ids": ids(51865, 12),
-        "encoder_hidden_states": (torch.randn(2, 1500, 512), BATCH),
-    }
+    inputs = {"input_ids": ids(51865, 12), "encoder_hidden_states": (torch.randn(2, 1500, 512), BATCH)}
     return built(random(WhisperDecoder()), inputs, {"logits": TEXT})
 
 

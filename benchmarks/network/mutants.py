@@ -159,10 +159,7 @@ class _Subject:
             return [], ""
 
         compared = read.weights if weights else none
-        with (
-            mock.patch.object(read.lift, "attempt", attempt),
-            mock.patch.object(read, "weights", compared),
-        ):
+        with mock.patch.object(read.lift, "attempt", attempt), mock.patch.object(read, "weights", compared):
             [rung] = verify(self.path, self.path, exact=False, rungs=("trt-network",), seed=seed).rungs
         return rung.status == "failed", f"{rung.status}: {rung.reason}"
 

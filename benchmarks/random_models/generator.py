@@ -15,16 +15,7 @@ from onnxfix.names import TARGETS
 from onnxfix.rule import Safety
 from random_models.embedding import embed
 from random_models.operators import OPERATORS
-from random_models.pieces import (
-    NEWEST,
-    OLDEST,
-    Host,
-    Piece,
-    examples,
-    least_ir,
-    node_models,
-    tensor_info,
-)
+from random_models.pieces import NEWEST, OLDEST, Host, Piece, examples, least_ir, node_models, tensor_info
 
 SIMPLER = 6
 """From this attempt on a model is its first piece, as it is."""

@@ -332,9 +332,7 @@ def _hold(settings: Settings, judged: Judged, drawn: Drawn, original: Original |
     if settings.tensorrt != "no":
         _note(settings, judged.number, "tensorrt")
         judged.tensorrt = compared(
-            drawn.proto,
-            result if judged.changed else None,
-            build=settings.build_of(judged.number),
+            drawn.proto, result if judged.changed else None, build=settings.build_of(judged.number)
         )
         if judged.tensorrt.get("lost"):
             fault(("tensorrt", judged.tensorrt["lost"]))

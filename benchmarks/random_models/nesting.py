@@ -18,16 +18,7 @@ from onnx import (
 )
 
 from onnxfix.files import walk
-from random_models.pieces import (
-    Body,
-    Host,
-    Value,
-    copied,
-    declared,
-    dims_of,
-    rename,
-    tensor_info,
-)
+from random_models.pieces import Body, Host, Value, copied, declared, dims_of, rename, tensor_info
 
 DOMAIN = "random.models"
 """The domain of the functions that are made here."""
@@ -110,10 +101,7 @@ def in_loop(host: Host, body: Body) -> Body:
     turn, go, state = host.fresh("turn"), host.fresh("go"), host.fresh("state")
     went, moved, one = host.fresh("went"), host.fresh("state"), host.fresh("one")
     _read_state(host, body, state)
-    more = [
-        helper.make_node("Identity", [go], [went]),
-        helper.make_node("Add", [state, one], [moved]),
-    ]
+    more = [helper.make_node("Identity", [go], [went]), helper.make_node("Add", [state, one], [moved])]
     inputs = [
         tensor_info(turn, TensorProto.INT64, ()),
         tensor_info(go, TensorProto.BOOL, ()),

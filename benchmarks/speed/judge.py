@@ -118,13 +118,7 @@ def same_data(first: list[Path], second: list[Path]) -> str:
 def judge(asked: dict[str, Any]) -> dict[str, Any]:
     """As the module's docstring says."""
     source, target = Path(asked["source"]), Path(asked["target"])
-    row: dict[str, Any] = {
-        "right": False,
-        "why": "",
-        "difference": 0.0,
-        "data": "",
-        "bytes": 0,
-    }
+    row: dict[str, Any] = {"right": False, "why": "", "difference": 0.0, "data": "", "bytes": 0}
     row["bytes"] = sum(file.stat().st_size for file in target.parent.iterdir())
     try:
         original = onnx.load(str(source), load_external_data=False)

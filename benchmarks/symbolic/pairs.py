@@ -109,10 +109,7 @@ def open_session(model: ModelProto) -> Any:
 
 
 def tell_apart(
-    first: ModelProto,
-    second: ModelProto,
-    feeds: Iterable[dict[str, Any]],
-    differ: Callable[[Any, Any], str],
+    first: ModelProto, second: ModelProto, feeds: Iterable[dict[str, Any]], differ: Callable[[Any, Any], str]
 ) -> str | None:
     """What differs in ONNX Runtime; "" if nothing does, None if it does not run both. ``differ`` describes how two
     outputs do."""

@@ -103,10 +103,7 @@ def test_a_mutant_is_found_where_it_was_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("modules", "how"),
     [
-        (
-            {"shop__boxes": TINY.replace("class Basket", "class Box").replace("has_room", "fits")},
-            "statement",
-        ),
+        ({"shop__boxes": TINY.replace("class Basket", "class Box").replace("has_room", "fits")}, "statement"),
         ({"tiny": TINY.replace("return count < limit", "room = count < limit")}, "expression"),
         ({"tiny": TINY.replace("count < limit", "bool(count)")}, "gone"),
         ({"first": TINY, "second": TINY}, "gone"),  # two places fit equally well

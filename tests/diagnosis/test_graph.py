@@ -153,9 +153,7 @@ def test_several_outputs_and_inputs_left_out(bench: Bench) -> None:
 def test_sparse_weights(bench: Bench) -> None:
     proto = model("g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Add(a, w) }")
     held = helper.make_sparse_tensor(
-        numpy_helper.from_array(np.array([5.0], np.float32), "w"),
-        numpy_helper.from_array(np.array([2])),
-        [3],
+        numpy_helper.from_array(np.array([5.0], np.float32), "w"), numpy_helper.from_array(np.array([2])), [3]
     )
     proto.graph.sparse_initializer.append(held)
     every_cut(bench, proto, {"x": X})

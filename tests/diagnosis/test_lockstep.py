@@ -81,9 +81,7 @@ def test_own_error_is_told_from_propagated_error(bench: Bench) -> None:
 def test_two_faults_that_cancel_out_are_both_seen(bench: Bench) -> None:
     text = "g (float[3,4] x) => (float[3,4] y) { a = Mul(x, v)  b = Mul(a, w)  y = Neg(b) }"
     walk = walked(
-        bench,
-        model(text, v=np.float32(1), w=np.float32(1)),
-        model(text, v=np.float32(2), w=np.float32(0.5)),
+        bench, model(text, v=np.float32(1), w=np.float32(1)), model(text, v=np.float32(2), w=np.float32(0.5))
     )
     found = relatives(walk)
     assert [found[name][0] for name in "aby"] == [1.0, 0.5, 0.0]

@@ -18,17 +18,7 @@ from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
-from support.matched import (
-    FAULTS,
-    PAIRS,
-    every_value,
-    feed_of,
-    measured,
-    planted,
-    probe_of,
-    read,
-    renamed,
-)
+from support.matched import FAULTS, PAIRS, every_value, feed_of, measured, planted, probe_of, read, renamed
 
 #: A, B, and the least share of floating-point tensors of A and of B that must have a partner.
 EXPORTS = [

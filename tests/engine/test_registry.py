@@ -73,9 +73,7 @@ def test_lists_show_rules_that_are_off() -> None:
     assert [rule.code for rule in RULES.matching(["AAA"])] == ["AAA001", "AAA002", "AAA003"]
 
 
-def test_a_pack_may_list_a_rule_of_another_one_and_not_take_its_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pack_may_list_a_rule_of_another_one_and_not_take_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     built_in = registry().get("CTL010")
     own = replace(built_in, module="pack_of_test_registry", name="of-its-own")
     again = replace(built_in)

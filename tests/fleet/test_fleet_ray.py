@@ -16,16 +16,7 @@ from typing import Any
 
 import pytest
 
-from support.fleets import (
-    command,
-    environment,
-    install,
-    run,
-    seen,
-    variables_as_before,
-    without_times,
-    write,
-)
+from support.fleets import command, environment, install, run, seen, variables_as_before, without_times, write
 from support.patience import PATIENCE
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")

@@ -41,7 +41,7 @@ TEXTS: dict[int, dict[str, str]] = {
     5: {
         # OPS024 made a Mul of them, which the guard behind it refused as a bug.
         "integers in an opset that multiplies floats only": """g (int64 x) => (int64 y) {
-            y = ReduceSumSquare<keepdims = 0>(x) }""",
+            y = ReduceSumSquare<keepdims = 0>(x) }"""
     },
     17: {
         # OPS093 counted the elements of a number; ONNX's own operators are refused for that, others are not.
@@ -108,7 +108,7 @@ TEXTS: dict[int, dict[str, str]] = {
     },
     20: {
         "OPS025, 72 dimensions": f"""g (bool[{DIMS}] x) => (bool[{DIMS}] y) <int64[1] a = {{1}}> {{
-            y = ReduceMax(x, a) }}""",
+            y = ReduceMax(x, a) }}"""
     },
     21: {
         "QDQ008, 2**40 scales in half precision": f"""g (int8[{TERA},4] a, float16[{TERA}] s, int8[{TERA}] z,
@@ -142,7 +142,7 @@ TEXTS: dict[int, dict[str, str]] = {
     },
     26: {
         "OPS053, 72 dimensions": f"""g (float[{DIMS}] x) => (float[N,4] y) <int64 a = {{1}}> {{
-            y = CumProd(x, a) }}""",
+            y = CumProd(x, a) }}"""
     },
 }
 """Models by opset; rules made huge constants of what they declare, none that is valid, or failed."""
@@ -260,7 +260,7 @@ def graph_that_a_function_is_to_set_outside_of_one() -> ModelProto:
         """g (float[2] x, bool d) => (float[2] y) <bool c = {1}> { y = If(c) <
         then_branch = p () => (float[2] r) { r = If(d) <then_branch = t () => (float[2] u) { u = Neg(x) },
                                                        else_branch = e () => (float[2] v) { v = Abs(x) }> },
-        else_branch = q () => (float[2] s) { s = Abs(x) }> }""",
+        else_branch = q () => (float[2] s) { s = Abs(x) }> }"""
     )
     inner = found.graph.node[0].attribute[0].g.node[0].attribute[0]
     inner.ref_attr_name = "k"
@@ -286,7 +286,7 @@ def empty_zero_point_too_large_for_numpy() -> ModelProto:
     """QDQ003 made a copy of it, as wider integers."""
     found = model(
         """g (float[N] x) => (int8[N] y) <float[2] s = {0.5, 0.25}, int8[2] z = {1, 2}> {
-        y = QuantizeLinear<axis = 0>(x, s, z) }""",
+        y = QuantizeLinear<axis = 0>(x, s, z) }"""
     )
     for tensor in found.graph.initializer:
         tensor.dims[:] = [0, 1 << 61]
@@ -409,7 +409,7 @@ def test_boxes_show_an_attribute_that_is_no_number(kind: str, tmp_path: Path) ->
 def test_reduce_of_a_scan_without_a_number_of_inputs(tmp_path: Path) -> None:
     found = model(
         """g (float[2] s, float[T,2] xs) => (float[2] e) { e = Scan<body = b (float[2] a, float[2] x) => (float[2] c)
-        { c = Add(a, x) }>(s, xs) }""",
+        { c = Add(a, x) }>(s, xs) }"""
     )
     path = write(tmp_path / "model.onnx", found)
     survived("reduce", path, "--check", "false {}", "-o", tmp_path / "small", "--time-limit", "20")
@@ -425,7 +425,7 @@ def test_diff_shows_a_name_that_is_no_utf8(tmp_path: Path) -> None:
 def test_a_view_of_a_cast_to_a_number_that_no_type_has(tmp_path: Path) -> None:
     """The field of a type has 32 bits, an attribute 64."""
     found = model(
-        "g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add(x, w)  y = Cast<to = 1>(a) }",
+        "g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add(x, w)  y = Cast<to = 1>(a) }"
     )
     found.graph.node[1].attribute[0].i = 1 << 62
     (tmp_path / "m.onnx").write_bytes(found.SerializeToString())

@@ -38,17 +38,7 @@ from onnxfix.verbs.fleet.journal import recall
 from support.cli import run
 from support.fake_gpu import RTX, TRT, Context, Device, Engine, RtxEngine
 from support.patience import PATIENCE
-from test_rung_trt_gpu import (
-    ABS,
-    NO_DRIVER,
-    REAL,
-    RELU,
-    RELU_CAST,
-    Rung,
-    on_a_gpu,
-    request,
-    save,
-)
+from test_rung_trt_gpu import ABS, NO_DRIVER, REAL, RELU, RELU_CAST, Rung, on_a_gpu, request, save
 
 # ----------------------------------------------------------------------------------------------------- the statistics
 
@@ -193,10 +183,7 @@ def test_where_one_cannot_be_captured_both_are_streamed(
 
 def test_what_rtx_does_not_capture_is_captured_by_us_for_both() -> None:
     device = Device()
-    engines = {
-        "original": RtxEngine(device),
-        "fixed": RtxEngine(device, capturable=False),
-    }
+    engines = {"original": RtxEngine(device), "fixed": RtxEngine(device, capturable=False)}
     found = timed(device, RTX, **engines)
     assert (found.launch, found.captured_by) == ("cuda-graph", "cuda")
     for engine in engines.values():

@@ -49,11 +49,7 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
     path, other = write(tmp_path / "a.onnx", RELU), write(tmp_path / "b.onnx", OTHER)
     with Worker() as worker:
         worker.call(
-            "onnxfix.proof.remote:load",
-            timeout=PATIENCE,
-            backend="ort-cpu",
-            original=path,
-            fixed=other,
+            "onnxfix.proof.remote:load", timeout=PATIENCE, backend="ort-cpu", original=path, fixed=other
         )
         worker.call("onnxfix.proof.remote:run", timeout=PATIENCE, feed=FEED, **RUN, hold=True)
         bench = Bench(worker, PATIENCE)

@@ -513,10 +513,7 @@ def pointer(own: Sequence[Finding], text: str = INT32, known: Sequence[Rule] = R
         ([finding("INT006", fix="write Max")], "INT006 fixes it"),
         ([finding("INT006", fix="f", safety="numeric")], "INT006 fixes it, with --numeric-fixes"),
         ([finding("INT006", fix="f", safety="unsafe")], "INT006 fixes it, with --unsafe-fixes"),
-        (
-            [finding("INT006", fix="f", safety="unsafe"), finding("GRA001", fix="f")],
-            "GRA001 fixes it",
-        ),
+        ([finding("INT006", fix="f", safety="unsafe"), finding("GRA001", fix="f")], "GRA001 fixes it"),
         ([finding("INT006"), finding("INT006", place="z", fix="f")], "see INT006"),
         ([finding("INT006", place="z", fix="f")], "INT006 may fix it"),
         ([finding("GRA005", fix="rename")], "see INT006"),
@@ -576,7 +573,7 @@ def test_findings_are_of_the_result_and_fixes_of_the_original() -> None:
     result = confirm.add_judgments(report, RULES, RULES)
     assert result.applied[0].confirmed == f"Relu: {INT32}"
     assert [(item.code, item.place.text, bool(item.confirmed)) for item in result.findings] == [
-        ("INT006", "z", True),
+        ("INT006", "z", True)
     ]
     assert result.exit_code == 1
     assert confirm.add_judgments(replace(report, verdict=None), RULES, RULES) == replace(report, verdict=None)

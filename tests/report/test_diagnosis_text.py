@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.records import (
-    Culprit,
-    Diagnosis,
-    Histogram,
-    Marking,
-    NodeError,
-    OutputComparison,
-)
+from onnxfix.diagnosis.records import Culprit, Diagnosis, Histogram, Marking, NodeError, OutputComparison
 from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.lowering.records import keep_text, pattern
 from onnxfix.place import Place

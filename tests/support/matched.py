@@ -88,11 +88,7 @@ class Measured:
 
 
 def measured(
-    a: ModelProto,
-    b: ModelProto,
-    *,
-    sound: Mapping[str, Any] | None = None,
-    probing: bool = True,
+    a: ModelProto, b: ModelProto, *, sound: Mapping[str, Any] | None = None, probing: bool = True
 ) -> Measured:
     """Match two models. ``sound`` are the values that B's tensors would have without the fault planted in it."""
     feed = feed_of(a)

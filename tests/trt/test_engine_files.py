@@ -55,11 +55,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("option", ["save_engine", "timing_cache"])
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("none/file", "does not exist"),
-        ("", "is a directory; name a file"),
-        ("n" * 300, "File name too long"),
-    ],
+    [("none/file", "does not exist"), ("", "is a directory; name a file"), ("n" * 300, "File name too long")],
 )
 def test_a_file_that_cannot_be_written_is_found_before_any_work(
     option: str, name: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch

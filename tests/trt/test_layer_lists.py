@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 
 from onnxfix.tensorrt import layers, messages
-from onnxfix.tensorrt.layer_records import (
-    Autotuning,
-    Candidate,
-    EngineLayer,
-    LayerTensor,
-)
+from onnxfix.tensorrt.layer_records import Autotuning, Candidate, EngineLayer, LayerTensor
 from onnxfix.tensorrt.log import BuildLog
 
 LOGS = sorted(Path(__file__).with_name("logs").glob("*.json"))
@@ -97,10 +92,7 @@ def test_stamps(metadata: str, stamps: tuple[str, ...]) -> None:
 
 def test_a_stamp_names_the_nodes_around() -> None:
     stamp = "node_of_t1 | t (then_branch) | node_of_y (If) | body (body) | loop (Loop)"
-    assert messages.split_stamp(stamp) == (
-        "node_of_t1",
-        (("then_branch", "node_of_y"), ("body", "loop")),
-    )
+    assert messages.split_stamp(stamp) == ("node_of_t1", (("then_branch", "node_of_y"), ("body", "loop")))
     assert messages.split_stamp("inner | call (G)") == ("inner", (("", "call"),))
 
 

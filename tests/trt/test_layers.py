@@ -14,13 +14,7 @@ from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt import layers as layers_module
-from onnxfix.tensorrt.layer_records import (
-    EngineLayer,
-    ImportedLayer,
-    LayerTable,
-    LayerTensor,
-    NodeLayers,
-)
+from onnxfix.tensorrt.layer_records import EngineLayer, ImportedLayer, LayerTable, LayerTensor, NodeLayers
 from onnxfix.tensorrt.layers import attempt, differing, imported, layers_by_node, table
 from onnxfix.tensorrt.places import Places
 from onnxfix.tensorrt.records import TrtBuild

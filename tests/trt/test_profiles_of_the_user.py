@@ -69,11 +69,7 @@ def test_three_are_taken_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("least", "usual", "most", "lacking"),
-    [
-        ("x:1x4", "", "x:2x4", "opt"),
-        ("x:1x4", "x:2x4", "", "max"),
-        ("", "x:1x4", "x:2x4", "min"),
-    ],
+    [("x:1x4", "", "x:2x4", "opt"), ("x:1x4", "x:2x4", "", "max"), ("", "x:1x4", "x:2x4", "min")],
 )
 def test_of_two_the_third_is_not_guessed(least: str, usual: str, most: str, lacking: str) -> None:
     with pytest.raises(

@@ -149,10 +149,7 @@ FIRST = {10: (5, 0.01), 11: (7, 0.03)}
 def test_what_a_build_chose_is_recorded() -> None:
     found = built(FIRST)
     assert (found.package, found.version, found.compute_capability) == ("tensorrt", "10.8.0.43", "8.9")
-    assert found.entries == (
-        Entry(A, "0x5", 0.01, "matMul1", TUNED.candidates),
-        Entry(B, "0x7", 0.03),
-    )
+    assert found.entries == (Entry(A, "0x5", 0.01, "matMul1", TUNED.candidates), Entry(B, "0x7", 0.03))
     assert found.new == 2
 
 

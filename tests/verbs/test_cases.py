@@ -47,8 +47,7 @@ def test_a_decoder_with_three_caches_is_proven_without_any_sizes(tmp_path: Path)
 @FACT
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    ["attention_float32", "attention_shared_operands", "attention_in_loop_float32", "attention_in_if"],
+    "name", ["attention_float32", "attention_shared_operands", "attention_in_loop_float32", "attention_in_if"]
 )
 def test_a_refused_attention_names_the_command_that_repairs_it(name: str, tmp_path: Path) -> None:
     """TensorRT 11 is said to build it; TensorRT-RTX does not."""

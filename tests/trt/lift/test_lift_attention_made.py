@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 from onnxfix.runtime.sandbox import Worker
-from support.attention_by_hand import (
-    NHD,
-    attention,
-    causal,
-    close,
-    made,
-    random,
-    values,
-)
+from support.attention_by_hand import NHD, attention, causal, close, made, random, values
 from support.handmade import computed
 from support.real_tensorrt import REAL
 

@@ -189,7 +189,7 @@ def test_boxes_are_chosen_by_score_whatever_their_class(
 
 def test_no_box_may_be_left(worker: Worker, tmp_path: Path) -> None:
     given: dict[str, Any] = {
-        "inputs": {"b": ("FLOAT", (1, 2, 4)), "s": ("FLOAT", (1, 2, 1)), "m": ("INT32", ())},
+        "inputs": {"b": ("FLOAT", (1, 2, 4)), "s": ("FLOAT", (1, 2, 1)), "m": ("INT32", ())}
     }
     feed = {"b": image(1, 2, 4), "s": np.full((1, 2, 1), -1, np.float32), "m": np.array(2, np.int32)}
     rows, count = outputs(worker, one("nms", *"bsm", outputs=("rows", "count"), **given), tmp_path, feed)

@@ -171,9 +171,7 @@ def test_a_convolution_does_what_the_formulas_say(
         shape = (2, 4, *([-1] * len(size))) if dynamic else x.shape
         more = {"dilation_nd": (dilation,) * len(size), "num_groups": groups}
         found = read(
-            worker,
-            convolution(what, {"x": ("FLOAT", shape)}, 6, kernel, bias, mode, where, **more),
-            tmp_path,
+            worker, convolution(what, {"x": ("FLOAT", shape)}, 6, kernel, bias, mode, where, **more), tmp_path
         )
         assert found.lifted, found.reason
         if what == "convolution":

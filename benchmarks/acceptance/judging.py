@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto, helper
+
+from onnxfix.files import walk
+from onnxfix.verbs.contract import find_tensor_type
 
 Kind = Literal["structure", "values"]
 
@@ -31,9 +34,8 @@ def misses(expected: Sequence[Any], found: Sequence[Any], rtol: float, atol: flo
     """
     if len(expected) != len(found):
         return [Miss("structure", f"{len(found)} outputs instead of {len(expected)}")]
-    every = (
-        _miss(f"output {i}", a, b, rtol, atol) for i, (a, b) in enumerate(zip(expected, found, strict=True))
-    )
+    pairs = enumerate(zip(expected, found, strict=True))
+    every = (_miss(f"output {i}", a, b, rtol, atol) for i, (a, b) in pairs)
     return [one for one in every if one is not None]
 
 
@@ -57,24 +59,12 @@ def _miss(name: str, expected: Any, found: Any, rtol: float, atol: float) -> Mis
 
 
 def _kind(value: Any) -> str:
-    if value is None:
-        return "an empty optional"
-    return (
-        "a map"
-        if isinstance(value, dict)
-        else "a sequence"
-        if isinstance(value, (list, tuple))
-        else "a tensor"
-    )
+    kinds = {type(None): "an empty optional", dict: "a map", list: "a sequence", tuple: "a sequence"}
+    return kinds.get(type(value), "a tensor")
 
 
 def _dtype(array: np.ndarray[Any, Any]) -> str:
     return "string" if array.dtype.kind in "OUS" else array.dtype.name
-
-
-def _is_floating(array: np.ndarray[Any, Any]) -> bool:
-    """numpy's own floating-point and complex types, and those of ml_dtypes, which numpy calls void."""
-    return array.dtype.kind in "fc" or "float" in array.dtype.name
 
 
 def _arrays(
@@ -85,36 +75,24 @@ def _arrays(
     if expected.shape != found.shape:
         return Miss("structure", f"{name} has shape {found.shape} instead of {expected.shape}")
     if _dtype(expected) == "string":
-        wrong = np.array([_text(a) != _text(b) for a, b in zip(expected.flat, found.flat, strict=True)], bool)
-    elif not _is_floating(expected):
-        wrong = np.asarray(expected != found)
+        same = np.array([_text(a) == _text(b) for a, b in zip(expected.flat, found.flat, strict=True)], bool)
+    elif expected.dtype.kind != "c" and "float" not in expected.dtype.name:  # ml_dtypes has floats of its own
+        same = np.asarray(expected == found).reshape(-1)
     else:
-        a, b = _wide(expected), _wide(found)
-        lost = np.isnan(a) != np.isnan(b)
-        if lost.any():
-            return Miss("values", f"{name} has NaN at other places ({int(lost.sum())} of {lost.size})")
-        with np.errstate(all="ignore"):
-            close = np.abs(a - b) <= atol + rtol * np.abs(a)
-            # An infinity is close to nothing but itself: |inf - 1| <= rtol * inf would hold.
-            wrong = ~np.where(np.isfinite(a) & np.isfinite(b), close, (a == b) | np.isnan(a))
-        if expected.dtype.kind == "c":
-            wrong = wrong.reshape(-1, 2).any(axis=1)
-    if not wrong.any():
+        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+        a, b = (one.reshape(-1).astype(wide).view(np.float64) for one in (expected, found))
+        with np.errstate(all="ignore"):  # an infinity is close to nothing but itself
+            same = np.isclose(b, a, rtol, atol, equal_nan=True)
+        same = same.reshape(-1, 2 if wide is np.complex128 else 1).all(axis=1)
+    if same.all():
         return None
-    at = int(np.argmax(wrong))
+    at = int(np.argmin(same))
     shown = f"{expected.reshape(-1)[at]} expected, {found.reshape(-1)[at]} found"
-    return Miss("values", f"{name}: {int(wrong.sum())} of {wrong.size} elements, {shown}")
+    return Miss("values", f"{name}: {int((~same).sum())} of {same.size} elements, {shown}")
 
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
-
-
-def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if array.dtype.kind != "c":
-        return array.astype(np.float64)
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return flat.view(flat.real.dtype).astype(np.float64)
 
 
 # ------------------------------------------------------------------------------------------------- interfaces
@@ -149,43 +127,24 @@ def _defaults(graph: GraphProto) -> set[str]:
 
 
 def _type_changes(kind: str, old: ValueInfoProto, new: ValueInfoProto) -> Iterator[str]:
-    before, after = _without_shape(old.type), _without_shape(new.type)
+    (before, shape), (after, other) = _without_shape(old.type), _without_shape(new.type)
     if before != after:
         yield f"type: {kind} {old.name} is {' '.join(str(after).split())} instead of {' '.join(str(before).split())}"
-    elif (shapes := (_shape(old.type), _shape(new.type)))[0] != shapes[1]:
-        yield f"shape: {kind} {old.name} is {shapes[1]} instead of {shapes[0]}"
+    elif shape != other:
+        yield f"shape: {kind} {old.name} is {other} instead of {shape}"
 
 
-def _without_shape(type_: TypeProto) -> TypeProto:
+def _without_shape(type_: TypeProto) -> tuple[TypeProto, str]:
+    """A type without a shape, and the dimensions as text: sizes, names, "?" for neither, "no shape" for none."""
     copy = TypeProto()
     copy.CopyFrom(type_)
-    for inner in _tensors(copy):
-        inner.ClearField("shape")
-    return copy
-
-
-def _tensors(type_: TypeProto) -> Iterator[Any]:
-    """The tensor types in a type."""
-    kind = type_.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        yield getattr(type_, kind)
-    elif kind == "map_type":
-        yield from _tensors(type_.map_type.value_type)
-    elif kind in ("sequence_type", "optional_type"):
-        yield from _tensors(getattr(type_, kind).elem_type)
-
-
-def _shape(type_: TypeProto) -> list[str]:
-    """Each tensor's dimensions as text: sizes, names, "?" for neither, "no shape" for none."""
-    return [
-        str([_dim(dim) for dim in inner.shape.dim]) if inner.HasField("shape") else "no shape"
-        for inner in _tensors(type_)
-    ]
-
-
-def _dim(dim: Any) -> str:
-    kind = dim.WhichOneof("value")
-    return str(getattr(dim, kind)) if kind else "?"
+    tensor = find_tensor_type(copy)
+    if tensor is None or not tensor.HasField("shape"):
+        return copy, "no shape"
+    kinds = [(dim, dim.WhichOneof("value")) for dim in tensor.shape.dim]
+    shape = str([str(getattr(dim, kind)) if kind else "?" for dim, kind in kinds])
+    tensor.ClearField("shape")
+    return copy, shape
 
 
 # ------------------------------------------------------------------------------------------------ same graphs
@@ -196,39 +155,30 @@ def same_graph(original: ModelProto, rewritten: ModelProto) -> bool:
 
     Names of nodes, documentation, metadata, declared shapes of inner values and producers do not matter.
     """
-    return bool(_model(original) == _model(rewritten))
+    return _bare(original) == _bare(rewritten)
 
 
-def _model(model: ModelProto) -> Any:
-    opsets = sorted((one.domain or "ai.onnx", one.version) for one in model.opset_import)
-    functions = [
-        (f.domain, f.name, f.overload, list(f.input), list(f.output), [_node(n) for n in f.node])
-        for f in model.functions
-    ]
-    return opsets, functions, _graph(model.graph)
-
-
-def _graph(graph: GraphProto) -> Any:
-    weights = sorted((one.name, one.SerializeToString(deterministic=True)) for one in graph.initializer)
-    sparse = sorted(one.SerializeToString(deterministic=True) for one in graph.sparse_initializer)
-    ends = [
-        [(i.name, i.type.SerializeToString(deterministic=True)) for i in e]
-        for e in (graph.input, graph.output)
-    ]
-    return [_node(node) for node in graph.node], weights, sparse, ends
-
-
-def _node(node: NodeProto) -> Any:
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    attributes = sorted((one.name, _attribute(one)) for one in node.attribute)
-    return node.op_type, domain, node.overload, list(node.input), list(node.output), attributes
-
-
-def _attribute(attribute: AttributeProto) -> str:
-    if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-        graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-        return repr([_graph(graph) for graph in graphs])
-    copy = AttributeProto()
-    copy.CopyFrom(attribute)
-    copy.ClearField("doc_string")
-    return repr(copy.SerializeToString(deterministic=True))
+def _bare(model: ModelProto) -> bytes:
+    """What a model computes by, in an order of its own."""
+    bare = ModelProto(functions=model.functions)
+    bare.graph.CopyFrom(model.graph)
+    imports = sorted((one.domain or "ai.onnx", one.version) for one in model.opset_import)
+    bare.opset_import.extend(helper.make_opsetid(*one) for one in imports)
+    inner = [graph for one in bare.functions for node in one.node for graph in walk.subgraphs(node)]
+    graphs = [graph for root in (bare.graph, *inner) for graph in walk.graphs(root)]
+    for body in (*graphs, *bare.functions):
+        fields = ("doc_string", "metadata_props", "value_info", *["name"] * isinstance(body, GraphProto))
+        for field in fields:
+            body.ClearField(field)
+        for node in body.node:
+            node.domain = "" if node.domain == "ai.onnx" else node.domain
+            for part in (node, *node.attribute):
+                part.ClearField("doc_string")
+            node.ClearField("name")
+            node.ClearField("metadata_props")
+            node.attribute.sort(key=lambda one: one.name)
+        if isinstance(body, GraphProto):
+            body.initializer.sort(key=lambda one: one.name)
+            for info in (*body.input, *body.output):
+                info.CopyFrom(ValueInfoProto(name=info.name, type=info.type))
+    return bytes(bare.SerializeToString(deterministic=True))

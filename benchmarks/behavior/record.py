@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,8 @@ from pathlib import Path
 import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from onnx_cases import onnx_cases
+
 from behavior.actions import PLAIN, VERIFIED, Entry, act, sha256
 from behavior.differences import differences
 from behavior.workers import results
@@ -46,14 +47,9 @@ class Case:
 
 def node_cases(folder: Path, actions: tuple[str, ...] = PLAIN, every: int = 1) -> Iterator[Case]:
     """Every ``every``-th of ONNX's node models, written into ``folder``."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = [(case.name, case.model) for case in collect_testcases(None) if case.model is not None]
-    for name, model in found[::every]:
+    for name, case in list(onnx_cases().items())[::every]:
         path = folder / f"{name}.onnx"
-        path.write_bytes(model.SerializeToString(deterministic=True))
+        path.write_bytes(case.model.SerializeToString(deterministic=True))
         yield Case(f"node/{name}", path, actions)
 
 

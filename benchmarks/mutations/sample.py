@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
 import random
 import re
 from collections import defaultdict
@@ -101,21 +102,8 @@ def recorded(name: str, function: Function, place: int, site: Site) -> Mutant:
     statement = function.headers[place]
     before, after = around(function, place)
     nth = function.headers[:place].count(statement)
-    return Mutant(
-        name,
-        function.package,
-        function.module,
-        function.name,
-        statement,
-        nth,
-        before,
-        after,
-        site.kind,
-        site.variant,
-        site.text,
-        site.at,
-        site.result,
-    )
+    where = (function.package, function.module, function.name, statement, nth, before, after)
+    return Mutant(name, *where, site.kind, site.variant, site.text, site.at, site.result)
 
 
 def around(function: Function, place: int) -> tuple[str, str]:
@@ -126,25 +114,7 @@ def around(function: Function, place: int) -> tuple[str, str]:
 
 def shape(text: str) -> str:
     """A text without the names in it: what a renaming leaves."""
-    return re.sub(r"[^\W\d]\w*", lambda word: word[0] if word[0] in KEYWORDS else "_", text)
-
-
-KEYWORDS = {
-    "if",
-    "else",
-    "for",
-    "in",
-    "is",
-    "not",
-    "and",
-    "or",
-    "while",
-    "return",
-    "with",
-    "None",
-    "True",
-    "False",
-}
+    return re.sub(r"[^\W\d]\w*", lambda word: word[0] if keyword.iskeyword(word[0]) else "_", text)
 
 
 def last(name: str) -> str:

@@ -200,7 +200,8 @@ class _Prover:
     def prove_exact_part(self, settled: _Attempt, withdrawn: Container[FixKey]) -> _Attempt:
         """The attempt, which says whether its exact fixes alone are proven for all values, where all together are
         not."""
-        check, safeties = settled.verdict.rung("symbolic"), {item.safety for item in settled.run.applied}
+        check = next((one for one in settled.verdict.rungs if one.name == "symbolic"), None)
+        safeties = {item.safety for item in settled.run.applied}
         if check is None or check.cause != "undecided" or len(safeties) < 2 or deadline.over():
             return settled
         proto, run = self.fix(Safety.EXACT, lambda key: key not in withdrawn)

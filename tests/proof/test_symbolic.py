@@ -1,4 +1,5 @@
 """Models that compute the same for all values are proven, and those that do not are not."""
+# Long because: each pair of models is an example of its own, most of them once proven or not by mistake.
 
 from __future__ import annotations
 

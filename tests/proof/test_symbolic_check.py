@@ -94,7 +94,5 @@ def test_exact_fixes_are_proven_beside_numeric_ones(tmp_path: Path) -> None:
     source, output = FIXTURES / "vit_fp16.legacy.op16.onnx", tmp_path / "out.onnx"
     code, out, _ = cli.run("apply", source, "-o", output, "--numeric-fixes", "--rungs", "symbolic,reference")
     assert code == 0
-    assert "; the exact fixes alone: for all values at 3 shapes" in " ".join(
-        out.split()
-    )
+    assert "; the exact fixes alone: for all values at 3 shapes" in " ".join(out.split())
     assert onnx.load(output).graph.node

@@ -5,6 +5,7 @@ nothing of it is computed. Where a name stands for two tensors that are made dif
 hashes from the nearest tensors that are the same in both, which count as unknown. If their hashes are equal, they are
 the same from there on. So the work is that of the edits, not that of the model.
 """
+# Long because: both models are walked in one place.
 
 from __future__ import annotations
 

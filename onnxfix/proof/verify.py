@@ -51,9 +51,9 @@ class Limits:
 
     ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
     evaluator. ``total`` and ``reference_total`` bound all feeds of a check: the feed that runs when time is up is the
-    last. ``symbolic_total`` bounds the check symbolic, unless the caller names the checks to run. ``rung`` bounds all
-    that a check does; what it has judged until then counts. ``memory_mb`` limits the child
-    process, by default to three quarters of the memory that is available.
+    last. ``symbolic_total`` bounds the check symbolic, in seconds of the processor. ``rung`` bounds all that a check
+    does; what it has judged until then counts. ``memory_mb`` limits the child process, by default to three quarters of
+    the memory that is available.
     """
 
     step: float = 120.0
@@ -142,8 +142,6 @@ def verify(
             effort=effort,
             only=tuple(only),
         )
-        if rungs is not None:
-            limits = replace(limits, symbolic_total=limits.total)
         spare = rungs is None and "reference" not in require and not effort.whole
         proof = _Proof(request, limits, contract, models[1] if models is not None else None, stack)
         results = proof.run(wanted, require, spare=spare)

@@ -102,7 +102,7 @@ def run_checks(
         seed=verification.seed,
         require=verification.require,
         rungs=rungs if rungs is not None else verification.rungs,
-        limits=_limits(verification.rung_timeout, original),
+        limits=_limits(verification, original),
         trt=trt,
         inherit=inherit,
         models=(before, after),
@@ -119,12 +119,15 @@ _SMALL = 64 << 20  # bytes of a file whose model is expected to run within a min
 _SMALL_STEP = 60.0
 
 
-def _limits(seconds: float | None, original: Path) -> Limits:
-    """The limits of each check: ``seconds``, by default those for a model of this size. A small model that does not run
-    once within a minute is rather one that never ends."""
+def _limits(verification: Verification, original: Path) -> Limits:
+    """The limits of each check: the user's, by default those for a model of this size. A small model that does not run
+    once within a minute is rather one that never ends. A symbolic check that the user names may take all its time."""
+    seconds = verification.rung_timeout
     if seconds is not None:
-        return Limits(step=seconds, total=seconds, rung=seconds)
-    return Limits(step=_SMALL_STEP) if original.stat().st_size <= _SMALL else Limits()
+        limits = Limits(step=seconds, total=seconds, rung=seconds)
+    else:
+        limits = Limits(step=_SMALL_STEP) if original.stat().st_size <= _SMALL else Limits()
+    return limits if verification.rungs is None else replace(limits, symbolic_total=limits.total)
 
 
 def _with_changes(verdict: Verdict, changed: list[str]) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -145,7 +145,9 @@ class _Prover:
         """Write the candidate, which ``run`` made of the steps' result, and check it; with ``like``, only by what shows
         whether it fails like that, with ``rungs`` only by those."""
         self.candidate.save(proto)
-        steps = self.steps
+        steps, comparison = self.steps, self.steps.compared(self.job.comparison)
+        if rungs is not None:  # and none that the user requires
+            comparison = replace(comparison, verification=replace(comparison.verification, require=()))
         applied = run.applied if run is not None else ()
         self.say("verifying")
         self.loaded.check()  # the checks must read what was fixed
@@ -155,7 +157,7 @@ class _Prover:
                 self.candidate.path,
                 steps.against.proto,
                 proto,
-                steps.compared(self.job.comparison),
+                comparison,
                 exact=steps.bitwise and all(item.safety == Safety.EXACT for item in applied),
                 base=None if steps.base is steps.against else steps.base.proto,
                 touched=run.touched if run is not None else None,
@@ -204,8 +206,10 @@ class _Prover:
         safeties = {item.safety for item in settled.run.applied}
         if check is None or check.cause != "undecided" or len(safeties) < 2 or deadline.over():
             return settled
-        proto, run = self.fix(Safety.EXACT, lambda key: key not in withdrawn)
-        part = self.judge(proto, run, rungs=("symbolic",)).rungs[0] if run.applied else check
+        part = check
+        with suppress(deadline.Expired):
+            proto, run = self.fix(Safety.EXACT, lambda key: key not in withdrawn)
+            (part,) = self.judge(proto, run, rungs=("symbolic",)).rungs
         self._restore(settled)
         if part.status != "passed":
             return settled

@@ -92,7 +92,8 @@ def test_what_differs_by_rounding_alone_is_the_same_as_real_numbers(tmp_path: Pa
 
 def test_exact_fixes_are_proven_beside_numeric_ones(tmp_path: Path) -> None:
     source, output = FIXTURES / "vit_fp16.legacy.op16.onnx", tmp_path / "out.onnx"
-    code, out, _ = cli.run("apply", source, "-o", output, "--numeric-fixes", "--rungs", "symbolic,reference")
+    options = ("--rungs", "symbolic,reference", "--require", "contract,reference")
+    code, out, _ = cli.run("apply", source, "-o", output, "--numeric-fixes", *options)
     assert code == 0
     assert "; the exact fixes alone: for all values at 3 shapes" in " ".join(out.split())
     assert onnx.load(output).graph.node

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import parser
 
+from onnxfix.inputs.feeds.signature import signature
+from onnxfix.proof.checks import symbolic
+from onnxfix.proof.request import Request
+from onnxfix.runtime.sandbox import Worker
 from support import cli
 from support.paths import FIXTURES
 
@@ -97,3 +102,14 @@ def test_exact_fixes_are_proven_beside_numeric_ones(tmp_path: Path) -> None:
     assert code == 0
     assert "; the exact fixes alone: for all values at 3 shapes" in " ".join(out.split())
     assert onnx.load(output).graph.node
+
+
+def test_what_was_proven_within_the_time_limit_stays_proven(tmp_path: Path) -> None:
+    waves = "g (float[N,N] x) => (float[N,N] y) {a = Transpose(x) b = Sin(a) c = Sin(b) d = Sin(c) y = Transpose(d)}"
+    plain = "g (float[N,N] x) => (float[N,N] y) {b = Sin(x) c = Sin(b) y = Sin(c)}"
+    paths = write(tmp_path / "a.onnx", waves), write(tmp_path / "b.onnx", plain)
+    feeds = [{"x": np.zeros((size, size), np.float32)} for size in (3, 3000)]
+    with Worker() as worker:
+        request = Request(*paths, signature(paths[0]), worker, True, 0, {}, feeds, total=0.3)
+        result = symbolic.run(request)
+    assert (result.status, result.reason) == ("passed", "for all values at 1 of 2 shapes")

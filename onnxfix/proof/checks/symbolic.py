@@ -19,6 +19,8 @@ from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime.causes import ENDED
 
 NAME = "symbolic"
+LATE = "time limit exceeded"
+"""What an obstacle says where no time was left."""
 _TARGET = "onnxfix.proof.symbolic.files:prove_files"
 _FEW = 4096
 """Elements up to which an input may decide a shape."""
@@ -46,9 +48,10 @@ def run(request: Request) -> RungResult:
     if not outcome.ok:
         return unjudged(NAME, outcome.message, ENDED.get(outcome.status, ""))
     count, reason, given = outcome.value
-    if reason:
+    late = count > 0 and LATE in reason  # what was proven before stays proven
+    if reason and not late:
         return unjudged(NAME, reason, "undecided")
-    sizes = f"{count} shape" if count == 1 else f"{count} shapes"
+    sizes = f"{count}{f' of {len(trials)}' * late} shape{'s' * (max(count, len(trials) * late) > 1)}"
     for_values = f", for these values of {', '.join(given)}, which decide shapes" if given else ""
     return RungResult(NAME, "passed", f"for all values at {sizes}{for_values}")
 

@@ -147,6 +147,11 @@ class Call:
 
 def fold(call: Call, arrays: Sequence[np.ndarray[Any, Any] | None]) -> list[Any]:
     """The outputs of a call for known inputs, by ONNX's reference implementation."""
+    if call.name == "ScatterND" and call.attributes.get("reduction", "none") == "none":
+        data, indices, updates = map(np.asarray, arrays)
+        scattered = data.copy()  # the reference implementation takes a step of Python for each index
+        scattered[tuple(np.moveaxis(indices, -1, 0))] = updates
+        return [scattered]
     node = NodeProto()
     node.CopyFrom(call.node)
     node.name = ""

@@ -195,10 +195,9 @@ def _gather(site: Site) -> Found:
     if data is None or axis is None:
         return
     known = [one.value for one in indices or () if one.value is not None]
-    greatest = site.largest(1)
     if known:
         yield "indexed dimension", at_least(data[axis], max(max(known) + 1, -min(known)))
-    elif greatest is not None:
+    elif (greatest := site.largest(1)) is not None:
         yield "indexed dimension", at_least(data[axis], greatest + 1)
 
 
@@ -221,13 +220,14 @@ def _nested(site: Site) -> Found:
 
 
 def _elements(site: Site) -> Found:
-    """Indices of elements may be fewer than the data in each dimension; updates have the shape of the indices."""
+    """Indices may be fewer than the data in the other dimensions; updates have the shape of the indices."""
     data, indices, updates = site.shape(0), site.shape(1), site.shape(2)
     axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
     if data is not None and indices is not None and axis is not None and len(data) == len(indices):
         for k, (size, index) in enumerate(zip(data, indices, strict=True)):
             if k != axis:
                 yield "dimension", at_least(size, index)
+    yield from _gather(site)
     if indices is not None and updates is not None and len(updates) == len(indices):
         for update, index in zip(updates, indices, strict=True):
             yield "dimension of updates", same(update, index)

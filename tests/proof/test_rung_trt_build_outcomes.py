@@ -290,8 +290,15 @@ def test_a_refused_node_of_another_name_is_the_same_node(tmp_path: Path) -> None
         assert (result.status, result.refutes) == ("failed", blamed), text
 
 
-def test_a_fixed_model_that_takes_too_long_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = [build("timeout", "build", "late"), build()]
+@pytest.mark.parametrize(
+    ("original", "status", "asked"),
+    [(build(), "passed", [10.0, 10.0, 20.0]), (build("timeout", "build", "late"), "failed", [10.0, 10.0])],
+)
+def test_a_fixed_model_that_takes_too_long_once_is_tried_again(
+    original: TrtBuild, status: str, asked: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the original takes too long as well, no fix hangs on it."""
+    ends = [original, build("timeout", "build", "late"), build()]
     patience = []
 
     def attempt(*_: Any, timeout: float, **__: Any) -> TrtBuild:
@@ -299,11 +306,7 @@ def test_a_fixed_model_that_takes_too_long_once_is_tried_again(monkeypatch: pyte
         return ends.pop(0)
 
     monkeypatch.setattr("onnxfix.tensorrt.build.attempt", attempt)
-    found = builder(timeout=10.0)
-    asked: Any = SimpleNamespace(fixed=Path("m.onnx"), networks=None)
-    assert trt_build._build_fixed(found, asked, None, build()).accepted
-    assert patience == [10.0, 20.0]
-    ends[:] = [build("timeout", "build", "late"), build()]
-    # Where the original takes too long as well, no fix hangs on it.
-    late = build("timeout", "build", "late")
-    assert trt_build._build_fixed(found, asked, None, late).status == "timeout"
+    monkeypatch.setattr(trt_build, "builder", lambda options: builder(timeout=10.0))
+    paths = [write(tmp_path / name, RELU) for name in ("original.onnx", "fixed.onnx")]
+    assert verify(*paths, exact=True, rungs=["trt-build"]).rungs[0].status == status
+    assert patience == asked

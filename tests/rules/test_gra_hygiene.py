@@ -231,11 +231,13 @@ def test_value_info(claim: onnx.ValueInfoProto, correction: onnx.ValueInfoProto 
         assert result.SerializeToString() == model.SerializeToString()
 
 
-def test_a_dimension_without_a_name_of_an_input_stays_open() -> None:
-    model = model_of("g (float[?,N] x) => (float[A,B] y) { a = Concat<axis=1>(x, x)  y = Abs(a) }")
-    model.graph.value_info.append(info("a", TensorProto.FLOAT, [1]))
-    (fixed_info,) = after(wrong_declared_type, model, 1).graph.value_info
-    assert [d.WhichOneof("value") for d in fixed_info.type.tensor_type.shape.dim] == [None, None]
+def test_a_dimension_without_a_name_of_an_input_stays_open_and_a_scalar_has_a_shape() -> None:
+    model = model_of("""g (float[?,N] x) => (float[A,B] y, float z) {
+        a = Concat<axis=1>(x, x)  y = Abs(a)  s = ReduceSum<keepdims=0>(x)  z = Abs(s) }""")
+    model.graph.value_info.extend(info(name, TensorProto.FLOAT, [1]) for name in "as")
+    matrix, scalar = after(wrong_declared_type, model, 2).graph.value_info
+    assert [d.WhichOneof("value") for d in matrix.type.tensor_type.shape.dim] == [None, None]
+    assert scalar == info("s", TensorProto.FLOAT, [])
 
 
 def test_two_entries_for_one_name_become_one() -> None:

@@ -60,7 +60,7 @@ DEMANDS = {
     "blocks": "g (float[1,C,2,2] x) => (float[1,D,6,6] y) { y = DepthToSpace<blocksize=3>(x) }",
     "space to blocks": "g (float[1,2,H,W] x) => (float[1,32,A,B] y) { y = SpaceToDepth<blocksize=4>(x) }",
     "a mask over cache and keys": """<ir_version: 11, opset_import: ["" : 23]>
-        g (float[1,2,S,4] x, float[R,T] f, float[1,2,P,4] c) => (float[1,2,S,4] y, float[1,2,U,4] k, float[1,2,U,4] v) {
+        g (float[1,2,S,4] x, float[S,T] f, float[1,2,P,4] c) => (float[1,2,S,4] y, float[1,2,U,4] k, float[1,2,U,4] v) {
         y, k, v = Attention(x, x, x, f, c, c) }""",
     "arithmetic on shapes": """g (float[B,S] x) => (float[A,B2] y)
             <int64[1] one = {1}, int64[1] two = {2}, int64[1] z = {0}> {

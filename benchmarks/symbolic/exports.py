@@ -89,7 +89,7 @@ def main() -> None:
             cost = measure(path, fixed, trials)
         costs.append(cost)
         print(f"{path.name}: {len(report.applied)} fixes, {len(trials)} shapes, {cost}", flush=True)
-    for kind, choose in (("median", statistics.median), ("largest", max)):
+    for kind, choose in (("median", statistics.median), ("largest", max)) if costs else ():
         parts = (f"{choose(one[index] for one in costs):.2f}" for index in (1, 2, 3))
         print(f"{kind}: {' s, '.join(parts)} MB")
 

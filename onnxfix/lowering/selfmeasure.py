@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from onnxfix.lowering.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
 
@@ -99,6 +99,7 @@ class SelfMeasuring:
         self.model, self.able, self.to = ModelProto(), able, ELEMENT[able.to]
         self.model.CopyFrom(model)
         self.names = names_of(model)
+        self.opset = next((one.version for one in model.opset_import if not one.domain), 1)
         self.nodes: list[NodeProto] = []
         self.low: dict[str, str] = {}
         self.tensors: dict[str, str] = {}
@@ -181,8 +182,8 @@ class SelfMeasuring:
         parts = [
             self._node("ReduceMax", [self._node("Abs", [flat])]),
             self._count(flat),
-            self._node("ReduceL1", [self._node("Sign", [flat])]),
-            self._node("ReduceL1", [self._node("Sign", [low])]),
+            self._nonzero(flat),
+            self._nonzero(low),
             self._node("ReduceMax", [self._node("Sub", [flat, self._node("Floor", [flat])])]),
             self._node("ReduceMax", [gaps]),
         ]
@@ -192,7 +193,16 @@ class SelfMeasuring:
         return self._node("Less", [self._node("Abs", [flat]), self.infinite])
 
     def _where(self, condition: str, flat: str) -> str:
-        return self._node("Where", [condition, flat, self.zero])
+        if self.opset >= 9:
+            return self._node("Where", [condition, flat, self.zero])
+        chosen = self._node("Cast", [condition], to=FLOAT)  # anything to the power of 0 is 1
+        rest = self._node("Cast", [self._node("Not", [condition])], to=FLOAT)
+        return self._node("Sub", [self._node("Pow", [flat, chosen]), rest])
+
+    def _nonzero(self, flat: str) -> str:
+        """How many elements are not 0."""
+        signs = self._node("Cast", [self._node("Cast", [flat], to=TensorProto.BOOL)], to=FLOAT)
+        return self._node("ReduceL1", [signs])
 
     def _count(self, flat: str) -> str:
         return self._node("Cast", [self._node("Shape", [flat])], to=FLOAT)
@@ -232,5 +242,4 @@ class SelfMeasuring:
     def _changed(self, name: str, other: str) -> list[str]:
         """Integers and booleans, as numbers; a wrong shape ends the run."""
         one, two = (self._flat(self._node("Cast", [each], to=FLOAT)) for each in (name, other))
-        differs = self._node("Abs", [self._node("Sign", [self._node("Sub", [one, two])])])
-        return [self._count(one), self._node("ReduceL1", [differs])]
+        return [self._count(one), self._nonzero(self._node("Sub", [one, two]))]

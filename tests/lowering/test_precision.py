@@ -319,6 +319,13 @@ def test_external_weights_come_with_the_result(tmp_path: Path) -> None:
     assert np.abs(_run(low, feed)[0] - wanted).max() <= 0.01 * np.abs(wanted).max()
 
 
+def test_opset_7_is_measured_as_opset_9_is(tmp_path: Path) -> None:
+    text = "g (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  b = Add(a, m)  y = Softmax(b) }"
+    weights = {"w": RNG.normal(size=(8, 8)), "m": np.where(np.arange(8) % 3, 0.0, -np.inf)}
+    one, other = (_lower(_model(text, opset, **weights), tmp_path)[0] for opset in (7, 9))
+    assert (one.share, one.error, one.kept) == (other.share, other.error, other.kept)
+
+
 def test_bfloat16_needs_an_opset_that_has_it(tmp_path: Path) -> None:
     found = onnxfix.precision(FIXTURES / "bert.legacy.op11.onnx", "bf16", 0.1, tmp_path / "o.onnx")
     assert found.status == "nothing"

@@ -169,12 +169,17 @@ def extreme(name: str, x: Tensor, y: Tensor) -> Tensor:
     return elementwise(x.dtype, name, (x, y), bounds, widest([x, y]), ordered=False)
 
 
-@operator("Sum", "Max", "Min")
+@operator("Sum", "Mean", "Max", "Min")
 def _join(call: Call) -> Tensor:
-    places = range(len(call.inputs))
+    places = range(count := len(call.inputs))
+    if call.name in ("Max", "Min"):
+        return reduce(partial(extreme, call.name.lower()), map(call.tensor, places))
+    total = reduce(partial(add, as_real=call.as_real), map(call.ring, places))
     if call.name == "Sum":
-        return reduce(partial(add, as_real=call.as_real), map(call.ring, places))
-    return reduce(partial(extreme, call.name.lower()), map(call.tensor, places))
+        return total
+    if call.as_real or not count & (count - 1):  # else ONNX leaves open how 1/n rounds
+        return divide(total, fill(count, total.dtype), call.as_real)
+    return elementwise(total.dtype, f"mean {total.dtype} {count}", (total,))
 
 
 @operator("Clip")

@@ -347,6 +347,22 @@ KNOWN: tuple[Cause, ...] = (
         what=("fails",),
         shows="ATTENTION",
     ),
+    Cause(
+        "`Mean` of half precision",
+        "the sum, divided by the number of inputs",
+        "the sum times the lower half of the bits of 1/n in float32",
+        rule="OPS105",
+        operators=("Mean",),
+        shows="PROD",
+    ),
+    Cause(
+        "`Clip` of bfloat16 without a bound",
+        "nothing is clipped on that side",
+        "clipped at 0 on that side",
+        rule="OPS106",
+        operators=("Clip",),
+        shows="ELEMENTWISE",
+    ),
     Cause("float64", "float64", "float32", 16, "IFC002", what=("type",)),
 )
 #: What no rule speaks of yet.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from misimports import alter
 from misimports.changes import (
@@ -23,6 +23,7 @@ from misimports.changes import (
     tensor_of,
 )
 from onnxfix.files import walk
+from onnxfix.proof.compare.twin import raised, widened
 
 Array = np.ndarray[Any, Any]
 #: Attributes before and after the change, the arrays of the inputs -> other arrays, by place.
@@ -194,6 +195,7 @@ def variants(
     plain = Variant(case, "", AS_IS, model, feed)
     bases = [plain, *_bases(plain)]
     yield from bases
+    yield from _types(bases)
     yield from _single_inputs(plain)
     yield from _other_inputs(plain)
     for base in bases:
@@ -228,6 +230,18 @@ def _bases(plain: Variant) -> Iterator[Variant]:
             made = _dynamic(one, [info.name for info in one.model.graph.input], which, words + more)
             if made is not None:
                 yield made
+
+
+def _types(bases: list[Variant]) -> Iterator[Variant]:
+    """The model, and it with its inputs as constants, with another floating-point type in the place of float32."""
+    for base in (one for one in bases if one.change.kind in (AS_IS.kind, "constants")):
+        for kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE):
+            model = retyped(widened(copied(base.model), kind, (TensorProto.FLOAT,)))
+            with np.errstate(all="ignore"):
+                feed = raised(base.feed, kind, ("float32",))
+            words = ["constants"] if base.change.kind == "constants" else []
+            name = ", ".join([TensorProto.DataType.Name(kind).lower(), *words])
+            yield Variant(base.case, "", Change(name), model, feed)
 
 
 def _single_inputs(plain: Variant) -> Iterator[Variant]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 
-from ._common import FLOAT, HALF, producer, rank_of, scalar, type_of
+from ._common import FLOAT, HALF, HIGHEST, producer, rank_of, scalar, type_of
 from ._norm import axes_of
 
 _SMALL_RESULT = ("ReduceL2", "ReduceLogSumExp")
@@ -19,24 +19,26 @@ _SUMS = ("ReduceL1", "ReduceLogSum", "ReduceSum", "ReduceSumSquare")
 
 @rule(
     "PRC005",
-    ops=(*_SMALL_RESULT, *_SUMS),
+    ops=(*_SMALL_RESULT, *_SUMS, "Softmax"),
     safety=Safety.NUMERIC,
     severity=Severity.INFO,
     hazards=[42],
     types=[HALF],
 )
 def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
-    """A sum, or a root or logarithm of one, in half precision, which may exceed 65504 internally.
+    """A sum, or a root, logarithm or softmax by one, in half precision, which may exceed 65504 internally.
 
     ## Why it matters
     `ReduceL2` squares first: 100 elements of 300 have the length 3000, and `onnx.reference` gives infinity in float16
     for the sum of their squares. TensorRT-RTX 1.7.1 builds such models without a warning. ONNX Runtime computes half
-    precision in float32 on the CPU, so it does not reveal the overflow.
+    precision in float32 on the CPU, so it does not reveal the overflow. Of a Softmax each exponential is at most 1, and
+    their sum too large only where more than 65504 scores are alike: over 65520 equal ones `onnx.reference` gives 0.
 
     ## Fix
-    For `ReduceL2` and `ReduceLogSumExp`, whose results are smaller than their sums: float32 between two Casts. The
-    same applies to a sum whose only reader is a division, or a multiplication by a constant below 1. NUMERIC:
-    rounding, and finite values instead of infinity, which verification judges by the original in higher precision.
+    For `ReduceL2` and `ReduceLogSumExp`, whose results are smaller than their sums, and for a Softmax over more than
+    65504 elements (LogSoftmax: OPS087): float32 between two Casts. The same applies to a sum whose only reader is a
+    division, or a multiplication by a constant below 1. NUMERIC: rounding, and finite values instead of infinity, which
+    verification judges by the original in higher precision.
 
     Other sums are only reported: cast back, they are as large as before. Scale their input, or keep the following
     nodes in float32.
@@ -57,6 +59,8 @@ def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
             severity=Severity.INFO if scaled is None else Severity.WARNING,
             reads=() if scaled is None else scaled[:1],
         )
+        return
+    if node.op_type == "Softmax" and not _is_long(node, model):
         return
     yield Match(
         f"{node.op_type} in half precision: its sum may exceed 65504 although its result would not",
@@ -81,6 +85,18 @@ def _scaled(node: Node, model: Model) -> tuple[Node, np.ndarray[Any, Any]] | Non
     )
     array = other.constant() if last.is_onnx and smaller and np.isfinite(factor) else None
     return None if array is None else (last, array)
+
+
+def _is_long(node: Node, model: Model) -> bool:
+    """Whether more elements than half precision's highest value are certainly normalized together."""
+    data = node.input(0)
+    shape = None if data is None else model.shapes.shape(data)
+    axis = node.attr("axis", -1 if node.opset >= 13 else 1)
+    if not shape or not -len(shape) <= axis < len(shape):
+        return False
+    axis %= len(shape)
+    sizes = [dim.value or 1 for dim in (shape[axis : axis + 1] if node.opset >= 13 else shape[axis:])]
+    return math.prod(sizes) > HIGHEST
 
 
 def _wide(node: Node, last: Node, factor: np.ndarray[Any, Any] | None) -> Fix:
@@ -127,6 +143,20 @@ sum_in_half_precision.examples = [
         "exponentials under a logarithm",
         f"{_IO} {{ y = ReduceLogSumExp<axes=[1]>(x) }}",
         f"{_IO} {{ w = Cast<to=FLOAT>(x)  r = ReduceLogSumExp<axes=[1]>(w)  y = Cast<to=FLOAT16>(r) }}",
+        11,
+    ),
+    _fixed_sum(
+        "a softmax over 70,000 keys",
+        "g (float16[N,70000] x) => (float16[N,70000] y) { y = Softmax(x) }",
+        "g (float16[N,70000] x) => (float16[N,70000] y) {"
+        " w = Cast<to=FLOAT>(x)  r = Softmax(w)  y = Cast<to=FLOAT16>(r) }",
+        17,
+    ),
+    _fixed_sum(
+        "a softmax over two axes together, before opset 13",
+        "g (float16[N,300,300] x) => (float16[N,300,300] y) { y = Softmax(x) }",
+        "g (float16[N,300,300] x) => (float16[N,300,300] y) {"
+        " w = Cast<to=FLOAT>(x)  r = Softmax(w)  y = Cast<to=FLOAT16>(r) }",
         11,
     ),
     _fixed_sum(
@@ -184,26 +214,18 @@ sum_in_half_precision.examples = [
         " { h = Cast<to=FLOAT16>(p)  r = ReduceL2<axes: ints = @over>(h) }",
     ),
     Silent("an exponential alone", "g (float16[N] x) => (float16[N] y) { y = Exp(x) }"),
+    Silent(
+        "a softmax over one of two axes",
+        "g (float16[N,300,300] x) => (float16[N,300,300] y) { y = Softmax<axis=1>(x) }",
+        opset=17,
+    ),
+    Silent("a softmax over 65504 keys", "g (float16[1,65504] x) => (float16[1,65504] y) { y = Softmax(x) }"),
+    Silent("a softmax over N keys", "g (float16[2,N] x) => (float16[2,N] y) { y = Softmax(x) }"),
     Silent("a maximum", f"{_IO} {{ y = ReduceMax<axes=[1]>(x) }}", opset=17, ir_version=8),
-    Silent(
-        "GlobalAveragePool in half",
-        "g (float16[1,2,64,64] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
-        opset=17,
-    ),
-    Silent(
-        "Pow in half, no norm",
-        "g (float16[2,8] x) => (float16[2,8] y) <float16 e = {f16(3.0)}> { y = Pow(x, e) }",
-        opset=17,
-    ),
     Flagged(
         "ReduceSum times 1/n",
         """g (float16[2,8] x) => (float16[2,1] y) <int64[1] a = {1}, float16 c = {f16(0.125)}> { s = ReduceSum(x, a)
             y = Mul(s, c) }""",
-        opset=17,
-    ),
-    Silent(
-        "product with a large weight",
-        "g (float16[2,4096] x, float16[4096,2] w) => (float16[2,2] y) { y = MatMul(x, w) }",
         opset=17,
     ),
 ]

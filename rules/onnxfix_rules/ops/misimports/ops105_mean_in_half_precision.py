@@ -31,16 +31,16 @@ def mean_of_half_tensors(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     The importer makes a constant of the tensor's type and writes 1/n into it as float32; the constant is the lower half
-    of that number's bits: 0 for 1, 2 and 4 inputs, -0.0521 for 3, -19.2 for 5 in half precision. Measured with
-    TensorRT-RTX 1.7.1 by reading the imported network, in opsets 8 and 13, with one input and several; an engine gave
-    wrong values for 119 of 120 elements. It parses and builds without a warning. The same lines are in onnx-tensorrt
-    9.3, 10.0 and 10.1. Up to 9.0 the constant is float32, beside a sum in half precision. In float32 it is right, and
-    so is float64, which is imported as float32.
+    of that number's bits: 0 for 1 and 2 inputs, -0.0521 for 3 in half precision. Measured with TensorRT-RTX 1.7.1 by
+    reading the imported network, in opsets 8 and 13, with up to three inputs; an engine gave wrong values for 119 of
+    120 elements. It parses and builds without a warning. The same lines are in onnx-tensorrt 9.3, 10.0 and 10.1. Up to
+    9.0 the constant is float32, beside a sum in half precision. In float32 it is right, and so is float64, which is
+    imported as float32.
 
     ## Fix
     A Sum, and a Div by the number of inputs. NUMERIC: ONNX leaves open how a mean rounds. `onnx.reference` sums and
     divides and gives the same bits, but 0 for a sum of -0. ONNX Runtime computes in float32 and multiplies by 1/n:
-    of 300,000 half-precision means of 1 to 7 numbers 11 round the other way; a sum beyond 65504 is infinite after the
+    of 300,000 half-precision means of 1 to 7 numbers, 13 bytes differ; a sum beyond 65504 is infinite after the
     fix, as in `onnx.reference`. With one input there is nothing to compute: it takes the place of the output. Exact.
 
     No fix before opset 7, in which Div does not broadcast.

@@ -193,8 +193,8 @@ def is_valid(proto: ModelProto) -> bool:
         ("OPS039", 18, 'g (int32[4,3] x, int64[2,1] i, int32[2,3] u) => (int32[4,3] y) { y = ScatterND<reduction = "max">(x, i, u) }', [Safety.EXACT]),
         ("OPS039", 18, 'g (float[4,3] x, int64[2,1] i, float[2,3] u) => (float[4,3] y) { y = ScatterND<reduction = "max">(x, i, u) }', [Safety.NUMERIC]),
         # training is told by the outputs up to opset 13
-        ("OPS043", 13, "g (float[N,2,3] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[N,2,3] y) { y, n = BatchNormalization(x, s, b, m, v) }", [Safety.UNSAFE]),
-        ("OPS043", 14, "g (float[N,2,3] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[N,2,3] y) { y, n, o = BatchNormalization<training_mode = 1>(x, s, b, m, v) }", [Safety.UNSAFE]),
+        ("OPS043", 13, "g (float[N,2,3] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[N,2,3] y) { y, n = BatchNormalization(x, s, b, m, v) }", [Safety.NUMERIC]),
+        ("OPS043", 14, "g (float[N,2,3] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[N,2,3] y) { y, n, o = BatchNormalization<training_mode = 1>(x, s, b, m, v) }", [Safety.NUMERIC]),
         # one axis, which TensorRT refuses before its padding matters
         ("OPS076", 18, "g (float[1,1,5] x) => (float[1,1,K] y) { y = LpPool<kernel_shape = [2], strides = [2], ceil_mode = 1>(x) }", []),
         ("OPS076", 18, "g (float[1,1,5,5] x) => (float[1,1,K,K] y) { y = LpPool<kernel_shape = [2,2], strides = [2,2], ceil_mode = 1>(x) }", [Safety.UNSAFE]),

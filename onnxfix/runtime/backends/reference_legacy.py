@@ -46,8 +46,8 @@ class PRelu(op_prelu.PRelu):
 
 
 class BatchNormalization(OpRun):
-    """From operator set 7 to 13 it is in training mode where it gives more than one output; onnx's evaluator takes it
-    for training mode throughout."""
+    """From operator set 7 to 13 it is in training mode where it gives more than one output, and normalizes with the
+    batch's mean and variance; onnx's evaluator takes it for training mode throughout, with the running ones."""
 
     op_domain = ""
 
@@ -55,13 +55,12 @@ class BatchNormalization(OpRun):
         version = self.run_params["opsets"].get("", 0)
         # What the newest version has and the node does not comes with its default.
         known = {**_DEFAULTS, **{name: value for name, value in how.items() if value is not None}}
-        if version >= 14:
-            return _BATCH_NORM.BatchNormalization_14._run(self, *values, **_some(known, "training_mode"))
-        one = len([name for name in self.onnx_node.output if name]) == 1
-        if version >= 9 and not one:
-            return _BATCH_NORM.BatchNormalization_9._run(self, *values, **_some(known))
-        known["is_test"] = one if version >= 7 else getattr(self, "is_test", 0)
-        return _BATCH_NORM.BatchNormalization_6._run(self, *values, **_some(known, "is_test"))
+        if version < 7:
+            known["is_test"] = getattr(self, "is_test", 0)
+            return _BATCH_NORM.BatchNormalization_6._run(self, *values, **_some(known, "is_test"))
+        if version < 14:
+            known["training_mode"] = len([name for name in self.onnx_node.output if name]) > 1
+        return _BATCH_NORM.BatchNormalization_14._run(self, *values, **_some(known, "training_mode"))
 
 
 _DEFAULTS = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}

@@ -81,6 +81,9 @@ _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bo
     ((10, 14), ("DeformConv",), lambda node, model: True,
      "needs libcublas.so.12 where an engine with DeformConv runs: without it the result is 0, and only a log says so"),
     ((11,), ("CumSum",), _varies(1), "requires a constant axis of CumSum"),
+    ((11,), ("ScatterND",),
+     lambda node, model: target_of(model).oldest >= (10,) and node.attr("reduction", None) == "none",
+     "refuses the attribute reduction of ScatterND, even at its default"),
     ((11,), ("GridSample",), lambda node, model: _rank(node, model) not in (None, 4),
      "has GridSample of two dimensions only"),
     ((12,), ("STFT",), lambda node, model: _varies(1)(node, model) or _varies(2)(node, model),
@@ -113,13 +116,14 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
     - 10.6.0: Pow of integers, CumSum along an axis that is not constant, GridSample of 5 dimensions (`Parameter check
       failed, condition: input.getDimensions().nbDims == 4`), a one-dimensional Conv with a computed kernel, and float8
       with a computed scale are refused or not built
+    - 10.0 to 10.6: ScatterND with `reduction` "none", the default: `Attribute reduction is not supported.`
     - 11.2.1: `FrameStep must be an initializer!` for STFT, `FFTPlugin supports DFT only on axis -2`
     - all: the seed of random numbers is ignored
 
     ## Fix
     Exact: Shape without `start` and `end`, and a Slice of the result; a Conv of two dimensions, the first of size 1;
-    the axis 0 of a CumSum over a vector. Numeric: Pow of floats, which rounds integers from 2^24 on. No fix for the
-    others.
+    the axis 0 of a CumSum over a vector; ScatterND without the default. Numeric: Pow of floats, which rounds integers
+    from 2^24 on. No fix for the others.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -139,9 +143,13 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _fix(node: Node, model: Model) -> Fix | None:
-    make = {"Shape": _slice_shape, "Conv": _widen, "CumSum": _sum_vector, "Pow": _raise_floats}.get(
-        node.op_type
-    )
+    make = {
+        "Shape": _slice_shape,
+        "Conv": _widen,
+        "CumSum": _sum_vector,
+        "Pow": _raise_floats,
+        "ScatterND": _drop_default,
+    }.get(node.op_type)
     return make(node, model) if make is not None else None
 
 
@@ -175,6 +183,12 @@ def _sum_vector(node: Node, model: Model) -> Fix | None:
     draft = Draft(node)
     draft.set_input(node, 1, draft.constant(np.array(0, np.int64), "axis"))
     return Fix("write the axis 0, the only one of a vector, as a constant", draft.edits)
+
+
+def _drop_default(node: Node, _: Model) -> Fix:
+    draft = Draft(node)
+    draft.set_attr(node, "reduction", None)
+    return Fix("drop the attribute, which is at its default", draft.edits)
 
 
 def _raise_floats(node: Node, model: Model) -> Fix | None:
@@ -232,6 +246,33 @@ form_of_a_later_release.examples = [
         before="g (float[3] x, int64 a) => (float[3] y) { y = CumSum<reverse = 1>(x, a) }",
         after="g (float[3] x, int64 a) => (float[3] y) <int64 z = {0}> { y = CumSum<reverse = 1>(x, z) }",
         target="trt10.6",
+    ),
+    Fixed(
+        "ScatterND with the default written out",
+        before="""g (float[N,6] x, int64[2,1] i, float[2,6] u) => (float[N,6] y) {
+            s = ScatterND<reduction = "none">(x, i, u)  y = Neg(s) }""",
+        after="""g (float[N,6] x, int64[2,1] i, float[2,6] u) => (float[N,6] y) {
+            s = ScatterND(x, i, u)  y = Neg(s) }""",
+        target="trt10.6",
+    ),
+    Fixed(
+        "for TensorRT 10.7 too",
+        before="""g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
+            y = ScatterND<reduction = "none">(x, i, u) }""",
+        after="g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) { y = ScatterND(x, i, u) }",
+        target="trt10",
+    ),
+    Silent(
+        "another reduction: OPS039",
+        """g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        target="trt10.6",
+    ),
+    Silent(
+        "TensorRT 11 takes the default",
+        """g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
+            y = ScatterND<reduction = "none">(x, i, u) }""",
+        target="trt11",
     ),
     Flagged(
         "the axis of CumSum is an input",

@@ -1,4 +1,4 @@
-"""OPS032: integers of a type that TensorRT lacks, moved before they are cast."""
+"""Integers of a type that TensorRT lacks, moved before or after a Cast."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ _UNSUPPORTED = (
     TensorProto.UINT64,
 )
 _WANTED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
-_LIMIT = 1 << 26
-"""Size of the largest constant that is converted, in bytes."""
+_LIMIT = 1 << 26  # bytes of the largest constant that is converted
 
 
 @rule(
@@ -257,24 +256,145 @@ move_before_cast.examples = [
         opset=14,
     ),
     Silent(
-        "a supported type",
-        "g (int32[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to = FLOAT>(t) }",
-    ),
-    Silent(
         "a Cast to an unsupported type",
         "g (uint8[2,3] x) => (uint16[3,2] y) { t = Transpose(x)  y = Cast<to = UINT16>(t) }",
     ),
-    Silent("no Cast", "g (uint8[2,3] x) => (uint8[3,2] y) { y = Transpose(x) }"),
     Silent(
         "from a QuantizeLinear, which TensorRT treats as int8 and moves",
         """g (float[2,3] x) => (float[6,2] y) <float s = {0.1}, uint8 z = {0}> {
             q = QuantizeLinear(x, s, z)  c = Concat<axis = 1>(q, q)  t = Transpose(c)  y = Cast<to = FLOAT>(t) }""",
     ),
+]
+
+
+@rule(
+    "OPS107",
+    ops=sorted(_DATA.keys() - {"ConstantOfShape"}),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[49],
+    types=[TensorProto.UINT8],
+)
+def move_after_cast(node: Node, model: Model) -> Iterator[Match]:
+    """Values cast to uint8 and moved before they become an output.
+
+    ## Why it matters
+    An image is often cast to uint8, then transposed, reshaped, cropped or concatenated. TensorRT takes a Cast to uint8
+    only for a network output: `TensorRT does not support UINT8 types for intermediate tensors`, measured with
+    TensorRT-RTX 1.7.1. ONNX Runtime's TensorRT provider then runs the whole model on the CPU.
+
+    ## Fix
+    Move first, then cast, if all data inputs are cast to uint8 from the same type; a constant is converted to that
+    type. Exact: data movement changes no element, and every element is cast as before. What a Cast makes of numbers
+    below 0 and above 255 is undefined. Outputs of a branch or a loop are treated alike.
+
+    ## References
+    https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md, Cast
+    """
+    output, target = node.require_output(), target_of(model)
+    elem = model.shapes.elem_type(output)
+    if node.opset < 7 or elem != TensorProto.UINT8 or target.between(elem) or not target.has_type(elem):
+        return
+    if len(node.outputs) != 1 or not _leads_out(output):
+        return
+    places = _DATA[node.op_type] or range(len(node.inputs))
+    operands = {i: node.input(i) for i in places}
+    sources = {i: source for i, value in operands.items() if (source := _source(value, node)) is not None}
+    kinds = {model.shapes.elem_type(source) for source in sources.values()}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind not in _WANTED or not target.between(kind) or target.accepts(node.op_type, kind) is False:
+        return
+    if kind == TensorProto.BOOL and node.opset < 13:
+        return
+    draft, names = Draft(node), list[Value | str | None](node.inputs)
+    for i, value in operands.items():
+        if i in sources:
+            names[i] = sources[i]
+        elif value is not None:
+            array = value.constant(_LIMIT)
+            if array is None:
+                return
+            names[i] = draft.constant(array.astype(helper.tensor_dtype_to_np_dtype(kind)), "wide")
+    moved = draft.copy_node(node, inputs=names, outputs=[draft.name("moved")])
+    draft.replace_output(node, draft.cast(moved, elem))
+    yield Match(
+        f"{node.op_type} of uint8 before an output: {target.title} supports uint8 only at the output itself",
+        node=node,
+        fix=Fix("cast to uint8 last", draft.edits),
+        reads=tuple(sources.values()),
+    )
+
+
+def _source(value: Value | None, reader: Node) -> Value | None:
+    """What a Cast casts to the value, if the reader can read it."""
+    node = value.producer if value is not None else None
+    source = node.require(0) if node is not None and node.is_onnx and node.op_type == "Cast" else None
+    return source if source is not None and reader.scope.lookup(source.name) is source else None
+
+
+def _leads_out(value: Value) -> bool:
+    """Whether the value is an output of its graph, or moved until it is."""
+    seen, pending = {value}, [value]
+    for current in pending:
+        if current.is_output:
+            return True
+        for use in current.uses:
+            result = use.node.output() if use.node.is_onnx and use.node.op_type in _DATA else None
+            if result is not None and result not in seen:
+                seen.add(result)
+                pending.append(result)
+    return False
+
+
+move_after_cast.examples = [
     Fixed(
-        "Slice and Squeeze of an image",
-        before="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
-            ax={0}> { s = Slice(x, a, b, c) q = Squeeze(s, ax) y = Cast<to=FLOAT>(q) }""",
-        after="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
-            ax={0}> { q = Cast<to=FLOAT>(x)  s = Slice(q, a, b, c)  y = Squeeze(s, ax) }""",
+        "an image, transposed to channels last",
+        before="""g (float[N,3,4,5] x) => (uint8[N,4,5,3] y) {
+            a = Abs(x)  c = Cast<to = UINT8>(a)  y = Transpose<perm = [0,2,3,1]>(c) }""",
+        after="""g (float[N,3,4,5] x) => (uint8[N,4,5,3] y) {
+            a = Abs(x)  t = Transpose<perm = [0,2,3,1]>(a)  y = Cast<to = UINT8>(t) }""",
+    ),
+    Fixed(
+        "Slice, Squeeze and Reshape",
+        before="""g (int32[1,4,6] x) => (uint8[12] y) <int64[1] b = {0}, int64[1] e = {2}, int64[1] a = {1},
+            int64[1] q = {0}, int64[1] h = {-1}> { c = Cast<to = UINT8>(x)  s = Slice(c, b, e, a)  t = Squeeze(s, q)
+            y = Reshape(t, h) }""",
+        after="""g (int32[1,4,6] x) => (uint8[12] y) <int64[1] b = {0}, int64[1] e = {2}, int64[1] a = {1},
+            int64[1] q = {0}, int64[1] h = {-1}> { s = Slice(x, b, e, a)  t = Squeeze(s, q)
+            r = Reshape(t, h)  y = Cast<to = UINT8>(r) }""",
+    ),
+    Fixed(
+        "Concat and Gather, in opset 11; the cast value is an output, too",
+        before="""g (float[N,3] x) => (uint8[N,4] y, uint8[N,3] c) <int64[2] n = {2, 1}> {
+            c = Cast<to = UINT8>(x)  s = Concat<axis = 1>(c, c)
+            i = Gather<axis = 1>(s, n)  y = Concat<axis = 1>(i, i) }""",
+        after="""g (float[N,3] x) => (uint8[N,4] y, uint8[N,3] c) <int64[2] n = {2, 1}> {
+            c = Cast<to = UINT8>(x)  s = Concat<axis = 1>(x, x)
+            i = Gather<axis = 1>(s, n)  w = Concat<axis = 1>(i, i)  y = Cast<to = UINT8>(w) }""",
+        opset=11,
+    ),
+    Fixed(
+        "a constant alpha channel",
+        before="""g (float[2,3] x) => (uint8[2,1,4] y) <uint8[2,1] k = {255, 1}, int64[1] a = {1}> {
+            c = Cast<to = UINT8>(x)  s = Concat<axis = 1>(c, k)  y = Unsqueeze(s, a) }""",
+        after="""g (float[2,3] x) => (uint8[2,1,4] y) <float[2,1] k = {255, 1}, int64[1] a = {1}> {
+            s = Concat<axis = 1>(x, k)  u = Unsqueeze(s, a)  y = Cast<to = UINT8>(u) }""",
+    ),
+    Silent(
+        "one operand is not cast",
+        """g (float[N,3] x, uint8[N,3] z) => (uint8[N,6] y) {
+            c = Cast<to = UINT8>(x)  y = Concat<axis = 1>(c, z) }""",
+    ),
+    Silent(
+        "cast from two types",
+        """g (float[N,3] x, int32[N,3] z) => (uint8[N,6] y) {
+            c = Cast<to = UINT8>(x)  d = Cast<to = UINT8>(z)  y = Concat<axis = 1>(c, d) }""",
+    ),
+    Silent(
+        "arithmetic, which wraps around",
+        "g (int32[2,3] x) => (uint8[3,2] y) { c = Cast<to = UINT8>(x)  t = Transpose(c)  y = Add(t, t) }",
+    ),
+    Silent(
+        "the Cast is last", "g (float[2,3] x) => (uint8[3,2] y) { t = Transpose(x)  y = Cast<to = UINT8>(t) }"
     ),
 ]

@@ -33,7 +33,7 @@ def fingerprint(model: Model, digests: dict[Node, bytes]) -> bytes:
                 digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
             for sparse in scope.proto.sparse_initializer:
                 digest.update(repr((sparse.values.name, list(sparse.dims))).encode())
-            for info in scope.proto.value_info:
+            for info in (*scope.proto.value_info, *scope.proto.output):
                 digest.update(info.SerializeToString(deterministic=True))
     return digest.digest()
 

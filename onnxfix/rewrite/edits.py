@@ -99,7 +99,10 @@ class RemoveInitializer:
 
 @dataclass(frozen=True)
 class SetValueInfo:
-    """Replace (or, with ``info=None``, remove) the declared type of an inner value of ``scope``."""
+    """Replace (or, with ``info=None``, remove) the declared type of an inner value of ``scope``.
+
+    A graph output without an entry in ``value_info`` gets the new type itself, which must mean the same.
+    """
 
     scope: Scope
     name: str

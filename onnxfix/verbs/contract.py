@@ -25,7 +25,7 @@ from onnx import (
 from onnxfix.errors import decoded
 from onnxfix.files import lazy, sharing, tensors, walk
 from onnxfix.proof.compare.tolerance import Allowed
-from onnxfix.shapes import dimnames
+from onnxfix.shapes import declared, dimnames
 from onnxfix.verbs.difference.contents import serialize_without
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def interface_changes(
         else:
             found += [
                 f"{kind} {a.name!r} is declared differently"
-                for a, b in zip(old, new, strict=True)
+                for a, b in zip(*(map(declared.clear_negative, infos) for infos in (old, new)), strict=True)
                 if not (a == b if special is None else _is_as_requested(a, b, kind == "input", special))
             ]
     found += _default_changes(original.graph, fixed.graph, removed)
@@ -107,7 +107,7 @@ def _is_as_requested(
         if f"{name}.rank" in special.sizes:
             tensor.shape.SetInParent()
     for axis, dim in enumerate(tensor.shape.dim):
-        if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
+        if dim.WhichOneof("value") == "dim_value":
             continue
         symbol = dimnames.own(dim.dim_param) or (f"{name}.{axis}" if is_input else "")
         size = dimnames.replace(symbol, special.sizes)

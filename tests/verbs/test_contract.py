@@ -80,6 +80,13 @@ def test_where_a_default_says_to_be_is_no_change() -> None:
     assert contract.interface_changes(first, second) == ["the default of input 'w' was changed or removed"]
 
 
+def test_a_negative_size_may_become_an_unknown_one() -> None:
+    first = text("g (float[2,3] x) => (float[-1,3] y) { y = Neg(x) }")
+    same, other = (text(f"g (float[2,3] x) => (float[{size},3] y) {{ y = Neg(x) }}") for size in ("?", "2"))
+    assert contract.interface_changes(first, same) == []
+    assert contract.interface_changes(first, other) == ["output 'y' is declared differently"]
+
+
 @pytest.mark.parametrize("size", [0, 1 << 18], ids=["both stay in their files", "one is read"])
 def test_weights_of_two_files_are_compared_by_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int

@@ -52,7 +52,7 @@ def remove_initializer(state: State, edit: ed.RemoveInitializer) -> None:
 
 
 def set_value_info(state: State, edit: ed.SetValueInfo) -> None:
-    """Set or delete the declared type of a value."""
+    """Set or delete the declared type of a value, or set that of a graph output."""
     infos, scope = edit.scope.proto.value_info, edit.scope
     known = state.infos.get(scope)
     if known is None:
@@ -60,6 +60,8 @@ def set_value_info(state: State, edit: ed.SetValueInfo) -> None:
         for info in infos:
             known.setdefault(info.name, []).append(info)
     present = known.get(edit.name, [])
+    if edit.info is not None and not present:
+        present = [info for info in getattr(scope.proto, "output", ()) if info.name == edit.name]
     scope.forget_declared()
     state.fix_names.add(edit.name)
     if edit.info is not None and present:

@@ -52,8 +52,11 @@ def is_handed_in(source: Value, reader: Node) -> bool:
     return False
 
 
-def contradicts(declared: TypeProto, value: Value, model: Model) -> bool:
-    """Whether the declared type is proven wrong; False for unknown types, and for everything but tensors."""
+def contradicts(declared: TypeProto, value: Value, model: Model, *, negative: bool = False) -> bool:
+    """Whether the declared type is proven wrong; False for unknown types, and for everything but tensors.
+
+    ``negative``: a negative size is wrong where the size is known.
+    """
     if declared.WhichOneof("value") != "tensor_type" or value.sparse:
         return False
     tensor = declared.tensor_type
@@ -65,13 +68,17 @@ def contradicts(declared: TypeProto, value: Value, model: Model) -> bool:
         return False
     if len(shape) != len(tensor.shape.dim):
         return True
-    return any(differs(claim, dim) for claim, dim in zip(tensor.shape.dim, shape, strict=True))
+    return any(
+        differs(claim, dim, negative=negative) for claim, dim in zip(tensor.shape.dim, shape, strict=True)
+    )
 
 
-def differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim) -> bool:
-    """Whether a declared size is proven wrong."""
+def differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim, *, negative: bool = True) -> bool:
+    """Whether a declared size is proven wrong; with ``negative`` also one below 0, for a size that is known."""
     size = claim.dim_value
     if size == dim.value:
         return False
     # Some exporters write -1 for an unknown dimension.
-    return claim.HasField("dim_value") and size >= 0 and equal(dim, size).no
+    return claim.HasField("dim_value") and (
+        equal(dim, size).no if size >= 0 else negative and dim.value is not None
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import onnx
 from onnx import TypeProto, ValueInfoProto
 
 from onnxfix.rule import (
+    Context,
     Dim,
     Edit,
     Fix,
@@ -24,6 +25,7 @@ from onnxfix.rule import (
     dtypes,
     rule,
 )
+from onnxfix.shapes.declared import clear_negative
 from onnxfix_rules.gra._common import contradicts, differs
 
 
@@ -38,13 +40,16 @@ def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
     by the declared shape. Wrong declarations come from tools that change a graph and keep its value_info.
 
     - **error**: a graph output whose declared element type is wrong.
+    - **info**: a graph output whose only wrong size is -1.
     - **warning**: everything else.
 
     ## Fix
     Only what is proven wrong is corrected: the element type, single dimensions, or the whole shape if the rank is
     wrong. Exact: value_info takes no part in the computation. Only contradictions count; another name for a symbolic
     dimension, or a size that may be right, is not changed. Graph outputs are the model's interface: they are reported
-    and not changed.
+    and not changed, except for -1, which some exporters write for an unknown size. ONNX Runtime and TensorRT take it as
+    that, and onnx.checker for a size, which contradicts what it infers as soon as a fix makes a shape constant: it
+    becomes an unknown size.
 
     ## References
     - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html
@@ -56,7 +61,7 @@ def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
         value = scope.values.get(name)
         if value is None:
             continue
-        wrong = next((info for info in entries if contradicts(info.type, value, model)), None)
+        wrong = next((info for info in entries if contradicts(info.type, value, model, negative=True)), None)
         if wrong is not None:
             yield Match(
                 f"declared {_text(wrong.type)}, but it is {_known(value, model)}",
@@ -64,20 +69,28 @@ def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
                 fix=Fix("correct the declared type", _correction(scope, entries, value, model)),
             )
     if scope is model.main:
-        yield from _outputs(scope, model)
+        yield from _outputs(scope, model, infos.keys())
 
 
-def _outputs(scope: Scope, model: Model) -> Iterator[Match]:
+def _outputs(scope: Scope, model: Model, inner: Set[str]) -> Iterator[Match]:
     for info in model.proto.graph.output:
         value = scope.values.get(info.name)
-        if value is not None and not value.is_input and contradicts(info.type, value, model):
-            elem = model.shapes.elem_type(value)
-            other = elem is not None and elem != info.type.tensor_type.elem_type
-            yield Match(
-                f"this graph output is declared {_text(info.type)}, but it is {_known(value, model)}",
-                value=value,
-                severity=Severity.ERROR if other else Severity.WARNING,
-            )
+        if value is None or value.is_input or not contradicts(info.type, value, model, negative=True):
+            continue
+        elem = model.shapes.elem_type(value)
+        severity = Severity.WARNING
+        if elem is not None and elem != info.type.tensor_type.elem_type:
+            severity = Severity.ERROR
+        opened, fix = clear_negative(info), None
+        if opened != info and info.name not in inner and not contradicts(opened.type, value, model):
+            severity = Severity.INFO
+            fix = Fix("declare the size as unknown", [SetValueInfo(scope, info.name, opened)])
+        yield Match(
+            f"this graph output is declared {_text(info.type)}, but it is {_known(value, model)}",
+            value=value,
+            severity=severity,
+            fix=fix,
+        )
 
 
 def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model: Model) -> list[Edit]:
@@ -132,6 +145,11 @@ def _known(value: Value, model: Model) -> str:
     return name if shape is None else f"{name}[{','.join(str(dim) for dim in shape)}]"
 
 
+_MAIN: dict[Context, str] = {
+    "branch": "no output of the main graph",
+    "function": "the call's output has the type that the body gives it",
+}
+
 wrong_declared_type.examples = [
     Fixed(
         "wrong element type",
@@ -148,27 +166,38 @@ wrong_declared_type.examples = [
         before="g (float[N,3] x) => (float[N,3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
     ),
+    Fixed(
+        "graph output: -1 for a size that the graph determines",
+        before="g (float[N,3] x) => (float[N,-1] y) { y = Neg(x) }",
+        after="g (float[N,3] x) => (float[N,?] y) { y = Neg(x) }",
+        differs=_MAIN,
+    ),
+    Fixed(
+        "an inner -1",
+        before="g (float[N,3] x) => (float[N,3] y) <float[-1,-1] a> { a = Neg(x)  y = Abs(a) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[-1,3] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Flagged(
+        "graph output: -1, and a wrong size",
+        "g (float[2,3] x) => (float[-1,4] y) { y = Neg(x) }",
+        differs=_MAIN,
+    ),
     Flagged(
         "graph output: wrong shape",
         "g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }",
-        differs={
-            "branch": "no output of the main graph",
-            "function": "the call's output has the type that the body gives it",
-        },
+        differs=_MAIN,
     ),
     Flagged(
         "graph output: wrong element type",
         "g (float[N] x) => (float16[N] y) { y = Neg(x) }",
-        differs={
-            "branch": "no output of the main graph",
-            "function": "the call's output has the type that the body gives it",
-        },
+        differs=_MAIN,
     ),
     Silent("correct", "g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }"),
     Silent(
         "other names for the same dimension do not contradict it",
         "g (float[N,3] x) => (float[A,B] y) <float[M,K] a, float[P,3] b> { a = Neg(x)  b = Exp(a)  y = Abs(b) }",
     ),
+    Silent("-1 for a dynamic size", "g (float[N] x) => (float[-1] y) { y = Neg(x) }"),
     Silent(
         "N may be 3",
         "g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",

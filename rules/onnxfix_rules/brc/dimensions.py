@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, Value, rule, shared
 
+from ._baked import BakedSizes
 from ._common import Broadcast, Form, Operand, is_static_one, label, text
 from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings, is_plain, meetings
 
@@ -181,7 +182,8 @@ def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
     Reported as warnings:
 
     - a batch dimension that is aligned, from the right, with another axis than the other operand's batch;
-    - sizes that broadcast at batch 1 but not at most others: N * S with S, 2 with N;
+    - sizes that broadcast at batch 1 but not at most others: N * S with S, 2 with N (RSH010 names the node that makes
+      the 2, if it is one of Tile, Expand and the like);
     - batched data that a `Reshape` turned into a single sample.
 
     A graph input of batch 1 that is repeated for a batch of N is reported as info. A batch is a symbol of axis 0 of
@@ -200,13 +202,14 @@ def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
     if not symbols.batch:
         return
     seen: set[frozenset[str]] = set()
+    baked = shared(model, BakedSizes).readers
     for broadcast in broadcasts(model, lambda node, form: not is_plain(node, form, symbols)):
         message = _crossing(broadcast, symbols) or _collapse(broadcast, symbols)
         if message:
             yield Match(message, node=broadcast.node)
             continue
         for meeting in meetings(broadcast):
-            if meeting.key not in seen and symbols.is_trap(meeting):
+            if meeting.key not in seen and broadcast.node not in baked and symbols.is_trap(meeting):
                 seen.add(meeting.key)
                 yield Match(_coincidence(meeting, symbols), node=broadcast.node)
         for value, name in _single_inputs(broadcast, symbols):

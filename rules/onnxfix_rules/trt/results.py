@@ -33,7 +33,7 @@ _REASONS = (
     ),
     (
         r"does not support UINT8 types for intermediate tensors",
-        ("CST003", "INT001", "OPS002", "CST001", "OPS027", *_BYTES),
+        ("CST003", "INT001", "OPS106", "OPS002", "CST001", "OPS027", *_BYTES),
     ),
     (
         r"Unsupported data type for the Cast operator",
@@ -73,7 +73,7 @@ _REASONS = (
     (r"reshape wildcard -1 has infinite number of solutions", ("RSH002", "RSH006")),
     (r"reshape of non-empty tensor to empty tensor", ("RSH003", "RSH006")),
     (r"would change volume", ("RSH008",)),
-    (r"not compatible for elementwise|broadcast dimensions must be conformable", ("BRC004",)),
+    (r"not compatible for elementwise|broadcast dimensions must be conformable", ("RSH010", "BRC004")),
     (r"slope tensor must be unidirectional broadcastable", ("BRC007",)),
     (r"size elements must be non-negative", ("BRC008",)),
     (r"IRecurrenceLayer must have inputs with same shape|inputs to IRecurrenceLayer", ("CTL015", "OPS011")),

@@ -47,7 +47,8 @@ class PRelu(op_prelu.PRelu):
 
 class BatchNormalization(OpRun):
     """From operator set 7 to 13 it is in training mode where it gives more than one output, and normalizes with the
-    batch's mean and variance; onnx's evaluator takes it for training mode throughout, with the running ones."""
+    batch's mean and variance; onnx's evaluator takes it for training mode throughout, with the running ones, and half
+    precision overflows in its statistics."""
 
     op_domain = ""
 
@@ -60,7 +61,13 @@ class BatchNormalization(OpRun):
             return _BATCH_NORM.BatchNormalization_6._run(self, *values, **_some(known, "is_test"))
         if version < 14:
             known["training_mode"] = len([name for name in self.onnx_node.output if name]) > 1
-        return _BATCH_NORM.BatchNormalization_14._run(self, *values, **_some(known, "training_mode"))
+        x, kinds = values[0], [values[index].dtype for index in (0, 3, 4)]
+        wide = (
+            x.astype("float32") if x.dtype.itemsize == 2 else x
+        )  # ONNX: mean and variance are computed in float
+        some = _some(known, "training_mode")
+        results = _BATCH_NORM.BatchNormalization_14._run(self, wide, *values[1:], **some)
+        return tuple(result.astype(kind) for result, kind in zip(results, kinds, strict=False))
 
 
 _DEFAULTS = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}

@@ -1,4 +1,4 @@
-"""Casts to and from float8, and forms of float8 that TensorRT does not support."""
+"""Casts to and from float8, constant float8e8m0, and forms of float8 that TensorRT does not support."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import DEQUANTIZE, FLOATS, QUANTIZE, Workshop, is_op, numpy_type, severity_of
+from ._common import DEQUANTIZE, FLOATS, QUANTIZE, WEIGHT_LIMIT, Workshop, is_op, numpy_type, severity_of
 
 E4M3 = TensorProto.FLOAT8E4M3FN
+E8M0 = 24  # unnamed in older onnx packages
 _FLOAT8_SINCE = 19  # QuantizeLinear and DequantizeLinear know no such type before, and neither does Cast
 
 
@@ -203,8 +204,8 @@ _MISSING = (
     TensorProto.FLOAT8E5M2,
     TensorProto.FLOAT8E4M3FNUZ,
     TensorProto.FLOAT8E5M2FNUZ,
-    24,  # FLOAT8E8M0, FLOAT6E2M3 and FLOAT6E3M2, unnamed in older onnx packages
-    27,
+    E8M0,
+    27,  # FLOAT6E2M3 and FLOAT6E3M2
     28,
 )
 
@@ -268,5 +269,125 @@ unsupported_float8_form.examples = [
         """g (float[N] x) => (float[N] y) <float s = {1}, int8 z = {0}> {
             q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         opset=19,
+    ),
+]
+
+
+@rule(
+    "QDQ022",
+    ops=("Cast", "DequantizeLinear"),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[50],
+    types=[E8M0],
+)
+def constant_powers_of_two(node: Node, model: Model) -> Iterator[Match]:
+    """A float8e8m0 constant that is cast to a float, or is the scale of a DequantizeLinear.
+
+    ## Why it matters
+    MXFP8 stores one power of two for each block of 32 weights as float8e8m0. The parser refuses such a weight: `Failed
+    to import initializer: e8`, measured with TensorRT-RTX 1.7.1.
+
+    ## Fix
+    The scales in the float type of the Cast, or of the DequantizeLinear's result. Exact: float and bfloat16 hold
+    every power of two of float8e8m0, and half precision those from 2**-24 to 2**15; the rule has no fix for others.
+    The weights stay in float8: TensorRT-RTX 1.7.1 builds the blocked DequantizeLinear with float scales, measured for
+    compute capabilities 8.9 and 12.0.
+
+    No fix for 2**-127, which is a subnormal number that the ONNX reference doubles, and above 256 MiB.
+
+    ## References
+    - https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf
+    - https://onnx.ai/onnx/technical/float8.html
+    """
+    casts = node.op_type == "Cast"
+    source, output = node.input(0 if casts else 1), node.output(0)
+    if source is None or output is None or not source.is_constant or model.shapes.elem_type(source) != E8M0:
+        return
+    yield Match(
+        f"{source.name!r} is float8e8m0, which {target_of(model).title} does not support as a constant",
+        node=node,
+        fix=_powers(node, source, model.shapes.elem_type(output)),
+        reads=(source,),
+    )
+
+
+def _powers(node: Node, source: Value, elem: int | None) -> Fix | None:
+    array = source.constant(WEIGHT_LIMIT)
+    if elem not in FLOATS or array is None:
+        return None
+    numbers = array.astype(np.float32)
+    with np.errstate(over="ignore"):
+        stored = numbers.astype(numpy_type(elem))
+    if not np.array_equal(stored.astype(np.float32), numbers, equal_nan=True) or (numbers < 2.0**-126).any():
+        return None
+    shop = Workshop()
+    name = shop.constant(node, stored, "scale")
+    if node.op_type == "Cast":
+        shop.put(node, name)
+    else:
+        shop.at(node).set_input(node, 1, name)
+        shop.at(node).set_attr(node, "output_dtype", None)
+    return Fix(f"store {source.name!r} as {name_of(elem)}", shop.edits)
+
+
+_SCALED = "y = DequantizeLinear<axis = -1, block_size = 2>(w, s)"
+_W8 = "float8e4m3fn[2,4] w = {56, 60, 184, 1, 0, 126, 64, 48}"
+
+
+constant_powers_of_two.examples = [
+    Fixed(
+        "the scales of blocks, cast to float (1, 2, 0.5 and 0.25)",
+        before=f"""g (float[N,2] x) => (float[N,4] v) <{_W8}, float8e8m0[2,2] e = {{127, 128, 126, 125}}> {{
+            s = Cast<to = FLOAT>(e)  {_SCALED}  v = MatMul(x, y) }}""",
+        after=f"""g (float[N,2] x) => (float[N,4] v) <{_W8}, float[2,2] s = {{1, 2, 0.5, 0.25}}> {{
+            {_SCALED}  v = MatMul(x, y) }}""",
+        opset=24,
+        ir_version=11,
+    ),
+    Fixed(
+        "read by the DequantizeLinear, for half precision",
+        before=f"""g (float16[N,2] x) => (float16[N,4] v) <{_W8}, float8e8m0[2,2] s = {{127, 128, 126, 125}}> {{
+            {_SCALED.replace("2>", "2, output_dtype = 10>")}  v = MatMul(x, y) }}""",
+        after=f"""g (float16[N,2] x) => (float16[N,4] v)
+            <{_W8}, float16[2,2] s = {{f16(1.0, 2.0, 0.5, 0.25)}}> {{ {_SCALED}  v = MatMul(x, y) }}""",
+        opset=24,
+        ir_version=11,
+        runs=False,
+    ),
+    Fixed(
+        "the largest power is finite in bfloat16",
+        before="""g (bfloat16[N] x) => (bfloat16[N] y) <float8e8m0[1] e = {254}> {
+            a = Cast<to = BFLOAT16>(e)  y = Mul(x, a) }""",
+        after="""g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16[1] a = {bf16(1.7014118346046923e38)}> {
+            y = Mul(x, a) }""",
+        opset=24,
+        ir_version=11,
+    ),
+    Flagged(
+        "2**16, which half precision lacks",
+        """g (float16[N] x) => (float16[N] y) <float8e8m0[1] e = {143}> {
+            a = Cast<to = FLOAT16>(e)  y = Mul(x, a) }""",
+        opset=24,
+        ir_version=11,
+    ),
+    Flagged(
+        "2**-127",
+        """g (float[N] x) => (float[N] y) <float8e8m0[1] e = {0}> { a = Cast<to = FLOAT>(e)  y = Mul(x, a) }""",
+        opset=24,
+        ir_version=11,
+    ),
+    Silent(
+        "computed scales are covered by CST005",
+        """g (float[N] x) => (float[N] y) { e = Cast<to = FLOAT8E8M0>(x)  y = Cast<to = FLOAT>(e) }""",
+        opset=24,
+        ir_version=11,
+    ),
+    Silent(
+        "float scales",
+        f"""g (float[N,2] x) => (float[N,4] v) <{_W8}, float[2,2] s = {{1, 2, 0.5, 0.25}}> {{
+            {_SCALED}  v = MatMul(x, y) }}""",
+        opset=24,
+        ir_version=11,
     ),
 ]

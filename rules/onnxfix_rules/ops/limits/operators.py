@@ -216,7 +216,8 @@ def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
     of a standard operator and mean something else. Ignore the finding if you have a plugin with that name.
 
     ## Fix
-    None. If other rules can decompose the operator (OPS068, OPS089 to OPS095, QDQ020, QDQ021), they report it instead.
+    None. If other rules can decompose the operator (OPS068, OPS089 to OPS095, QDQ020, QDQ021, QDQ023), they report it
+    instead.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md

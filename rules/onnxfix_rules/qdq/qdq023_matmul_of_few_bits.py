@@ -1,0 +1,355 @@
+"""QDQ023: ONNX Runtime's product with weights of 2, 4 or 8 bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Severity,
+    Silent,
+    name_of,
+    rule,
+    target_of,
+)
+
+from ._common import FLOATS, I4, I8, WEIGHT_LIMIT, Array, Unable, Workshop, numpy_type
+from ._remedy import fitted
+
+
+class _Weights(NamedTuple):
+    """``offsets`` [N, K], around 0, times ``scales`` [N, ceil(K / block)], column k with scale ``k // block``.
+
+    ``order`` are the columns of the data in the order of the weights, None where that is the same.
+    """
+
+    offsets: Array
+    scales: Array
+    block: int
+    order: Array | None
+    safety: Safety
+
+
+@rule(
+    "QDQ023", ops=["com.microsoft::MatMulNBits"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[57]
+)
+def matmul_of_few_bits(node: Node, model: Model) -> Iterator[Match]:
+    """A MatMulNBits of ONNX Runtime: weights of 2, 4 or 8 bits, quantized in blocks.
+
+    ## Why it matters
+    Weight-only quantizers (`MatMulNBitsQuantizer`) and the model builder for generative models write it. TensorRT-RTX
+    1.7.1 has an importer, which fails for each form, measured: `input tensor A must be FP16` for float and bfloat16,
+    `only 4-bit and 8-bit MatMulNBits are supported`, `block_size must be one of 32/64/128`, and `failed to load
+    MatMulNBits plugin` for what is left, since the package has no plugins. Other releases may have the plugin: a
+    warning there for half precision.
+
+    ## Fix
+    A blocked DequantizeLinear and MatMul, which TensorRT-RTX 1.7.1 builds for int4 and int8, float, half precision
+    and bfloat16, in blocks of 16 to 256. TensorRT takes no zero points: they are subtracted from the weights, as int4
+    where all differences fit, else as int8. A shorter last block becomes smaller ones with repeated scales. Before
+    opset 21 and TensorRT 10, which have no blocks: int8 with a scale for each row of one block, then Reshape. Weights
+    whose groups a `g_idx` scatters are sorted by group, and the data's columns are gathered in that order.
+
+    NUMERIC: the weights are bit-identical, up to one rounding for half precision, but products are added in another
+    order, and with `accuracy_level` 4 ONNX Runtime rounds the data to int8, which TensorRT does not. UNSAFE if both
+    `g_idx` and zero points are given: ONNX Runtime 1.32 documents zero points, and its CPU kernel then ignores them,
+    measured.
+
+    Differences that int8 does not hold (8 bits around another point than 128), fractional zero points, groups of
+    unequal sizes, an odd number of rows, and opsets before 13: float weights, without compression. No fix for weights
+    that are not constant, packed for one processor, or above 256 MiB.
+
+    ## References
+    - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
+    - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    """
+    data, scale = node.require(0), node.require(2)
+    if node.function is not None:
+        return
+    target, elem = target_of(model), model.shapes.elem_type(scale)
+    recent = target.has_type(I4)  # TensorRT 10, which also brought blocks
+    try:
+        fix = _fix(node, elem, blocked=node.scope.opset() >= 21 and recent)
+    except Unable:
+        fix = None
+    unsure = elem == TensorProto.FLOAT16 and recent and target.package != "tensorrt-rtx"
+    yield Match(
+        f"{target.title} {'may not run' if unsure else 'does not run'} com.microsoft.MatMulNBits of "
+        f"{name_of(elem or 0)}: its importer needs a plugin that its package may lack",
+        node=node,
+        severity=Severity.WARNING if unsure else None,
+        fix=fix,
+        reads=tuple(value for value in node.inputs if value is not None and value is not data),
+    )
+
+
+def _fix(node: Node, elem: int | None, *, blocked: bool) -> Fix:
+    """The edits of the decomposition; ``blocked``: whether opset and target have blocks of one scale, and int4.
+
+    Raises:
+        Unable: the weights are unknown, or packed in an unknown way.
+        UnknownAttribute: an attribute depends on the surrounding function.
+    """
+    data, output, bias = node.input(0), node.output(), node.input(5)
+    if data is None or output is None or elem not in FLOATS:
+        raise Unable
+    weights = _read(node, elem)
+    shop = Workshop()
+    shop.edits.append(RemoveNode(node))
+    draft = shop.at(node)
+    factor, kind = _factor(shop, node, weights, elem, blocked=blocked)
+    left = data.name
+    if weights.order is not None:
+        left = draft.add("Gather", [left, shop.constant(node, weights.order, "order")], axis=-1)
+    last = draft.add("MatMul", [left, factor], output=output.name if bias is None else "")
+    if bias is not None:
+        draft.add("Add", [last, bias], output=output.name)
+    loses = ", without compression" if kind == elem else ""
+    return Fix(f"multiply by {name_of(kind)} weights{loses}", shop.edits, weights.safety)
+
+
+def _factor(shop: Workshop, node: Node, weights: _Weights, elem: int, *, blocked: bool) -> tuple[str, int]:
+    """The matrix [K, N] in the type ``elem`` of the data, and the type in which it is stored."""
+    offsets, scales, block, *_ = weights
+    rows, columns = offsets.shape
+    draft, part = shop.at(node), math.gcd(block, columns)
+    kinds = (I4, I8) if blocked and offsets.size % 2 == 0 else (I8,)
+    whole = offsets.dtype.kind == "i" and part > 1 and node.scope.opset() >= 13
+    kind = next((one for one in kinds if whole and fitted(offsets, one) is not None), elem)
+    places = np.arange(0, columns, part) // block
+    if kind == elem:
+        spread = scales[:, np.arange(columns) // block].astype(np.float32)
+        return shop.constant(node, (offsets * spread).T.astype(numpy_type(elem)), "weights"), elem
+    stored = offsets.astype(numpy_type(kind))
+    if blocked:
+        names = [shop.constant(node, stored.T, "weights"), shop.constant(node, scales[:, places].T, "scales")]
+        return draft.add("DequantizeLinear", names, axis=0, block_size=part), kind
+    parts, steps = stored.reshape(-1, part), scales[:, places].reshape(-1).astype(np.float32)
+    names = [shop.constant(node, parts, "weights"), shop.constant(node, steps, "scales")]
+    floats = draft.add("DequantizeLinear", names, axis=0)
+    if elem != TensorProto.FLOAT:
+        floats = draft.cast(floats, elem)
+    return draft.add("Transpose", [draft.reshape(floats, [rows, columns])], perm=[1, 0]), kind
+
+
+def _read(node: Node, elem: int) -> _Weights:
+    columns, rows = int(node.attr("K", 0)), int(node.attr("N", 0))
+    bits, block = int(node.attr("bits", 4)), int(node.attr("block_size", 0))
+    if bits not in (2, 4, 8) or block < 16 or min(columns, rows) < 1 or node.attr("weight_prepacked", 0):
+        raise Unable
+    blocks = -(-columns // block)
+    packed, scales = _constant(node, 1), _constant(node, 2)
+    if packed is None or scales is None or packed.size != rows * blocks * block * bits // 8:
+        raise Unable
+    if packed.dtype != np.uint8 or scales.size != rows * blocks or scales.dtype != numpy_type(elem):
+        raise Unable
+    scales = scales.reshape(rows, blocks)
+    middle, zeros, groups = 1 << (bits - 1), _constant(node, 3), _constant(node, 4)
+    points = (
+        np.full((rows, blocks), middle, np.int16) if zeros is None else _points(zeros, rows, blocks, bits)
+    )
+    places = np.arange(columns) // block
+    given = places if groups is None else groups.reshape(-1)[:columns].astype(np.int64)
+    if given.size != columns or given.min() < 0 or given.max() >= blocks:
+        raise Unable
+    offsets = _unpacked(packed.reshape(rows, -1), bits)[:, :columns] - points[:, given]
+    safety = Safety.UNSAFE if groups is not None and (points != middle).any() else Safety.NUMERIC
+    order = np.argsort(given, kind="stable")
+    if np.array_equal(given, places):
+        return _Weights(offsets, scales, block, None, safety)
+    if np.array_equal(given[order], places):
+        return _Weights(offsets[:, order], scales, block, order, safety)
+    spread = scales[:, given].astype(np.float32)
+    return _Weights(offsets * spread, np.ones((rows, blocks), np.float32), block, None, safety)
+
+
+def _constant(node: Node, index: int) -> Array | None:
+    """The array of an input, None if it is omitted.
+
+    Raises:
+        Unable: it is not constant, or too large.
+    """
+    value = node.input(index)
+    array = None if value is None else value.constant(WEIGHT_LIMIT)
+    if array is None and value is not None:
+        raise Unable
+    return array
+
+
+def _points(zeros: Array, rows: int, blocks: int, bits: int) -> Array:
+    """Zero points [N, blocks]: packed like the weights, or floats, which stay floats if they are fractional."""
+    if zeros.dtype == np.uint8:
+        if zeros.size != rows * -(-blocks * bits // 8):
+            raise Unable
+        return _unpacked(zeros.reshape(rows, -1), bits)[:, :blocks]
+    points = zeros.astype(np.float32).reshape(-1)
+    if points.size != rows * blocks:
+        raise Unable
+    whole = bool((points == np.round(points)).all()) and bool((np.abs(points) < 256).all())
+    return (points.astype(np.int16) if whole else points).reshape(rows, blocks)
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    """The numbers in bytes, the lowest bits first, as int16."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    numbers = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return numbers.reshape(*packed.shape[:-1], -1).astype(np.int16)
+
+
+def _model(
+    inits: str, call: str, *, size: str = "16,2", outer: str = "", opset: int = 21, float_type: str = "float"
+) -> str:
+    """A model with Relu before and Neg behind the nodes ``call``, which compute c from a."""
+    (columns, rows), more = size.split(","), f", {outer}" if outer else ""
+    return f"""<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+        g ({float_type}[N,{columns}] x{more}) => ({float_type}[N,{rows}] y) <{inits}> {{
+        a = Relu(x)  {call}  y = Neg(c) }}"""
+
+
+def _bits(inputs: str, columns: int, rows: int, bits: int = 4) -> str:
+    attributes = f"K = {columns}, N = {rows}, bits = {bits}, block_size = 16"
+    return f"c = com.microsoft.MatMulNBits<{attributes}>({inputs})"
+
+
+def _many(count: int, *numbers: int) -> str:
+    return ", ".join(str(numbers[index % len(numbers)]) for index in range(count))
+
+
+_B4 = f"uint8[2,1,8] w = {{{_many(8, 0x98)}, {_many(8, 0x7A)}}}, float[2,1] s = {{0.5, 2}}"
+_BLOCKED = "d = DequantizeLinear<axis = 0, block_size = 16>(w, s)  c = MatMul(a, d)"
+_ROWS = """d = DequantizeLinear<axis = 0>(w, s)  r = Reshape(d, n)  t = Transpose<perm = [1, 0]>(r)
+    c = MatMul(a, t)"""
+_GROUPS = (
+    f"uint8[1,2,8] w = {{{_many(16, 0x98)}}}, float[1,2] s = {{0.5, 2}}, int32[32] g = {{{_many(32, 0, 1)}}}"
+)
+_ORDER = ", ".join(str(index) for index in (*range(0, 32, 2), *range(1, 32, 2)))
+
+
+matmul_of_few_bits.examples = [
+    Fixed(
+        "4 bits around 8: int4",
+        before=_model(_B4, _bits("a, w, s", 16, 2)),
+        after=_model(f"int4[16,2] w = {{{_many(16, 0x20, 0xF1)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
+        safety=Safety.NUMERIC,
+    ),
+    Flagged("requires --numeric-fixes", _model(_B4, _bits("a, w, s", 16, 2))),
+    Fixed(
+        "4 bits around 0 and 15: int8",
+        before=_model(f"{_B4}, uint8[2,1] z = {{0, 15}}", _bits("a, w, s, z", 16, 2)),
+        after=_model(f"int8[16,2] w = {{{_many(32, 8, -5, 9, -8)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "zero points as floats",
+        before=_model(f"{_B4}, float[2,1] z = {{0, 15}}", _bits("a, w, s, z", 16, 2)),
+        after=_model(f"int8[16,2] w = {{{_many(32, 8, -5, 9, -8)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a shorter last block",
+        before=_model(
+            f"uint8[1,2,8] w = {{{_many(16, 0x98)}}}, float[1,2] s = {{0.5, 2}}",
+            _bits("a, w, s", 24, 1),
+            size="24,1",
+        ),
+        after=_model(
+            f"int4[24,1] w = {{{_many(12, 0x10)}}}, float[3,1] s = {{0.5, 0.5, 2}}",
+            _BLOCKED.replace("16", "8"),
+            size="24,1",
+        ),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "groups that are scattered over the columns",
+        before=_model(_GROUPS, _bits("a, w, s, , g", 32, 1), size="32,1"),
+        after=_model(
+            f"int4[32,1] w = {{{_many(8, 0)}, {_many(8, 17)}}}, float[2,1] s = {{0.5, 2}}, int64[32] o = {{{_ORDER}}}",
+            f"e = Gather<axis = -1>(a, o)  {_BLOCKED.replace('MatMul(a', 'MatMul(e')}",
+            size="32,1",
+        ),
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "groups and zero points, which ONNX Runtime ignores then",
+        _model(f"{_GROUPS}, uint8[1,1] z = {{0}}", _bits("a, w, s, z, g", 32, 1), size="32,1"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "8 bits around 128, half precision, a bias",
+        before=_model(
+            f"""uint8[2,1,16] w = {{{_many(32, 0, 255)}}}, float16[2,1] s = {{f16(0.5, 2.0)}},
+            float16[2] b = {{f16(1.0, 2.0)}}""",
+            _bits("a, w, s, , , b", 16, 2, 8),
+            float_type="float16",
+        ),
+        after=_model(
+            f"""int8[16,2] w = {{{_many(32, -128, -128, 127, 127)}}}, float16[1,2] s = {{f16(0.5, 2.0)}},
+            float16[2] b = {{f16(1.0, 2.0)}}""",
+            f"{_BLOCKED.replace('c =', 'm =')}  c = Add(m, b)",
+            float_type="float16",
+        ),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "2 bits, before opset 21: a scale for each row of one block",
+        before=_model(
+            f"uint8[2,1,4] w = {{{_many(8, 0xE4)}}}, float[2,1] s = {{0.5, 2}}",
+            _bits("a, w, s", 16, 2, 2),
+            opset=17,
+        ),
+        after=_model(
+            f"int8[2,16] w = {{{_many(32, -2, -1, 0, 1)}}}, float[2] s = {{0.5, 2}}, int64[2] n = {{2, 16}}",
+            _ROWS,
+            opset=17,
+        ),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "TensorRT 8.6, which has neither blocks nor int4",
+        before=_model(_B4, _bits("a, w, s", 16, 2)),
+        after=_model(
+            f"""int8[2,16] w = {{{_many(16, 0, 1)}, {_many(16, 2, -1)}}}, float[2] s = {{0.5, 2}},
+            int64[2] n = {{2, 16}}""",
+            _ROWS,
+        ),
+        target="trt8.6",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "8 bits around 0, which int8 does not hold: floats",
+        before=_model(
+            f"uint8[1,1,16] w = {{{_many(16, 1, 255)}}}, float[1,1] s = {{2}}, uint8[1,1] z = {{0}}",
+            _bits("a, w, s, z", 16, 1, 8),
+            size="16,1",
+        ),
+        after=_model(f"float[16,1] w = {{{_many(16, 2, 510)}}}", "c = MatMul(a, w)", size="16,1"),
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "weights that are an input",
+        _model("float[2,1] s = {0.5, 2}", _bits("a, w, s", 16, 2), outer="uint8[2,1,8] w"),
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "weights in the layout of one processor",
+        _model(_B4, _bits("a, w, s", 16, 2).replace("<", "<weight_prepacked = 1, ")),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "a blocked DequantizeLinear",
+        _model(f"int4[16,2] w = {{{_many(16, 0x20, 0xF1)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
+    ),
+]

@@ -160,13 +160,15 @@ MAX_SHARERS = 64
 
 def as_signed(linear: Linear, weights: Array) -> Array | None:
     """``weights - zero point`` in the narrowest signed type that TensorRT supports, None if none fits."""
-    shifted = offsets(linear, weights)
-    if shifted is None:
-        return None
-    for elem in _CANDIDATES.get(linear.elem, ()):
-        if elem == I4 and weights.size % 2:
+    return narrowed(linear.elem, offsets(linear, weights))
+
+
+def narrowed(elem: int, numbers: Array | None) -> Array | None:
+    """Numbers of a constant of type ``elem`` in the narrowest signed type that TensorRT supports, None if none fits."""
+    for narrow in _CANDIDATES.get(elem, ()) if numbers is not None else ():
+        if narrow == I4 and numbers.size % 2:
             continue  # two int4 values share a byte, and TensorRT requires whole bytes
-        found = fitted(shifted, elem)
+        found = fitted(numbers, narrow)
         if found is not None:
             return found
     return None
@@ -206,11 +208,11 @@ def _as_integers(linear: Linear, signed: Array, model: Model) -> Fix:
         draft.set_input(node, 0, shop.constant(node, signed, "shifted"))
         if node.input(2) is not None:
             draft.set_input(node, 2, None)
-    kind = name_of(_elem(signed))
+    kind = name_of(elem_of(signed))
     return Fix(f"store {linear.data.name!r} as {kind} with zero point 0", shop.edits)
 
 
-def _elem(array: Array) -> int:
+def elem_of(array: Array) -> int:
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 

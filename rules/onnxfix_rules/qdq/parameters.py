@@ -18,12 +18,14 @@ from onnxfix.rule import (
     Severity,
     Silent,
     Value,
+    name_of,
     rule,
     target_of,
 )
 
 from ._common import (
     DEQUANTIZE,
+    I4,
     QUANTIZE,
     U8,
     WEIGHT_LIMIT,
@@ -31,11 +33,12 @@ from ._common import (
     Linear,
     Workshop,
     dequantized,
+    offsets,
     read,
     spread,
 )
 from ._region import Region
-from ._remedy import around, as_floats, fixed, floats
+from ._remedy import around, as_floats, elem_of, fixed, floats, narrowed
 
 
 @rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
@@ -45,13 +48,16 @@ def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
     ## Why it matters
     The parser fails: `Scale coefficients must all be positive` (measured with TensorRT-RTX 1.7.1, also for one such
     scale among many). ONNX does not require positive scales. Zero scales come from channels whose weights are all
-    zero, in frameworks that derive the scale from the largest weight.
+    zero, in frameworks that derive the scale from the largest weight. TensorRT-RTX 1.7.1 takes any scale for int4
+    (the assertion has `allowNegativeScale`, which the public parser of 11.x sets to false), and is left alone there.
 
     ## Fix
     - Constant weights with scale 0: scale 1 and weight 0 instead. Exact, unless a negative weight times 0 gave -0.0;
       then it requires `--numeric-fixes`.
-    - Constant weights with negative scales: their dequantized floats. Bit-identical, but without INT8 execution;
-      requires `--numeric-fixes`.
+    - Constant weights with negative scales, as ONNX Runtime's 4-bit quantizer writes them: the positive scales, and
+      weights of the other sign: int8 where int4 does not hold them, since -8 becomes 8. Exact up to a 0, which was
+      -0.0; with one it requires `--numeric-fixes`. If int8 does not hold them either (-128), their dequantized floats:
+      bit-identical, but without INT8 execution; requires `--numeric-fixes`.
     - Activations with negative scales: the integers in floats (see QDQ003); requires `--numeric-fixes`. For
       activations a scale of 0 has no defined result.
 
@@ -63,7 +69,7 @@ def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
     if linear is None or linear.scales is None:
         return
     scales = linear.scales.astype(np.float64)
-    if (scales > 0).all():
+    if (scales > 0).all() or (linear.elem == I4 and target_of(model).package == "tensorrt-rtx"):
         return
     yield Match(
         f"{linear.scale.name!r} is not positive everywhere: {target_of(model).title} supports only "
@@ -86,7 +92,28 @@ def _remedy(linear: Linear, scales: Array, model: Model) -> Fix | None:
         return None
     if (scales >= 0).all():
         return _without_zeros(linear, weights)
-    return as_floats(linear, weights, Safety.NUMERIC)
+    return _turned(linear, weights) or as_floats(linear, weights, Safety.NUMERIC)
+
+
+def _turned(linear: Linear, weights: Array) -> Fix | None:
+    """Positive scales, with the signs moved into the weights; None where a scale is 0 or NaN, or nothing holds them."""
+    assert linear.scales is not None
+    scales = linear.scales.astype(np.float64)
+    signs = spread(np.sign(scales), linear, weights.ndim, list(weights.shape))
+    numbers = offsets(linear, weights)
+    if signs is None or numbers is None or not weights.ndim or not (np.abs(scales) > 0).all():
+        return None
+    found = narrowed(linear.elem, numbers * signs.astype(np.int64))
+    if found is None:
+        return None
+    shop, node = Workshop(), linear.node
+    draft = shop.at(node)
+    draft.set_input(node, 0, shop.constant(node, found, "turned"))
+    draft.set_input(node, 1, shop.constant(node, np.abs(linear.scales), "scale"))
+    if node.input(2) is not None:
+        draft.set_input(node, 2, None)
+    safety = Safety.NUMERIC if ((numbers == 0) & (signs < 0)).any() else Safety.EXACT  # -0.0 becomes 0.0
+    return Fix(f"move the signs of the scales into {name_of(elem_of(found))} weights", shop.edits, safety)
 
 
 def _without_zeros(linear: Linear, weights: Array) -> Fix | None:
@@ -111,6 +138,8 @@ def _without_zeros(linear: Linear, weights: Array) -> Fix | None:
 
 
 _ADD = "d = DequantizeLinear(w, s)  y = Add(x, d)"
+_FOUR = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y)'
+_BLOCKS = "d = DequantizeLinear<axis = 1, block_size = 2>(w, s)  y = MatMul(x, d)"
 
 
 scale_not_positive.examples = [
@@ -150,10 +179,23 @@ scale_not_positive.examples = [
             u = DequantizeLinear(q, t)  y = Mul(x, s)  v = Identity(w) }""",
     ),
     Fixed(
-        "negative scales of weights: floats",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 3, 0}}, float[2] s = {{0.5, -1}}> {{
+        "negative scales of weights",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 0, 3}}, float[2] s = {{0.5, -1}}> {{
             {_ADD} }}""",
-        after="g (float[N,2] x) => (float[N,2] y) <float[2,2] d = {0.5, -2, 1.5, -0}> { y = Add(x, d) }",
+        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -2, 0, -3}}, float[2] s = {{0.5, 1}}> {{
+            {_ADD} }}""",
+    ),
+    Fixed(
+        "int4 blocks in which 0 and -8 are turned (0, -8, 1, -8)",
+        before=f"{_FOUR} <int4[2,2] w = {{128, 129}}, float[2,1] s = {{-0.5, 1}}> {{ {_BLOCKS} }}",
+        after=f"{_FOUR} <int8[2,2] w = {{0, 8, 1, -8}}, float[2,1] s = {{0.5, 1}}> {{ {_BLOCKS} }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a turned -128: floats",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -128, 3, 0}}, float[2] s = {{0.5, -1}}> {{
+            {_ADD} }}""",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2,2] d = {0.5, 128, 1.5, -0}> { y = Add(x, d) }",
         safety=Safety.NUMERIC,
     ),
     Fixed(
@@ -175,6 +217,11 @@ scale_not_positive.examples = [
         "positive scales",
         f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1e-30}}> {{
             {_ADD} }}""",
+    ),
+    Silent(
+        "int4 on TensorRT-RTX",
+        f"{_FOUR} <int4[2,2] w = {{128, 129}}, float[2,1] s = {{-0.5, 1}}> {{ {_BLOCKS} }}",
+        target="rtx",
     ),
     Silent(
         "a scale that is a graph input",

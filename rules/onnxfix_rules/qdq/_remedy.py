@@ -160,12 +160,13 @@ MAX_SHARERS = 64
 
 def as_signed(linear: Linear, weights: Array) -> Array | None:
     """``weights - zero point`` in the narrowest signed type that TensorRT supports, None if none fits."""
-    return narrowed(linear.elem, offsets(linear, weights))
+    shifted = offsets(linear, weights)
+    return None if shifted is None else narrowed(linear.elem, shifted)
 
 
-def narrowed(elem: int, numbers: Array | None) -> Array | None:
+def narrowed(elem: int, numbers: Array) -> Array | None:
     """Numbers of a constant of type ``elem`` in the narrowest signed type that TensorRT supports, None if none fits."""
-    for narrow in _CANDIDATES.get(elem, ()) if numbers is not None else ():
+    for narrow in _CANDIDATES.get(elem, ()):
         if narrow == I4 and numbers.size % 2:
             continue  # two int4 values share a byte, and TensorRT requires whole bytes
         found = fitted(numbers, narrow)

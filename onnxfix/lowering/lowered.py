@@ -45,8 +45,9 @@ _STAYING = {"Resize": (1, 2), "Upsample": (1,), "RoiAlign": (1,), "MaxRoiPool": 
 
 #: Why a node stays in float32, as data. "control-flow": it holds graphs. "function": it calls a local function.
 #: "domain": an operator of another domain. "operator": its types are not chosen by its inputs. "schema": ONNX has no
-#: such operator in this type and opset. "kind": sequences, optionals or maps. "unknown": types are not proven.
-Whole = Literal["control-flow", "function", "domain", "operator", "schema", "kind", "unknown"]
+#: such operator in this type and opset. "kind": sequences, optionals or maps. "quantized": a product of dequantized
+#: tensors, which TensorRT runs in INT8 unless there are Casts between. "unknown": types are not proven.
+Whole = Literal["control-flow", "function", "domain", "operator", "schema", "kind", "quantized", "unknown"]
 
 
 class Slots(NamedTuple):
@@ -184,8 +185,19 @@ def _whole(node: Node) -> Whole | None:
         return "function"
     if not node.is_onnx:
         return "domain"
+    if node.op_type in HEAVY and all(map(_is_dequantized, node.inputs[:2])):
+        return "quantized"
     training = node.op_type == "BatchNormalization" and len(node.outputs) > 1
     return "operator" if training or node.op_type in _WHOLE else None
+
+
+def _is_dequantized(value: Value | None) -> bool:
+    """Whether a DequantizeLinear writes the tensor, or what is moved to make it."""
+    made = None if value is None else value.producer
+    while made is not None and made.op_type in MOVES:
+        source = made.input(0)
+        made = None if source is None else source.producer
+    return made is not None and made.op_type == "DequantizeLinear"
 
 
 def _slots(node: Node, elem: Callable[[Value | None], int | None], to: int, strict: bool) -> Slots | Whole:

@@ -28,7 +28,8 @@ Status = Literal["written", "met", "missed", "nothing", "refused", "unknown"]
 #: The others are those of ``lowered.Whole``; "target": TensorRT has no such operator in this type.
 Why = Literal[
     "user", "overflow", "underflow", "constant", "norm", "softmax", "reduction", "integers", "choice", "not-finite",
-    "error", "neighbor", "target", "control-flow", "function", "domain", "operator", "schema", "kind", "unknown",
+    "error", "neighbor", "target", "control-flow", "function", "domain", "operator", "schema", "kind", "quantized",
+    "unknown",
 ]  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.rule import Draft, Model, Node, Value, equal
+from onnxfix.rule import AddNode, Dim, Draft, Model, Node, Value, equal
 
 MAX_ITEMS = 256
+_MOST_ROWS = 1 << 31
 _MAKERS = frozenset(
     {"SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence"}
 )
@@ -20,7 +21,8 @@ _MAKERS = frozenset(
 class Item:
     """A tensor of a sequence: ``source`` itself, or its slice from ``start`` to ``stop`` along ``axis``.
 
-    ``squeezed``: the slice has length 1, and the axis is removed.
+    ``squeezed``: the slice has length 1, and the axis is removed. ``parts``: the sizes of all parts, where the axis is
+    dynamic: a Split then checks their sum, as SplitToSequence does.
     """
 
     source: Value
@@ -28,6 +30,8 @@ class Item:
     start: int = -1
     stop: int = -1
     squeezed: bool = False
+    parts: tuple[int, ...] = ()
+    place: int = 0
 
     def write(self, draft: Draft) -> str:
         """Add the nodes that compute the tensor at the draft's anchor, and return its name."""
@@ -36,8 +40,22 @@ class Item:
         if self.squeezed:
             row = draft.constant(np.array(self.start, np.int64), "row")
             return draft.add("Gather", [self.source, row], axis=self.axis)
+        if self.parts:
+            return self._split(draft)
         numbers = ([self.start], [self.stop], [self.axis])
         return draft.add("Slice", [self.source, *(draft.constant(np.array(n, np.int64)) for n in numbers)])
+
+    def _split(self, draft: Draft) -> str:
+        names = [draft.name(f"part_{number}") for number in range(len(self.parts))]
+        if draft.anchor.scope.opset() < 13:
+            draft.add("Split", [self.source], axis=self.axis, split=self.parts)
+        else:
+            sizes = draft.constant(np.array(self.parts, np.int64), "sizes")
+            draft.add("Split", [self.source, sizes], axis=self.axis)
+        added = draft.edits[-1]
+        assert isinstance(added, AddNode)
+        added.proto.output[:] = names
+        return names[self.place]
 
 
 def items(value: Value, model: Model) -> tuple[list[Item], list[Node]] | None:
@@ -107,30 +125,54 @@ def _split(node: Node, model: Model) -> list[Item] | None:
     shape = None if data is None else model.shapes.shape(data)
     axis = None if shape is None else axis_of(node, len(shape))
     size = None if shape is None or axis is None else shape[axis].value
-    if data is None or axis is None or size is None:
+    if data is None or axis is None or shape is None:
         return None
-    parts: Sequence[int] | None = [1] * size if size <= MAX_ITEMS else None
+    parts: Sequence[int] | None = [1] * size if size is not None and size <= MAX_ITEMS else None
     if split is not None:
-        parts = _sizes(split, size)
+        parts = _sizes(split, shape[axis])
     if parts is None or len(parts) > MAX_ITEMS:
         return None
     squeezed = split is None and not node.attr("keepdims", 1)
     ends = np.cumsum([0, *parts]).tolist()
-    return [Item(data, axis, a, b, squeezed) for a, b in itertools.pairwise(ends)]
+    checked = tuple(parts) if size is None else ()
+    return [
+        Item(data, axis, a, b, squeezed, checked, place)
+        for place, (a, b) in enumerate(itertools.pairwise(ends))
+    ]
 
 
-def _sizes(split: Value, size: int) -> list[int] | None:
-    """The sizes of the parts: as listed, or equal with a smaller last one."""
+def _sizes(split: Value, dim: Dim) -> list[int] | None:
+    """The sizes of the parts: as listed, or equal with a smaller last one, where the size is known."""
     array = split.constant(8 * MAX_ITEMS)
     if array is None or array.dtype.kind != "i":
         return None
     if array.ndim == 1:
         sizes: list[int] = array.tolist()
-        return sizes if sum(sizes) == size and min(sizes, default=-1) >= 0 else None
-    step = int(array) if array.ndim == 0 else 0
-    if step < 1 or size < 1 or size > step * MAX_ITEMS:
+        return sizes if not equal(dim, sum(sizes)).no and min(sizes, default=-1) >= 0 else None
+    size, step = dim.value, int(array) if array.ndim == 0 else 0
+    if step < 1 or size is None or size < 1 or size > step * MAX_ITEMS:
         return None
     return [min(step, size - start) for start in range(0, size, step)]
+
+
+def part(value: Value, position: Value, model: Model) -> tuple[Item, Node] | None:
+    """The part at a constant position of a tensor that is split into parts of one size, however many; None if unknown.
+
+    Where there is no such part, which the sequence operators refuse, the item is empty or out of range.
+    """
+    node = value.producer
+    data = None if node is None or node.op_type != "SplitToSequence" or not node.is_onnx else node.input(0)
+    at = index_of(position, 0, MAX_ITEMS)  # a negative one depends on the number of parts
+    if node is None or data is None or at is None:
+        return None
+    axis, split, step = axis_of(node, model.shapes.rank(data) or 0), node.input(1), 1
+    if split is not None:
+        array = split.constant(64)
+        step = int(array) if array is not None and array.dtype.kind == "i" and array.ndim == 0 else 0
+    if axis is None or not 1 <= step <= _MOST_ROWS:
+        return None
+    squeezed = split is None and not node.attr("keepdims", 1)
+    return Item(data, axis, at * step, (at + 1) * step, squeezed), node
 
 
 def whole(value: Value, axis: int, stack: bool, model: Model) -> tuple[Value, Node] | None:

@@ -23,20 +23,24 @@ def known_sequence(node: Node, model: Model) -> Iterator[Match]:
     ## Why it matters
     TensorRT has no sequences: it refuses every sequence operator, measured with TensorRT-RTX 1.7.1 (no importer, no
     plugin). If the sequence is made in the same graph, by SequenceConstruct, SequenceEmpty, SequenceInsert and
-    SequenceErase at constant positions, or SplitToSequence of a known size, plain tensors can replace it. Torch's
-    exporter leaves such pairs for lists of tensors, `split`, `unbind` and `stack`.
+    SequenceErase at constant positions, or SplitToSequence of a known size or into listed sizes, plain tensors can
+    replace it. Torch's exporter leaves such pairs for lists of tensors, `split`, `unbind` and `stack`.
 
     ## Fix
     SequenceAt becomes the tensor, or its part by Slice or Gather; ConcatFromSequence a Concat (of Unsqueezes if it
     stacks), or the tensor that was split along the same axis; SequenceLength a constant. Exact. The sequence is removed
     if nothing else reads it. Sequences that are inputs, outputs or loop states are kept: OPS001 reports them.
 
+    Along an axis of dynamic size, listed sizes become a Split, which requires the same sum. Parts of one size are
+    replaced at positions that are not negative; a position beyond the last part, at which the original fails, is then
+    empty or out of range.
+
     ## References
     - https://onnx.ai/onnx/operators/onnx__SplitToSequence.html
     """
     sequence = node.require(0)
     node.require_output(0)
-    found = _whole(node, sequence, model) or _known(node, sequence, model)
+    found = _whole(node, sequence, model) or _known(node, sequence, model) or _part(node, sequence, model)
     if found is None:
         return
     draft, text, reads = found
@@ -87,6 +91,16 @@ def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
     if node.attr("new_axis", 0):
         parts = _unsqueezed(draft, parts, axis)
     return _replaced(node, draft, draft.add("Concat", parts, axis=axis)), "concatenate the tensors", chain
+
+
+def _part(node: Node, sequence: Value, model: Model) -> _Found | None:
+    """Replaces one part of a tensor that is split into an unknown number of parts of one size."""
+    position = node.input(1) if node.op_type == "SequenceAt" else None
+    found = None if position is None else _sequences.part(sequence, position, model)
+    if found is None or not _inline.visible(node, [found[0].source]):
+        return None
+    draft = Draft(node)
+    return _replaced(node, draft, found[0].write(draft)), "use the tensor directly", [found[1]]
 
 
 def _unsqueezed(draft: Draft, parts: list[str], axis: int) -> list[str]:
@@ -219,9 +233,46 @@ known_sequence.examples = [
         f"{_TWO} <int64 k = {{2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
         runs=False,
     ),
-    Silent(
+    Fixed(
+        "two parts of listed sizes along a dynamic axis",
+        before="""g (float[M,N] x) => (float[M,2] y, float[M,3] z) <int64[2] p = {2, 3}, int64 k = {0},
+            int64 e = {-1}> { s = SplitToSequence<axis = 1>(x, p)  a = SequenceAt(s, k)  y = Neg(a)
+            z = SequenceAt(s, e) }""",
+        after="""g (float[M,N] x) => (float[M,2] y, float[M,3] z) <int64[2] p = {2, 3}, int64[2] q = {2, 3}> {
+            a, b = Split<axis = 1>(x, p)  y = Neg(a)  c, d = Split<axis = 1>(x, q)  z = Identity(d) }""",
+        runs=False,  # no generated size is the sum
+    ),
+    Fixed(
+        "a part of listed size along a dynamic axis, before opset 13, and the number of parts",
+        before="""g (float[M,N] x) => (float[M,2] y, int64 n) <int64[2] p = {2, 2}, int64 k = {1}> {
+            s = SplitToSequence<axis = -1>(x, p)  t = SequenceAt(s, k)  y = Neg(t)  n = SequenceLength(s) }""",
+        after="""g (float[M,N] x) => (float[M,2] y, int64 n) <int64 c = {2}> {
+            a, t = Split<axis = 1, split = [2, 2]>(x)  y = Neg(t)  n = Identity(c) }""",
+        runs=False,
+        opset=11,
+    ),
+    Fixed(
+        "a row of a split of dynamic size",
+        before="""g (float[N,3] x) => (float[3] y) <int64 k = {0}> {
+            s = SplitToSequence<keepdims = 0>(x)  t = SequenceAt(s, k)  y = Neg(t) }""",
+        after="g (float[N,3] x) => (float[3] y) <int64 k = {0}> { t = Gather<axis = 0>(x, k)  y = Neg(t) }",
+    ),
+    Fixed(
         "a part of a split of dynamic size",
-        "g (float[N] x) => (float[K] y) <int64 k = {1}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
+        before="""g (float[N] x) => (float[K] y) <int64 p = {2}, int64 k = {0}> {
+            s = SplitToSequence(x, p)  t = SequenceAt(s, k)  y = Neg(t) }""",
+        after="""g (float[N] x) => (float[K] y) <int64[1] a = {0}, int64[1] b = {2}, int64[1] c = {0}> {
+            t = Slice(x, a, b, c)  y = Neg(t) }""",
+    ),
+    Silent(
+        "the last part of a split of dynamic size",
+        "g (float[N] x) => (float[K] y) <int64 k = {-1}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
+        runs=False,
+    ),
+    Silent(
+        "listed sizes whose sum is never the size",
+        """g (float[N] x) => (float[2] y) <int64[2] p = {2, 3}, int64 k = {0}> {
+            t = Concat<axis = 0>(x, x)  s = SplitToSequence(t, p)  y = SequenceAt(s, k) }""",
         runs=False,
     ),
     Silent(

@@ -64,9 +64,9 @@ def merge_findings(
     """
     if build is None and reading is None and executed is None:
         return tuple(own)
-    pairs = _pair(own, engine.check_build(build, known, [], reading=reading))
+    pairs = _pair(own, _place(engine.check_build(build, known, [], reading=reading), own))
     marked = [item for item, _ in pairs]
-    matches = engine.check_build(build, rules, problems, reading=reading, executed=executed)
+    matches = _place(engine.check_build(build, rules, problems, reading=reading, executed=executed), own)
     of_trt = list_trt_findings(matches, marked, (*rules, *known))
     if executed is not None and executed.outcome in _STILL_WRONG and any(one.misread for one in of_trt):
         # One cause, one finding: the engine computes what TensorRT imported.
@@ -85,6 +85,17 @@ def merge_findings(
                 marked[number], on_engine=marked[number].on_engine or one.finding.on_engine
             )
     return tuple(sorted((*marked, *new), key=lambda item: item.code))
+
+
+def _place(matches: Sequence[Found], own: Sequence[Finding]) -> list[Found]:
+    """The matches; one that names no node is about the node of the only error of a rule that knows its message."""
+    placed = []
+    for one in matches:
+        places = {o.place for o in own if o.severity == "error" and o.code in (one.match.about or ())}
+        if one.match.at is None and len(places) == 1:
+            one = one._replace(match=replace(one.match, at=places.pop()))
+        placed.append(one)
+    return placed
 
 
 def list_trt_findings(

@@ -499,6 +499,17 @@ def test_what_tensorrt_refuses_and_a_rule_knows_is_one_finding() -> None:
         assert [item.code for item in result] == [other.code, "TRT001"]
 
 
+def test_a_refusal_without_a_node_is_one_finding_with_the_only_error_of_its_rule() -> None:
+    text = "CHECK(static_cast<size_t>(i) < op->input_size()) failed"
+    build = refused(replace(issue(text, ""), stage="build"))
+    own = finding("CTL011")
+    (only,) = confirm.merge_findings([own], build, RULES, RULES, [])
+    assert (only.code, only.place, text in only.confirmed) == ("CTL011", own.place, True)
+    for others in ([own, finding("CTL011", place="z")], [replace(own, severity="warning")]):
+        result = confirm.merge_findings(others, build, RULES, RULES, [])
+        assert [item.code for item in result] == [*(item.code for item in others), "TRT002"]
+
+
 # ----------------------------------------------------------------------------------------------- pointers
 
 

@@ -1,4 +1,4 @@
-"""Ifs whose branches differ in rank, and Ifs over dynamic sizes."""
+"""CTL017: Ifs over dynamic sizes."""
 
 from __future__ import annotations
 
@@ -15,113 +15,12 @@ from onnxfix.rule import (
     Silent,
     Value,
     dtypes,
-    equal,
     every_node,
     is_read,
     rule,
-    target_of,
 )
+from onnxfix_rules.ctl import _branches
 from onnxfix_rules.ctl._inline import known
-
-
-@rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[39])
-def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
-    """An If whose branches return tensors of different rank, and whose condition is not constant.
-
-    ## Why it matters
-    A TensorRT tensor has one rank. The parser accepts the model and the builder refuses it, measured with TensorRT-RTX
-    1.7.1: `IConditionalOutputLayer …: Must have inputs with equal ranks when condition is not a build-time constant.
-    Dimensions are [3] and [N,3]`. Torch exports `squeeze(d)` so if size d is dynamic: the graph tests whether the size
-    is 1 and continues with one rank or the other. Different sizes of the same rank build. TensorRT 8 also refuses
-    different shapes, which this rule reports for that target (a warning).
-
-    ## Fix
-    None: the correct rank depends on the input. If the size is always the same, set it in the input's shape: CTL010
-    then removes the If. Or export without the guard: `x[0]`, `reshape` or `flatten` instead of `squeeze(d)`.
-
-    ## References
-    - https://github.com/NVIDIA/TensorRT/issues/2846
-    - https://github.com/NVIDIA/TensorRT/issues/1650
-    - https://github.com/pytorch/pytorch/issues/53922
-    """
-    condition = node.require(0)
-    branches = {scope.attr: scope for scope in node.subgraphs}
-    if set(branches) != {"then_branch", "else_branch"} or known(condition, model) is not None:
-        return
-    if condition.is_constant or (condition.initializer is not None and condition.is_input):
-        return  # TensorRT treats it as a weight and imports one branch only
-    then, other = branches["then_branch"], branches["else_branch"]
-    for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
-        first, second = model.shapes.shape(a), model.shapes.shape(b)
-        if output is None or not is_read(output) or first is None or second is None:
-            continue
-        texts = [f"[{','.join(map(str, shape))}]" for shape in (first, second)]
-        if len(first) != len(second):
-            yield Match(f"{output.name!r} is {texts[0]} in one branch and {texts[1]} in the other", node=node)
-        elif _before_9(model) and any(equal(d, e).no for d, e in zip(first, second, strict=True)):
-            yield Match(
-                f"{output.name!r} is {texts[0]} in one branch and {texts[1]} in the other: TensorRT 8 refuses "
-                "different shapes",
-                node=node,
-                severity=Severity.WARNING,
-            )
-
-
-def _before_9(model: Model) -> bool:
-    return model.target is not None and not model.target.int64
-
-
-_GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)
-    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) }, else_branch = q () => (float[A,B] v) { v = Identity(x) }>
-    y = ReduceMax<keepdims = 0>(t)"""
-_GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
-_SHAPES = """g (float[4,3] x, bool c) => (float y) { t = If(c)<then_branch = p () => (float[4,3] u) { u = Neg(x) },
-    else_branch = q () => (float[3,4] v) { v = Transpose(x) }>  y = ReduceMax<keepdims = 0>(t) }"""
-
-
-if_of_different_ranks.examples = [
-    Flagged(
-        "torch's squeeze(0) of a dynamic size",
-        f"g (float[M,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}",
-        runs=False,
-    ),
-    Flagged(
-        "the condition is an input",
-        """g (float[1,3] x, bool c) => (float[3] y) <int64[1] a = {0}, int64[1] s = {3}> { t = If(c)
-            <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
-             else_branch = q () => (float[1,3] v) { v = Neg(x) }>
-            y = Reshape(t, s) }""",
-        runs=False,
-    ),
-    Flagged(
-        "the second of two outputs, a weight in one branch",
-        """g (float[3] x, bool c) => (float[3] y, float z) <int64[1] a = {0}> { y, t = If(c)
-            <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
-             else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }>
-            z = ReduceMax<keepdims = 0>(t) }""",
-        runs=False,
-    ),
-    Flagged("different sizes of the same rank, for TensorRT 8", _SHAPES, target="trt8.6"),
-    Silent("different sizes of the same rank", _SHAPES),
-    Silent(
-        "a constant condition, which CTL010 reports",
-        f"g (float[1,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}",
-    ),
-    Silent(
-        "the output with different ranks is unused",
-        """g (float[3] x, bool c) => (float[3] y) { y, t = If(c)
-            <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
-             else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }> }""",
-    ),
-    Silent(
-        "unknown rank",
-        """g (float[3] x, bool c, int64[R] s) => (float y) { t = If(c)
-            <then_branch = p () => (float[3] u) { u = Neg(x) },
-             else_branch = q () => (float[3] v) { v = Reshape(x, s) }>  y = ReduceMax<keepdims = 0>(t) }""",
-        runs=False,
-    ),
-]
-
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators without a kernel in TensorRT: the result is the first input, at most with another shape."""
@@ -171,10 +70,9 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/4846
     - https://onnx.ai/onnx/operators/onnx__If.html
     """
-    target = target_of(model)
     condition = node.require(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
-    if target.package != "tensorrt-rtx" and target.oldest < (11,):
+    if not _branches.of_compiler(model):
         return
     if set(branches) != {"then_branch", "else_branch"}:
         return
@@ -205,14 +103,14 @@ def _varies(condition: Value, model: Model) -> bool:
 def _dynamic(output: Value, results: Sequence[Value], model: Model) -> tuple[Dim, ...] | None:
     """The shape of a float output with a dynamic dimension; None for other outputs.
 
-    ``results`` are the branches' results. If both are static, their sizes do not depend on the profile; if their ranks
-    differ, the model does not build.
+    ``results`` are the branches' results. If both are static, their sizes do not depend on the profile; if the
+    model does not build, for their ranks or sizes, CTL011 says so.
     """
     elem, shape = model.shapes.elem_type(output), model.shapes.shape(output)
     if elem is None or not dtypes.is_float(elem) or shape is None:
         return None
     shapes = [one for one in map(model.shapes.shape, results) if one is not None]
-    if len({len(one) for one in shapes}) > 1:
+    if len({len(one) for one in shapes}) > 1 or (len(shapes) > 1 and _branches.share_a_size(*shapes)):
         return None
     if len(shapes) < 2:
         shapes = [shape]

@@ -48,7 +48,9 @@ _REASONS = (
     (r"Axis input must be an initializer", ("OPS040", "OPS041")),  # TensorRT-RTX 1.4 and 1.5
     (r"at least 2 dimensions are required for input", ("OPS023",)),
     (r"at least 1 dimensions are required for input", ("OPS024",)),
-    (r"input starts misaligns with the shape of input axes", ("OPS020",)),
+    (r"input starts misaligns with the shape of input axes", ("OPS020", "OPS116")),
+    (r"squeeze axes have duplicate index", ("OPS117",)),
+    (r"Unknown activation type", ("OPS115",)),
     (r"doesn't support mode than 1 outputs for", ("OPS021", "OPS037", "OPS043", "OPS050")),
     (r"only supports Attention nodes with one output", ("OPS021", "OPS050")),
     (r"Node has more output tensors than TRT expected", ("OPS022", "OPS060", "OPS091")),

@@ -70,8 +70,8 @@ def _length(model: Model, *values: Value | None) -> int | None:
     """The number of starts, from the shape of the starts or the ends."""
     for value in values:
         shape = None if value is None else model.shapes.static_shape(value)
-        if shape is not None and len(shape) == 1:
-            return shape[0]
+        if shape is not None and len(shape) < 2:
+            return shape[0] if shape else 1
     return None
 
 

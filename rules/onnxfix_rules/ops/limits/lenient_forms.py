@@ -1,0 +1,246 @@
+"""Forms that ONNX's text does not allow, that ONNX Runtime or the reference accepts, and that TensorRT refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+)
+
+_UNSAFE = ("Affine", "ScaledTanh", "Softplus", "ThresholdedRelu")
+"""Activations that TensorRT refuses or computes in another way (OPS082)."""
+_SPELLINGS = {
+    name.lower(): name
+    for name in (*_UNSAFE, "Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softsign", "Tanh")
+}
+
+
+@rule("OPS115", ops=["GRU", "LSTM"], safety=Safety.EXACT, severity=Severity.ERROR)
+def activation_in_another_case(node: Node, model: Model) -> Iterator[Match]:
+    """A GRU or LSTM whose `activations` are not spelled as in ONNX, such as `sigmoid`.
+
+    ## Why it matters
+    ONNX Runtime compares the names without case, and TensorRT with it. The parser stops: `Unknown activation type:
+    sigmoid`, measured with TensorRT-RTX 1.7.1. In an RNN, ONNX Runtime refuses such names as well.
+
+    ## Fix
+    Write the names as ONNX spells them. Exact: measured with ONNX Runtime 1.27, the outputs of both spellings have the
+    same bits, for each name, with and without `activation_alpha`.
+
+    There is no fix if one of the names is Affine, which TensorRT refuses, Softplus, for which it computes 0 (OPS082),
+    or ScaledTanh or ThresholdedRelu, of which it has other defaults than ONNX Runtime.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__LSTM.html, attribute activations
+    """
+    names = [
+        name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+        for name in node.attr("activations", ())
+    ]
+    written = [_SPELLINGS.get(name.lower(), name) for name in names]
+    if written == names:
+        return
+    fix, wrong = None, [name for name in names if name not in written]
+    if not set(written) & set(_UNSAFE):
+        draft = Draft(node)
+        draft.set_attr(node, "activations", written)
+        fix = Fix(f"write {', '.join(written)}", draft.edits)
+    yield Match(f"TensorRT does not know the activation {wrong[0]} of {node.op_type}", node=node, fix=fix)
+
+
+_LSTM = "g (float[3,2,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,2,4] h)"
+_GRU = "g (float[T,B,2] x, float[2,12,2] w, float[2,12,4] r) => (float[2,B,4] h)"
+
+activation_in_another_case.examples = [
+    Fixed(
+        "lower case",
+        before=_LSTM + ' { , h = LSTM<hidden_size = 4, activations = ["sigmoid", "tanh", "tanh"]>(x, w, r) }',
+        after=_LSTM + ' { , h = LSTM<hidden_size = 4, activations = ["Sigmoid", "Tanh", "Tanh"]>(x, w, r) }',
+    ),
+    Fixed(
+        "both directions of a GRU, some in capitals",
+        before=_GRU
+        + """ { , h = GRU<hidden_size = 4, direction = "bidirectional",
+                activations = ["Sigmoid", "TANH", "hardSigmoid", "softsign"]>(x, w, r) }""",
+        after=_GRU
+        + """ { , h = GRU<hidden_size = 4, direction = "bidirectional",
+                activations = ["Sigmoid", "Tanh", "HardSigmoid", "Softsign"]>(x, w, r) }""",
+        opset=14,
+    ),
+    Fixed(
+        "with an alpha, which stays",
+        before=_LSTM
+        + """ { , h = LSTM<hidden_size = 4, activations = ["sigmoid", "leakyrelu", "Tanh"],
+                activation_alpha = [0.5]>(x, w, r) }""",
+        after=_LSTM
+        + """ { , h = LSTM<hidden_size = 4, activations = ["Sigmoid", "LeakyRelu", "Tanh"],
+                activation_alpha = [0.5]>(x, w, r) }""",
+        opset=7,
+    ),
+    Flagged(
+        "a Softplus, which TensorRT would accept and compute as 0",
+        _LSTM + ' { , h = LSTM<hidden_size = 4, activations = ["sigmoid", "softplus", "tanh"]>(x, w, r) }',
+    ),
+    Silent(
+        "as ONNX spells them",
+        _LSTM + ' { , h = LSTM<hidden_size = 4, activations = ["Sigmoid", "ScaledTanh", "Tanh"]>(x, w, r) }',
+    ),
+    Silent("default activations", _LSTM + " { , h = LSTM<hidden_size = 4>(x, w, r) }"),
+]
+
+
+@rule("OPS116", ops=["Slice"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[45])
+def slice_by_scalars(node: Node, model: Model) -> Iterator[Match]:
+    """A Slice whose starts, ends, axes or steps are scalars.
+
+    ## Why it matters
+    ONNX requires tensors of one axis. TensorRT-RTX 1.7.1 (measured) stops: `The shape of input starts misaligns with
+    the shape of input axes. Shape of input starts = 1, shape of input axes = 2.` without axes, `mismatched inputs` with
+    steps, and its parser dies with starts and axes. ONNX Runtime loads such a model and refuses the node when it runs:
+    `Starts must be a 1-D array`. The ONNX reference takes scalar starts and ends.
+
+    ## Fix
+    Give them one axis. Exact: the elements are the same, and in this form all agree on what they mean.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Slice.html
+    """
+    if node.opset < 10:
+        return
+    draft, names = Draft(node), []
+    for index, name in enumerate(("starts", "ends", "axes", "steps"), 1):
+        value = node.input(index)
+        if value is None or model.shapes.rank(value) != 0:
+            continue
+        array = value.constant()
+        vector = draft.reshape(value, [1]) if array is None else draft.constant(array.reshape(1), name)
+        draft.set_input(node, index, vector)
+        names.append(name)
+    if names:
+        listed = ", ".join(names)
+        yield Match(f"Slice by scalars ({listed})", node=node, fix=Fix("give them one axis", draft.edits))
+
+
+slice_by_scalars.examples = [
+    Fixed(
+        "constant starts and ends",
+        before="g (float[4] x) => (float[2] y) <int64 s = {1}, int64 e = {3}> { y = Slice(x, s, e) }",
+        after="g (float[4] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice(x, s, e) }",
+    ),
+    Fixed(
+        "with axes",
+        before="""g (float[4,N] x) => (float[2,N] y) <int64 s = {1}, int64 e = {3}, int64[1] a = {0}> {
+            t = Slice(x, s, e, a)  y = Neg(t) }""",
+        after="""g (float[4,N] x) => (float[2,N] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
+            t = Slice(x, s, e, a)  y = Neg(t) }""",
+        opset=11,
+    ),
+    Fixed(
+        "an end of run time",
+        before="g (float[4] x, int64 e) => (float[A] y) <int64 s = {1}> { y = Slice(x, s, e) }",
+        after="""g (float[4] x, int64 e) => (float[A] y) <int64[1] s = {1}, int64[1] k = {1}> {
+            r = Reshape(e, k)  y = Slice(x, s, r) }""",
+    ),
+    Fixed(
+        "all of them, which no backend runs",
+        before="""g (float[4,4] x) => (float[4,2] y) <int64 s = {0}, int64 e = {4}, int64 a = {1}, int64 t = {2}> {
+            y = Slice(x, s, e, a, t) }""",
+        after="""g (float[4,4] x) => (float[4,2] y)
+            <int64[1] s = {0}, int64[1] e = {4}, int64[1] a = {1}, int64[1] t = {2}> { y = Slice(x, s, e, a, t) }""",
+        runs=False,
+    ),
+    Silent(
+        "tensors of one axis",
+        "g (float[4] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice(x, s, e) }",
+    ),
+    Silent(
+        "of unknown rank",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[4] x) => (float[A] y) <int64[1] s = {1}> {
+            e = d.End(x)  y = Slice(x, s, e) }""",
+        runs=False,
+    ),
+]
+
+
+@rule("OPS117", ops=["Squeeze"], safety=Safety.EXACT, severity=Severity.ERROR)
+def repeated_squeeze_axis(node: Node, model: Model) -> Iterator[Match]:
+    """A Squeeze whose axes name one axis twice.
+
+    ## Why it matters
+    TensorRT stops: `squeeze axes have duplicate index value of 0`, measured with TensorRT-RTX 1.7.1, axes counted from
+    the end included. ONNX Runtime removes such an axis once. Repeated axes of reductions are accepted by both.
+
+    ## Fix
+    Name each axis once. Exact: the node moves no element, and its result has the same shape.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Squeeze.html
+    """
+    value = node.input(1) if node.opset >= 13 else None
+    array = value.constant() if value is not None else None
+    axes = [
+        int(axis)
+        for axis in (node.attr("axes", ()) if node.opset < 13 else () if array is None else array.ravel())
+    ]
+    rank = model.shapes.rank(node.require(0))
+    kept: dict[int, int] = {}
+    for axis in axes:
+        kept.setdefault(axis % rank if rank else axis, axis)
+    if len(kept) == len(axes):
+        return
+    draft = Draft(node)
+    if array is None:
+        draft.set_attr(node, "axes", [*kept.values()])
+    else:
+        draft.set_input(node, 1, draft.constant(np.array([*kept.values()], array.dtype), "axes"))
+    yield Match(
+        f"Squeeze names an axis twice: {axes}",
+        node=node,
+        fix=Fix(f"name each axis once: {[*kept.values()]}", draft.edits),
+        reads=() if value is None else (value,),
+    )
+
+
+repeated_squeeze_axis.examples = [
+    Fixed(
+        "the same number",
+        before="g (float[1,N] x) => (float[N] y) <int64[2] a = {0, 0}> { y = Squeeze(x, a) }",
+        after="g (float[1,N] x) => (float[N] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
+    ),
+    Fixed(
+        "from the end and from the beginning, between other nodes",
+        before="""g (float[1,1,3] x) => (float[3] y) <int64[3] a = {-2, 0, 1}> {
+            n = Neg(x)  s = Squeeze(n, a)  y = Abs(s) }""",
+        after="""g (float[1,1,3] x) => (float[3] y) <int64[2] a = {-2, 0}> {
+            n = Neg(x)  s = Squeeze(n, a)  y = Abs(s) }""",
+        opset=13,
+    ),
+    Fixed(
+        "as an attribute",
+        before="g (float[2,1,3] x) => (float[2,3] y) { y = Squeeze<axes = [1, 1]>(x) }",
+        after="g (float[2,1,3] x) => (float[2,3] y) { y = Squeeze<axes = [1]>(x) }",
+        opset=11,
+    ),
+    Silent(
+        "each axis once",
+        "g (float[1,1,3] x) => (float[3] y) <int64[2] a = {0, -2}> { y = Squeeze(x, a) }",
+    ),
+    Silent("without axes", "g (float[1,1,3] x) => (float[3] y) { y = Squeeze(x) }"),
+    Silent(
+        "axes of run time",
+        "g (float[1,1,3] x, int64[K] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+    ),
+]

@@ -45,9 +45,9 @@ def interface_changes(
 ) -> list[str]:
     """Changes that a caller of the model would notice, one line each; empty where the contract holds.
 
-    Inputs and outputs keep name, order, type, shape, symbolic dimensions and default; operator set imports, IR version,
-    metadata and everything else outside the graph's body are unchanged. The changes of ``special`` must all be there:
-    an input that became constant is removed (or kept, and nothing reads it), and fixed dimensions have their sizes.
+    Inputs and outputs keep name, order, type (an output may get one that it lacks), shape, dimension names and default;
+    operator set imports, IR version, metadata and all else outside the graph's body are unchanged. The changes of
+    ``special`` are there: a constant input is removed (or kept, and not read), and fixed dimensions have their sizes.
     """
     found = []
     removed = special.without if special is not None else ()
@@ -62,7 +62,7 @@ def interface_changes(
             found += [
                 f"{kind} {a.name!r} is declared differently"
                 for a, b in zip(*(map(declared.clear_negative, infos) for infos in (old, new)), strict=True)
-                if not (a == b if special is None else _is_as_requested(a, b, kind == "input", special))
+                if not _is_as_requested(a, b, kind == "input", special)
             ]
     found += _default_changes(original.graph, fixed.graph, removed)
     if special is not None and special.keep:
@@ -91,15 +91,15 @@ def _metadata(model: ModelProto) -> list[StringStringEntryProto]:
 
 
 def _is_as_requested(
-    before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: ResolvedSpecialization
+    before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: ResolvedSpecialization | None
 ) -> bool:
     """Whether a declaration is the one before with the sizes of ``special``, for an output also with those that follow
     from them. ``special`` names a graph input's unnamed dimensions, and may give a rank to an input that has none."""
     expected = ValueInfoProto()
     expected.CopyFrom(before)
     tensor = find_tensor_type(expected.type)
-    if tensor is None:
-        return before == after
+    if tensor is None or special is None:
+        return before == after or not (is_input or before.HasField("type"))
     name = before.name
     if is_input and not tensor.HasField("shape"):
         for _ in range(special.sizes.get(f"{name}.rank", 0)):
@@ -175,7 +175,7 @@ def _different_fields(first: Any, second: Any, skip: Iterable[str]) -> list[str]
         for name in sorted({*old, *new})
         if name not in old or name not in new or not _alike(old[name], new[name])
     ]
-    if _unknown(first) != _unknown(second):
+    if _fields(UnknownFieldSet(first)) != _fields(UnknownFieldSet(second)):
         different.append("unknown fields")
     return different
 
@@ -191,10 +191,6 @@ def _alike(first: Any, second: Any) -> bool:
     if isinstance(first, (bool, int, float, str, bytes)):
         return False
     return len(first) == len(second) and all(map(_alike, first, second))
-
-
-def _unknown(message: Any) -> list[Any]:
-    return _fields(UnknownFieldSet(message))
 
 
 def _fields(unknown: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from onnxfix.testing import assert_same_outputs, findings, fixed
 from onnxfix_rules.gra.gra001_dead_node import dead_node
 from onnxfix_rules.gra.gra003_wrong_declared_type import wrong_declared_type
 from onnxfix_rules.gra.hygiene import duplicate_node_name, unsorted_nodes, unused_initializer
+from onnxfix_rules.ifc.outputs import output_without_type
 from support.models import of_opset
 from support.patience import processor_seconds
 from support.repairs import repaired
@@ -353,3 +354,10 @@ def test_all_of_it_in_one_model() -> None:
     assert [t.name for t in result.graph.initializer] == ["w"]
     assert [v.name for v in result.graph.value_info] == ["a"]
     assert not any(findings(rule, result) for rule in RULES)
+
+
+def test_an_output_without_a_type_gets_what_is_known_of_it() -> None:
+    model = model_of("g (float[N,3] x) => (y, i) { y = Neg(x)  i = ArgMax<axis = 1>(y) }")
+    y, i = after(output_without_type, model, 2).graph.output
+    assert y == helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])
+    assert i == helper.make_tensor_value_info("i", TensorProto.INT64, [None, 1])

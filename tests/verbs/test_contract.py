@@ -137,3 +137,12 @@ def test_a_node_that_stands_there_twice_counts_twice() -> None:
         "node of b changed although no fix touched it"
     ]
     assert len(contract.untouched_changes(after, before, frozenset())) == 1
+
+
+def test_an_output_may_get_the_type_that_it_lacks_and_no_other() -> None:
+    untyped = text("g (float[2] x) => (y, float[2] z) { y = Neg(x)  z = Abs(x) }")
+    typed = text("g (float[2] x) => (float[2] y, float[2] z) { y = Neg(x)  z = Abs(x) }")
+    half = text("g (float[2] x) => (float[2] y, float16[2] z) { y = Neg(x)  z = Abs(x) }")
+    assert contract.interface_changes(untyped, typed) == []
+    assert contract.interface_changes(typed, untyped) == ["output 'y' is declared differently"]
+    assert contract.interface_changes(untyped, half) == ["output 'z' is declared differently"]

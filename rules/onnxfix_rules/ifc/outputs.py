@@ -1,12 +1,26 @@
-"""Declared types of subgraphs, and outputs that are boolean or shapes."""
+"""Declared types of subgraphs, and outputs that are boolean, shapes, or without a type."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import GraphProto, TensorProto
+from onnx import GraphProto, TensorProto, helper
 
-from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule, target_of
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Safety,
+    Scope,
+    SetValueInfo,
+    Severity,
+    Silent,
+    name_of,
+    rule,
+    target_of,
+)
 from onnxfix_rules.gra._common import contradicts
 
 
@@ -163,5 +177,76 @@ boolean_or_shape_output.examples = [
                       else_branch = q () => (bool[2] v) { v = Equal(x, z) }>
             y = Where(c, x, z) }""",
         target="trt8.6",
+    ),
+]
+
+
+@rule(
+    "IFC008",
+    per="model",
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[70],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "a call's output has its type from inference",
+    },
+)
+def output_without_type(model: Model) -> Iterator[Match]:
+    """A graph output is declared without a type.
+
+    ## Why it matters
+    The parser converts the declared type of each output before it imports any node, and stops: `Assertion failed:
+    convertDtype(output.type().tensor_type().elem_type(), &output_trt_dtype): Failed to convert ONNX date type to
+    TensorRT data type.`, measured with TensorRT-RTX 1.7.1. ONNX Runtime infers the type and runs the model; ONNX's
+    checker refuses it: `Field 'type' of 'value_info' is required but missing`.
+
+    ## Fix
+    Declare the type that the graph computes: the element type, and the shape where the rank is known, with the sizes
+    that are known. Exact: no node changes, and a caller sees what ONNX Runtime infers anyway. There is no fix if the
+    element type is unknown, as behind operators of other domains.
+
+    ## References
+    - https://onnx.ai/onnx/repo-docs/IR.html: graph inputs and outputs require a type
+    """
+    untyped = [info.name for info in model.proto.graph.output if info.type.WhichOneof("value") is None]
+    for name in dict.fromkeys(untyped):
+        value = model.main.values.get(name)
+        if value is None or value.is_input:
+            continue
+        elem, shape, fix = model.shapes.elem_type(value), model.shapes.shape(value), None
+        if elem:
+            dims = None if shape is None else [dim.value for dim in shape]
+            info = helper.make_tensor_value_info(name, elem, dims)
+            fix = Fix(f"declare {name_of(elem)}", [SetValueInfo(model.main, name, info)])
+        yield Match(f"output {name!r} has no declared type", value=value, fix=fix)
+
+
+output_without_type.examples = [
+    Fixed(
+        "float",
+        before="g (float[2,3] x) => (y) { y = Relu(x) }",
+        after="g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }",
+    ),
+    Fixed(
+        "one of two outputs, of dynamic size; integers",
+        before="g (float[N,3] x) => (float[N,3] y, i) { y = Neg(x)  i = ArgMax<axis = 1>(y) }",
+        after="g (float[N,3] x) => (float[N,3] y, int64[A,1] i) { y = Neg(x)  i = ArgMax<axis = 1>(y) }",
+    ),
+    Fixed(
+        "a boolean of unknown rank",
+        before="g (float[N] x, int64[K] s) => (y) { r = Reshape(x, s)  y = IsNaN(r) }",
+        after="g (float[N] x, int64[K] s) => (bool[A] y) { r = Reshape(x, s)  y = IsNaN(r) }",
+    ),
+    Flagged(
+        "the result of an operator of another domain",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[2] x) => (y) { y = d.Unknown(x) }""",
+        runs=False,
+    ),
+    Silent("a declared type", "g (float[2,3] x) => (float[A,B] y) { y = Relu(x) }"),
+    Silent(
+        "an output of a branch, which has its type from inference",
+        """g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (u) { u = Neg(x) }, else_branch = q () => (v) { v = Abs(x) }> }""",
     ),
 ]

@@ -39,7 +39,7 @@ _REASONS = (
         r"Unsupported data type for the Cast operator",
         ("CST003", "CST004", "INT001", "CST001", "CST005", "IFC005"),
     ),
-    (r"Failed to convert ONNX date type", ("IFC005", "CST004", "CST005")),
+    (r"Failed to convert ONNX date type", ("IFC008", "IFC005", "CST004", "CST005")),
     (
         r"must resolve to a build-time constant|axis is not a constant",
         ("INT001", "OPS040", "OPS041", "OPS042", "GRA010"),

@@ -17,38 +17,38 @@ _ARG = ("ArgMax", "ArgMin")
     hazards=[44],
 )
 def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
-    """A Softmax, LogSoftmax, Hardmax, ArgMax or ArgMin of a vector: TensorRT requires rank 2 or more.
+    """A Softmax, LogSoftmax, Hardmax, ArgMax or ArgMin of a vector or scalar: TensorRT requires rank 2 or more.
 
     ## Why it matters
     The parser stops: `ITensor::getDimensions: Error Code 3: API Usage Error (…: at least 2 dimensions are required for
     input.`, measured with TensorRT-RTX 1.7.1. Softmax, LogSoftmax and Hardmax before opset 13 are flattened to a matrix
-    and are accepted; TopK is always accepted.
+    and are accepted; TopK is always accepted. ONNX forbids a scalar, and ONNX Runtime refuses it (`Input rank must be
+    >= 1 for Softmax`); ONNX's reference computes 1 for a Softmax, and NaN for NaN and the infinities.
 
     ## Fix
-    Unsqueeze a leading axis, shift the axis attribute, and squeeze the result. Exact: the same elements are processed
-    in the same order.
+    Unsqueeze a leading axis (two for a scalar), shift the axis attribute, and squeeze the result. Exact: the same
+    elements are processed in the same order. An ArgMax or ArgMin of a scalar is left.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Softmax.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     data, output = node.require(0), node.require_output()
-    if model.shapes.rank(data) != 1:
-        return
-    arg = node.op_type in _ARG
-    if not arg and node.opset < 13:
+    rank, arg = model.shapes.rank(data), node.op_type in _ARG
+    if rank not in ((1,) if arg else (0, 1)) or (not arg and node.opset < 13):
         return
     axis = node.attr("axis", 0 if arg else -1)
     if axis not in (0, -1):
         return
     draft = Draft(node)
-    row, name = draft.unsqueeze(data, [0]), draft.name(f"{node.op_type.lower()}_of_row")
+    new = [0] if rank else [0, 1]
+    row, name = draft.unsqueeze(data, new), draft.name(f"{node.op_type.lower()}_of_row")
     result = draft.replace_node(
         node, "", [row, *node.inputs[1:]], [name], **({"axis": 1} if axis == 0 else {})
     )
-    draft.squeeze(result, [0], output=output.name)
+    draft.squeeze(result, new, output=output.name)
     yield Match(
-        f"{node.op_type} of a vector: TensorRT requires rank 2 or more",
+        f"{node.op_type} of a {'vector' if rank else 'scalar'}: TensorRT requires rank 2 or more",
         node=node,
         fix=Fix("unsqueeze a leading axis, and squeeze the result", draft.edits),
     )
@@ -108,6 +108,12 @@ softmax_of_vector.examples = [
                       else_branch = q () => (float[3] v) { v = Neg(x) }> }""",
         opset=13,
         ir_version=3,
+    ),
+    Fixed(
+        "a Softmax of a scalar",
+        before="g (float x) => (float y) { y = Softmax<axis = 0>(x) }",
+        after="""g (float x) => (float y) <int64[2] a = {0, 1}, int64[2] b = {0, 1}> {
+            u = Unsqueeze(x, a)  s = Softmax<axis = 1>(u)  y = Squeeze(s, b) }""",
     ),
     Silent("of rank 2", "g (float[1,8] x) => (float[1,8] y) { y = Softmax(x) }"),
     Silent(

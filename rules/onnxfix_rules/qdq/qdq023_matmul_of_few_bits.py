@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import (
+    Edit,
     Fix,
     Fixed,
     Flagged,
@@ -30,16 +32,17 @@ from ._remedy import fitted
 
 
 class _Weights(NamedTuple):
-    """``offsets`` [N, K], around 0, times ``scales`` [N, ceil(K / block)], column k with scale ``k // block``.
+    """``packed`` [N, bytes] minus ``points`` [N, blocks], times ``scales`` [N, blocks].
 
-    ``order`` are the columns of the data in the order of the weights, None where that is the same.
+    Column k has the point and scale ``given[k]``. The numbers are unpacked for the edits only.
     """
 
-    offsets: Array
+    packed: Array
+    bits: int
+    points: Array
     scales: Array
+    given: Array
     block: int
-    order: Array | None
-    safety: Safety
 
 
 @rule(
@@ -96,52 +99,62 @@ def matmul_of_few_bits(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _fix(node: Node, elem: int | None, *, blocked: bool) -> Fix:
-    """The edits of the decomposition; ``blocked``: whether opset and target have blocks of one scale, and int4.
+    """The decomposition; ``blocked``: whether opset and target have blocks of one scale, and int4.
 
     Raises:
         Unable: the weights are unknown, or packed in an unknown way.
         UnknownAttribute: an attribute depends on the surrounding function.
     """
-    data, output, bias = node.input(0), node.output(), node.input(5)
-    if data is None or output is None or elem not in FLOATS:
+    if node.output() is None or elem not in FLOATS:
         raise Unable
     weights = _read(node, elem)
-    shop = Workshop()
-    shop.edits.append(RemoveNode(node))
+    moved = node.input(4) is not None and bool((weights.points != 1 << (weights.bits - 1)).any())
+    safety = Safety.UNSAFE if moved or node.attr("accuracy_level", 0) == 4 else Safety.NUMERIC
+    edits = partial(_edits, node, weights, elem, blocked=blocked)
+    return Fix("multiply by the dequantized weights", edits, safety, replaces=node)
+
+
+def _edits(node: Node, weights: _Weights, elem: int, *, blocked: bool) -> list[Edit]:
+    packed, bits, points, scales, given, block = weights
+    left, output, bias = node.require(0).name, node.require_output().name, node.input(5)
+    places, order = np.arange(given.size) // block, np.argsort(given, kind="stable")
+    offsets = _unpacked(packed, bits)[:, : given.size] - points[:, given]
+    shop = Workshop([RemoveNode(node)])
     draft = shop.at(node)
-    factor, kind = _factor(shop, node, weights, elem, blocked=blocked)
-    left = data.name
-    if weights.order is not None:
-        left = draft.add("Gather", [left, shop.constant(node, weights.order, "order")], axis=-1)
-    last = draft.add("MatMul", [left, factor], output=output.name if bias is None else "")
+    if not np.array_equal(given[order], places):
+        offsets, scales = offsets * scales[:, given].astype(np.float32), np.ones_like(scales)
+    elif not np.array_equal(given, places):
+        offsets = offsets[:, order]
+        left = draft.add("Gather", [left, shop.constant(node, order, "order")], axis=-1)
+    factor = _factor(shop, node, offsets, scales, elem, block, blocked=blocked)
+    last = draft.add("MatMul", [left, factor], output=output if bias is None else "")
     if bias is not None:
-        draft.add("Add", [last, bias], output=output.name)
-    loses = ", without compression" if kind == elem else ""
-    return Fix(f"multiply by {name_of(kind)} weights{loses}", shop.edits, weights.safety)
+        draft.add("Add", [last, bias], output=output)
+    return shop.edits
 
 
-def _factor(shop: Workshop, node: Node, weights: _Weights, elem: int, *, blocked: bool) -> tuple[str, int]:
-    """The matrix [K, N] in the type ``elem`` of the data, and the type in which it is stored."""
-    offsets, scales, block, *_ = weights
+def _factor(
+    shop: Workshop, node: Node, offsets: Array, scales: Array, elem: int, block: int, *, blocked: bool
+) -> str:
+    """The matrix [K, N] of type ``elem``: ``offsets`` [N, K] times ``scales``, column k with scale ``k // block``."""
     rows, columns = offsets.shape
     draft, part = shop.at(node), math.gcd(block, columns)
     kinds = (I4, I8) if blocked and offsets.size % 2 == 0 else (I8,)
     whole = offsets.dtype.kind == "i" and part > 1 and node.scope.opset() >= 13
-    kind = next((one for one in kinds if whole and fitted(offsets, one) is not None), elem)
-    places = np.arange(0, columns, part) // block
-    if kind == elem:
+    stored = next((found for one in kinds if whole and (found := fitted(offsets, one)) is not None), None)
+    if stored is None:
         spread = scales[:, np.arange(columns) // block].astype(np.float32)
-        return shop.constant(node, (offsets * spread).T.astype(numpy_type(elem)), "weights"), elem
-    stored = offsets.astype(numpy_type(kind))
+        return shop.constant(node, (offsets * spread).T.astype(numpy_type(elem)), "weights")
+    steps = scales[:, np.arange(0, columns, part) // block]
     if blocked:
-        names = [shop.constant(node, stored.T, "weights"), shop.constant(node, scales[:, places].T, "scales")]
-        return draft.add("DequantizeLinear", names, axis=0, block_size=part), kind
-    parts, steps = stored.reshape(-1, part), scales[:, places].reshape(-1).astype(np.float32)
+        names = [shop.constant(node, stored.T, "weights"), shop.constant(node, steps.T, "scales")]
+        return draft.add("DequantizeLinear", names, axis=0, block_size=part)
+    parts, steps = stored.reshape(-1, part), steps.reshape(-1).astype(np.float32)
     names = [shop.constant(node, parts, "weights"), shop.constant(node, steps, "scales")]
     floats = draft.add("DequantizeLinear", names, axis=0)
     if elem != TensorProto.FLOAT:
         floats = draft.cast(floats, elem)
-    return draft.add("Transpose", [draft.reshape(floats, [rows, columns])], perm=[1, 0]), kind
+    return draft.add("Transpose", [draft.reshape(floats, [rows, columns])], perm=[1, 0])
 
 
 def _read(node: Node, elem: int) -> _Weights:
@@ -150,30 +163,20 @@ def _read(node: Node, elem: int) -> _Weights:
     if bits not in (2, 4, 8) or block < 16 or min(columns, rows) < 1 or node.attr("weight_prepacked", 0):
         raise Unable
     blocks = -(-columns // block)
-    packed, scales = _constant(node, 1), _constant(node, 2)
+    packed, scales, zeros, groups = (_constant(node, index) for index in range(1, 5))
     if packed is None or scales is None or packed.size != rows * blocks * block * bits // 8:
         raise Unable
     if packed.dtype != np.uint8 or scales.size != rows * blocks or scales.dtype != numpy_type(elem):
         raise Unable
-    scales = scales.reshape(rows, blocks)
-    middle, zeros, groups = 1 << (bits - 1), _constant(node, 3), _constant(node, 4)
-    points = (
-        np.full((rows, blocks), middle, np.int16) if zeros is None else _points(zeros, rows, blocks, bits)
-    )
-    places = np.arange(columns) // block
-    given = places if groups is None else groups.reshape(-1)[:columns].astype(np.int64)
+    points = np.full((rows, blocks), 1 << (bits - 1), np.int16)
+    if zeros is not None:
+        points = _points(zeros, rows, blocks, bits)
+    given = np.arange(columns) // block
+    if groups is not None:
+        given = groups.reshape(-1)[:columns].astype(np.int64)
     if given.size != columns or given.min() < 0 or given.max() >= blocks:
         raise Unable
-    offsets = _unpacked(packed.reshape(rows, -1), bits)[:, :columns] - points[:, given]
-    differs = (groups is not None and (points != middle).any()) or node.attr("accuracy_level", 0) == 4
-    safety = Safety.UNSAFE if differs else Safety.NUMERIC
-    order = np.argsort(given, kind="stable")
-    if np.array_equal(given, places):
-        return _Weights(offsets, scales, block, None, safety)
-    if np.array_equal(given[order], places):
-        return _Weights(offsets[:, order], scales, block, order, safety)
-    spread = scales[:, given].astype(np.float32)
-    return _Weights(offsets * spread, np.ones((rows, blocks), np.float32), block, None, safety)
+    return _Weights(packed.reshape(rows, -1), bits, points, scales.reshape(rows, blocks), given, block)
 
 
 def _constant(node: Node, index: int) -> Array | None:

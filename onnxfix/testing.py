@@ -240,11 +240,10 @@ def _checks(proto: ModelProto) -> bool:
 
 def assert_interface_kept(before: ModelProto, after: ModelProto) -> None:
     """Graph inputs and outputs keep name, order, type and shape. An output without a type may get one."""
-    untyped = [info.name for info in before.graph.output if not info.HasField("type")]
     for kind in ("input", "output"):
-        infos = ([i for i in getattr(m.graph, kind) if i.name not in untyped] for m in (before, after))
-        old, new = (list(map(clear_negative, one)) for one in infos)
-        assert old == new, f"the graph's {kind}s changed"
+        for old, new in zip(getattr(before.graph, kind), getattr(after.graph, kind), strict=True):
+            pair = [clear_negative(one) if old.HasField("type") else one.name for one in (old, new)]
+            assert pair[0] == pair[1], f"the graph's {kind} {old.name} changed"
 
 
 def assert_same_outputs(old: ModelProto, new: ModelProto, *, exact: bool = True, once: bool = False) -> None:
@@ -277,8 +276,7 @@ def graph_difference(first: ModelProto, second: ModelProto, *, shared: bool = Fa
     ``shared``: nor does it matter whether equal constants are one.
     """
     for kind in ("input", "output"):
-        old = [info.name for info in getattr(first.graph, kind)]
-        new = [info.name for info in getattr(second.graph, kind)]
+        old, new = ([info.name for info in getattr(one.graph, kind)] for one in (first, second))
         if old != new:
             return f"{kind}s {old} against {new}"
     difference = _graph_difference(first.graph, second.graph, shared)

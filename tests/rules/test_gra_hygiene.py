@@ -209,9 +209,9 @@ def info(name: str, kind: int, shape: list[int | str | None] | None) -> onnx.Val
         (info("a", TensorProto.FLOAT, []), info("a", TensorProto.FLOAT, ["N", 3])),
         (info("a", TensorProto.INT8, [1, 2, 3]), info("a", TensorProto.FLOAT, ["N", 3])),
         (info("a", TensorProto.FLOAT16, None), info("a", TensorProto.FLOAT, None)),
+        (info("a", TensorProto.FLOAT, [-1, -1]), info("a", TensorProto.FLOAT, [-1, 3])),
         (info("a", TensorProto.FLOAT, ["N", 3]), None),
         (info("a", TensorProto.FLOAT, [7, 3]), None),  # may be: callers choose N
-        (info("a", TensorProto.FLOAT, [-1, -1]), None),  # how some exporters say "unknown"
         (info("a", TensorProto.FLOAT, None), None),
         (info("a", TensorProto.UNDEFINED, ["N", 3]), None),
         (helper.make_tensor_sequence_value_info("a", TensorProto.FLOAT, None), None),

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from onnxfix.rule import (
     Dim,
+    Fix,
+    Fixed,
     Flagged,
     Match,
     Model,
     Node,
+    RemoveNode,
+    Safety,
     Scope,
     Severity,
     Silent,
@@ -19,7 +23,7 @@ from onnxfix.rule import (
     is_read,
     rule,
 )
-from onnxfix_rules.ctl import _branches
+from onnxfix_rules.ctl import _branches, _inline, _select
 from onnxfix_rules.ctl._inline import known
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
@@ -32,6 +36,7 @@ MOST_CALLS = 100
 @rule(
     "CTL017",
     ops=["If"],
+    safety=Safety.EXACT,
     severity=Severity.WARNING,
     hazards=[30],
     differs={"function": "sizes are those of the call, whose outputs are looked at"},
@@ -58,13 +63,14 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     function the rule checks the outputs of an If that the function returns, since the sizes are known at its calls.
 
     ## Fix
-    None: the best remedy depends on the application. Of these, static sizes were executed and are correct; the others
-    follow from what was seen:
+    Where branches apply the same operators to other operands, Where selects the operands, and the operators run once,
+    outside of the If. Where they differ and cannot fail (elementwise operators, sums), both run and Where selects the
+    results. Exact; both need equal shapes. Else the If stays. Of other remedies static sizes were executed and are
+    correct, the others follow from what was seen:
 
     - set the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), after which CTL010 inlines the
       branch;
-    - build with a profile whose minimum shapes are those in use, one for each size;
-    - compute both branches and select with Where, in the model's source.
+    - build with a profile whose minimum shapes are those in use, one for each size.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/4846
@@ -77,6 +83,7 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     if set(branches) != {"then_branch", "else_branch"}:
         return
     then, other = branches["then_branch"], branches["else_branch"]
+    fix: list[Fix | None] = []
     for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
         if output is None or not is_read(output) or not (_computes(a, then) or _computes(b, other)):
             continue
@@ -85,12 +92,42 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
             if shape is None or not _varies(decider, model):
                 continue
             text = f"[{','.join(map(str, shape))}]"
+            fix = fix or [_by_where(node, then, other, model)]
             yield Match(
                 f"{output.name!r} has dynamic shape {text}, and the condition is not constant: the engine may compute "
                 "only the elements within the profile's minimum shapes",
                 node=node,
+                fix=fix[0],
+                reads=(*then.nodes, *other.nodes),
             )
             break
+
+
+def _by_where(node: Node, then: Scope, other: Scope, model: Model) -> Fix | None:
+    """Selects every output of an If by Where; None if one cannot be."""
+    condition = node.require(0)
+    if model.shapes.rank(condition) not in (0, 1) or node.scope.opset() < 9:
+        return None
+    selection = _select.Selection(node, then, other, model)
+    steps = []
+    for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
+        if output is None or not is_read(output):
+            continue
+        step = selection.plan(a, b)
+        if step is None:
+            return None
+        steps.append((output, a, step))
+    draft = selection.draft
+    names = [selection.write(step) for *_, step in steps]
+    if len(node.outputs) == 1:
+        draft.replace_output(node, names[0])
+        return Fix("select by Where", draft.edits)
+    draft.edits.insert(0, RemoveNode(node))
+    if not all(
+        _inline.deliver(draft, output, name, a) for (output, a, _), name in zip(steps, names, strict=True)
+    ):
+        return None
+    return Fix("select by Where", draft.edits)
 
 
 def _varies(condition: Value, model: Model) -> bool:
@@ -170,9 +207,44 @@ _FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
 
 
 if_over_dynamic_sizes.examples = [
-    Flagged(
+    Fixed(
         "Trilu with two dynamic sizes",
-        f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
+        before=f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
+        after="g (float[A,B] x, bool c) => (float[A,B] y) { u = Trilu(x)  y = Where(c, u, x) }",
+    ),
+    Fixed(
+        "the same operators on other operands",
+        before="""g (float[N,4] x, float[N,4] z, bool[1] c) => (float[N,4] y) <float[4,4] w = {1, 0, 0, 0, 0, 2, 0, 0,
+            0, 0, 3, 0, 0, 0, 0, 4}> { y = If(c)<
+            then_branch = p () => (float[N,4] u) <float[1] k = {2}> { a = MatMul(x, w)  u = Add(a, k) },
+            else_branch = q () => (float[N,4] v) <float[1] l = {2}> {
+                i = Identity(z)  b = MatMul(i, w)  v = Add(b, l) }> }""",
+        after="""g (float[N,4] x, float[N,4] z, bool[1] c) => (float[N,4] y) <float[4,4] w = {1, 0, 0, 0, 0, 2, 0, 0,
+            0, 0, 3, 0, 0, 0, 0, 4}, float[1] k = {2}, int64[1] a = {0}> {
+            d = Squeeze(c, a)  s = Where(d, x, z)  m = MatMul(s, w)  y = Add(m, k) }""",
+    ),
+    Fixed(
+        "two outputs, of which one is the same in both branches, before opset 13",
+        before="""g (float[N] x, float[N] z, bool c) => (float[N] y, float[N] o) { y, o = If(c)<
+            then_branch = p () => (float[N] u, float[N] s) { u = Exp(x)  s = Neg(x) },
+            else_branch = q () => (float[N] v, float[N] t) { a = Abs(z)  v = Add(a, x)  t = Neg(x) }> }""",
+        after="""g (float[N] x, float[N] z, bool c) => (float[N] y, float[N] o) {
+            u = Exp(x)  a = Abs(z)  v = Add(a, x)  w = Where(c, u, v)  s = Neg(x)
+            y = Identity(w)  o = Identity(s) }""",
+        opset=11,
+    ),
+    Flagged(
+        "a product in one branch, which would run in vain",
+        """g (float[N,4] x, float[N,4] z, float[4,4] w, bool c) => (float[N,4] y) { y = If(c)<
+            then_branch = p () => (float[N,4] u) { u = MatMul(x, w) },
+            else_branch = q () => (float[N,4] v) { v = Neg(z) }> }""",
+    ),
+    Flagged(
+        "sizes in an else-branch that are equal if it runs",
+        """g (float[N] x, float[M] z, bool c) => (float[N] y) { y = If(c)<
+            then_branch = p () => (float[N] u) { u = Exp(x) },
+            else_branch = q () => (float[N] v) { a = Add(x, z)  b = Sub(a, z)  v = Add(x, b) }> }""",
+        runs=False,
     ),
     Flagged(
         "Resize of [N,4] to [N,8], for TensorRT-RTX",
@@ -181,29 +253,36 @@ if_over_dynamic_sizes.examples = [
                       else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
         target="rtx",
     ),
-    Flagged(
+    Fixed(
         "ReduceLogSum over no axes",
-        """g (float[N] x, bool c) => (float[N] y) { y = If(c)<
+        before="""g (float[N] x, bool c) => (float[N] y) { y = If(c)<
             then_branch = p () => (float[N] u) <int64[0] a = {}> {
                 u = ReduceLogSum<noop_with_empty_axes = 1>(x, a) },
             else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
+        after="""g (float[N] x, bool c) => (float[N] y) <int64[0] a = {}> {
+            u = ReduceLogSum<noop_with_empty_axes = 1>(x, a)  v = Neg(x)  y = Where(c, u, v) }""",
         runs=False,
     ),
     Flagged("inside a local function, called with a dynamic size", _FUNCTION.format(size="N")),
-    Flagged(
+    Fixed(
         "the float one of two outputs, computed in the else-branch only",
-        """g (float16[N] x, int32[N] n, bool c) => (float16[N,1] y, int32[N] m) <int64[1] a = {1}> {
+        before="""g (float16[N] x, int32[N] n, bool c) => (float16[N,1] y, int32[N] m) <int64[1] a = {1}> {
             y, m = If(c)<
             then_branch = p () => (float16[N,1] u, int32[N] r) { u = Unsqueeze(x, a)  r = Neg(n) },
             else_branch = q () => (float16[N,1] v, int32[N] s) { w = Exp(x)  v = Unsqueeze(w, a)  s = Abs(n) }> }""",
+        after="""g (float16[N] x, int32[N] n, bool c) => (float16[N,1] y, int32[N] m) <int64[1] a = {1}> {
+            w = Exp(x)  h = Where(c, x, w)  u = Unsqueeze(h, a)
+            r = Neg(n)  s = Abs(n)  i = Where(c, r, s)  y = Identity(u)  m = Identity(i) }""",
     ),
-    Flagged(
+    Fixed(
         "nested Ifs, of which both are reported",
-        """g (float[N] x, bool c, bool d) => (float[N] y) { y = If(c)<
+        before="""g (float[N] x, bool c, bool d) => (float[N] y) { y = If(c)<
             then_branch = p () => (float[N] u) { w = Neg(x)
                 u = If(d)<then_branch = p1 () => (float[N] e) { e = Identity(w) },
                           else_branch = q1 () => (float[N] f) { f = Exp(w) }> },
             else_branch = q () => (float[N] v) { v = Identity(x) }> }""",
+        after="""g (float[N] x, bool c, bool d) => (float[N] y) {
+            w = Neg(x)  f = Exp(w)  u = Where(d, w, f)  y = Where(c, u, x) }""",
     ),
     Silent(
         "static sizes",

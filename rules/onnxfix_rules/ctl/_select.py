@@ -1,0 +1,174 @@
+"""Selects between the results of an If's branches by Where, where nothing that a branch does can fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Value, dtypes
+from onnxfix_rules.ctl import _inline
+from onnxfix_rules.gra import _common
+
+_UNARY = frozenset(
+    (
+        "Abs", "Ceil", "Constant", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
+        "LeakyRelu", "Log", "LogSoftmax", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign",
+        "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "Transpose", "Trilu",
+    )
+)  # fmt: skip
+_BINARY = frozenset(("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"))
+_SUMS = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceMean", "ReduceSum", "ReduceSumSquare"))
+_SELECTED = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16))
+_ANYWHERE = _SELECTED | {TensorProto.INT32, TensorProto.INT64}
+_MOST_NODES = 100
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """How a value is made: by the first branch's nodes, by a copy of ``node`` on ``inputs``, or by a Where."""
+
+    first: Value
+    second: Value
+    node: Node | None = None
+    inputs: tuple[_Step | None, ...] = ()
+
+
+class Selection:
+    """The results of two branches, selected by the condition of the If without running one branch only."""
+
+    def __init__(self, node: Node, then: Scope, other: Scope, model: Model) -> None:
+        self.draft = Draft(node)
+        self._scopes = (then, other)
+        self._inliners = {scope: _inline.Inliner(self.draft, scope) for scope in self._scopes}
+        self._model = model
+        self._steps: dict[tuple[Value, Value], _Step | None] = {}
+        self._names: dict[Value | _Step, str] = {}
+        self._condition = ""
+
+    def plan(self, first: Value, second: Value, *, result: bool = True) -> _Step | None:
+        """How to select between two values of the branches; None if their nodes may fail or differ in shape."""
+        if len(self._scopes[0].nodes) + len(self._scopes[1].nodes) > _MOST_NODES:
+            return None
+        first, second = _source(first, self._scopes[0]), _source(second, self._scopes[1])
+        key = (first, second)
+        if key not in self._steps:
+            self._steps[key] = self._plan(first, second, result)
+        return self._steps[key]
+
+    def _plan(self, first: Value, second: Value, result: bool) -> _Step | None:
+        outside = self._hoists(first, self._scopes[0])
+        if outside and (first is second or _equal(first, second)):
+            return _Step(first, first)
+        alike = self._alike(first, second)
+        if alike is not None:
+            return alike
+        shapes = self._model.shapes
+        elem = shapes.elem_type(first)
+        if elem != shapes.elem_type(second) or elem not in (_ANYWHERE if result else _SELECTED):
+            return None
+        fits = outside and self._hoists(second, self._scopes[1]) and shapes.same_shape(first, second).yes
+        return _Step(first, second) if fits else None
+
+    def _alike(self, first: Value, second: Value) -> _Step | None:
+        """The same operator in both branches, on what is selected."""
+        one, two = first.producer, second.producer
+        if one is None or two is None or (first.scope, second.scope) != self._scopes:
+            return None
+        if not (one.is_onnx and two.is_onnx) or one.subgraphs or one.op_type in _common.RANDOM:
+            return None
+        if _form(one) != _form(two) or first.output_index != second.output_index:
+            return None
+        steps: list[_Step | None] = []
+        for given, other in zip(one.inputs, two.inputs, strict=True):
+            if (given is None) != (other is None):
+                return None
+            step = None if given is None or other is None else self.plan(given, other, result=False)
+            if given is not None and step is None:
+                return None
+            steps.append(step)
+        return _Step(first, second, one, tuple(steps))
+
+    def _hoists(self, value: Value, scope: Scope) -> bool:
+        """Whether the nodes that compute a value in a branch never fail, and work outside of it."""
+        nodes = _inline.needed(scope, [value])
+        if nodes is None or not all(_never_fails(node, self._model) for node in nodes):
+            return False
+        return _inline.movable(nodes, [value], scope, self.draft.anchor)
+
+    def write(self, step: _Step) -> str:
+        """Add the nodes of a step, and return the name of its result."""
+        if step not in self._names:
+            self._names[step] = self._write(step)
+        return self._names[step]
+
+    def _write(self, step: _Step) -> str:
+        if step.node is not None:
+            inputs = ["" if one is None else self.write(one) for one in step.inputs]
+            proto = NodeProto()
+            proto.CopyFrom(step.node.proto)
+            proto.ClearField("name")
+            proto.input[:] = inputs
+            proto.output[:] = [self.draft.name(one) if one else "" for one in proto.output]
+            self.draft.edits.append(AddNode(self.draft.anchor.scope, proto, self.draft.anchor))
+            return proto.output[step.first.output_index]
+        first = self._hoist(step.first, self._scopes[0])
+        if step.first is step.second:
+            return first
+        condition = self.draft.anchor.require(0)
+        if not self._condition:
+            scalar = self._model.shapes.rank(condition) == 0
+            self._condition = condition.name if scalar else self.draft.squeeze(condition, [0])
+        return self.draft.add("Where", [self._condition, first, self._hoist(step.second, self._scopes[1])])
+
+    def _hoist(self, value: Value, scope: Scope) -> str:
+        if value not in self._names:
+            nodes = [one for one in _inline.needed(scope, [value]) or () if one.outputs[0] not in self._names]
+            made = self._inliners[scope].copy(
+                nodes, {v: n for v, n in self._names.items() if isinstance(v, Value)}, {}
+            )
+            self._names.update({v: n for v, n in made.items() if v.scope is scope})
+            self._names[value] = self._inliners[scope].name(value, made)
+        return self._names[value]
+
+
+def _source(value: Value, scope: Scope) -> Value:
+    """What a branch's value is a copy of."""
+    while value.scope is scope and value.producer is not None and value.producer.is_onnx:
+        if value.producer.op_type != "Identity":
+            break
+        value = value.producer.require(0)
+    return value
+
+
+def _equal(first: Value, second: Value) -> bool:
+    """Whether both are the same small constant."""
+    one, two = first.constant(1024), second.constant(1024)
+    if one is None or two is None or one.dtype != two.dtype or one.shape != two.shape:
+        return False
+    return bool(np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(two).tobytes())
+
+
+def _form(node: Node) -> tuple[object, ...]:
+    attributes = sorted(one.SerializeToString(deterministic=True) for one in node.proto.attribute)
+    return (node.op_type, attributes, len(node.inputs), [bool(one) for one in node.proto.output])
+
+
+def _never_fails(node: Node, model: Model) -> bool:
+    """Whether a node computes a result for all values and sizes that its inputs can have."""
+    if not node.is_onnx:
+        return False
+    if node.op_type in _UNARY:
+        return True
+    given = [one for one in node.inputs if one is not None]
+    if node.op_type == "Where":
+        return model.shapes.rank(given[0]) == 0 and model.shapes.same_shape(*given[1:]).yes
+    elem = model.shapes.elem_type(given[0]) if given else None
+    if elem is None or not dtypes.is_float(elem):
+        return False
+    if node.op_type in _SUMS:
+        return all(one.is_constant for one in given[1:])
+    if node.op_type not in _BINARY or len(given) != 2:
+        return False
+    return 0 in map(model.shapes.rank, given) or model.shapes.same_shape(*given).yes

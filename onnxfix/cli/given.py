@@ -28,7 +28,7 @@ class Given(SimpleNamespace):
         for option in command.options:
             if option.kind in _READERS or option.kind.repeatable:
                 value = values[option.name]
-                read = _READERS.get(option.kind, _texts)
+                read = _READERS.get(option.kind, lambda _, texts: tuple(texts))
                 setattr(self, option.name, read(option, value) if value not in (None, [], ()) else None)
 
     def fields(self) -> dict[str, Any]:
@@ -100,10 +100,6 @@ def meant(name: str, known: Iterable[str]) -> str:
     bare = {one.lstrip("-").lower(): one for one in known}
     near = get_close_matches(name.lstrip("-").lower(), bare, n=2)
     return f" (did you mean {' or '.join(bare[one] for one in near)}?)" if near else ""
-
-
-def _texts(option: Option, texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(texts)
 
 
 def _names(option: Option, texts: Sequence[str]) -> tuple[str, ...]:

@@ -27,11 +27,11 @@ from onnxfix.proof.symbolic.tensor import (
     T,
     Tensor,
     Undecided,
+    Weights,
     computed,
     constant,
     identify,
 )
-from onnxfix.proof.symbolic.weights import Weights
 
 FOLDED = 1 << 24
 """Elements of known inputs up to which a call is computed by ONNX's reference implementation."""

@@ -14,7 +14,7 @@ from onnxfix.errors import ModelError
 from onnxfix.files import lazy, tensors
 from onnxfix.files.loading import Loaded, load
 from onnxfix.proof.symbolic.prove import prove
-from onnxfix.proof.symbolic.weights import Weights
+from onnxfix.proof.symbolic.tensor import Weights
 
 _STORED = 512
 """Bytes from which on weights stay in the file, however small that is."""

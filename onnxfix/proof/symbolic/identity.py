@@ -9,8 +9,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from onnxfix.files.walk import attribute_graphs, subgraphs
 from onnxfix.proof.symbolic.calls import domain_of, schema_of
 from onnxfix.proof.symbolic.evaluate import RANDOM, Table
-from onnxfix.proof.symbolic.tensor import identify
-from onnxfix.proof.symbolic.weights import Weights
+from onnxfix.proof.symbolic.tensor import Weights, identify
 
 
 def identify_tensor(proto: TensorProto, weights: Weights) -> bytes:

@@ -26,8 +26,7 @@ from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of, versions_o
 from onnxfix.proof.symbolic.evaluate import FAULTS, RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
 from onnxfix.proof.symbolic.identity import flat, identify_node, identify_tensor
 from onnxfix.proof.symbolic.inference import Kind, Shapes, infer, with_types
-from onnxfix.proof.symbolic.tensor import Tensor, Undecided, atoms, constant, unknown_sequence
-from onnxfix.proof.symbolic.weights import Weights
+from onnxfix.proof.symbolic.tensor import Tensor, Undecided, Weights, atoms, constant, unknown_sequence
 
 _Array = np.ndarray[Any, Any]
 _Values = Mapping[str, _Array]

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, TypeProto, helper
+from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.hashes import Words
@@ -23,6 +23,24 @@ class Undecided(Exception):
     def __init__(self, reason: str, names: Sequence[str] = ()) -> None:
         super().__init__(reason)
         self.names = tuple(names)
+
+
+class Weights:
+    """The weights of a model that is in memory."""
+
+    def read(self, proto: TensorProto) -> np.ndarray[Any, Any]:
+        """The elements of an initializer."""
+        return numpy_helper.to_array(proto)
+
+    def content(self, proto: TensorProto) -> bytes:
+        """What tells the elements from others of the same type and shape. Equal elements may be told apart."""
+        if proto.HasField("raw_data"):
+            return proto.raw_data
+        copy = TensorProto()
+        copy.CopyFrom(proto)
+        copy.ClearField("name")
+        copy.ClearField("doc_string")
+        return copy.SerializeToString(deterministic=True)
 
 
 T = TensorProto

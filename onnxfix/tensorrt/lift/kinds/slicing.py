@@ -237,12 +237,8 @@ _WHERE: dict[str, Callable[[_Numbers, int], _Numbers]] = {
     "WRAP": lambda x, extent: x % max(extent, 1),
     "CLAMP": lambda x, extent: np.clip(x, 0, max(extent - 1, 0)),
     # One element has nothing to reflect at, and is repeated (NvInfer.h, SampleMode).
-    "REFLECT": lambda x, extent: _reflected(np.abs(x) % max(2 * extent - 2, 1), extent),
+    "REFLECT": lambda x, extent: extent - 1 - np.abs(np.abs(x) % max(2 * extent - 2, 1) - extent + 1),
 }
-
-
-def _reflected(x: _Numbers, extent: int) -> _Numbers:
-    return np.where(x >= extent, 2 * extent - 2 - x, x)
 
 
 def _inside_later(e: Emit, there: str, extent: str, mode: str) -> str:

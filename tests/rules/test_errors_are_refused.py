@@ -136,7 +136,7 @@ REFUSED_ALL_THE_SAME = {
     ("QDQ006", 6): "its builder fails on int4 beside int8",
     ("QDQ008", 5): "its builder crashes on a scale that is computed",
     ("QDQ010", 4): _KEPT,
-    ("QDQ010", 9): "it cannot see that a scale at run time is positive",
+    ("QDQ010", 12): "it cannot see that a scale at run time is positive",
     ("QDQ011", 3): _KEPT,
     ("QDQ011", 11): "an axis before opset 13, which TensorRT reads, and a zero point that is not constant",
     ("QDQ012", 6): _KEPT,

@@ -15,7 +15,7 @@ from onnxfix.tensorrt.records import Issue, TargetOnly, TrtBuild
 _OPERATORS = (
     "OPS001", "OPS026", "OPS050", "OPS051", "OPS052", "OPS053", "OPS056", "OPS057", "OPS061", "OPS063", "OPS068",
     "OPS070", "OPS088", "OPS089", "OPS090", "OPS091", "OPS092", "OPS101", "OPS102", "QDQ007", "QDQ008", "QDQ009",
-    "QDQ020", "QDQ021", "CTL020",
+    "QDQ020", "QDQ021", "QDQ023", "CTL020",
 )  # fmt: skip
 _BYTES = ("OPS032", "OPS054", "OPS062", "QDQ002", "QDQ005", "QDQ011", "QDQ014", "QDQ016")
 #: TensorRT's error messages and the rules that cover them, the most specific first. Measured with TensorRT-RTX 1.7.1,
@@ -62,6 +62,7 @@ _REASONS = (
         ("QDQ001", "QDQ002", "QDQ003", "QDQ005", "QDQ011", "QDQ012"),
     ),
     (r"Scale coefficients must all be positive", ("QDQ010",)),
+    (r"tensor A must be FP16|MatMulNBits are supported|block_size must be one of", ("QDQ023",)),
     (r"Quantized constant .* is only allowed before DQ", ("QDQ012", "QDQ002", "OPS032", "QDQ019")),
     (r"has datatype FP8 but is not", ("QDQ013", "CST005")),
     (r"K exceeds the maximum value allowed", ("OPS044",)),
@@ -89,7 +90,7 @@ _REASONS = (
     (r"does not support the sparse_value", ("GRA006", "GRA008")),
     (
         r"Failed to import initializer",
-        ("GRA002", "CST005", "GRA008", "IFC005", "OPS032", "QDQ002", "QDQ006", "QDQ015"),
+        ("GRA002", "CST005", "GRA008", "IFC005", "OPS032", "QDQ002", "QDQ006", "QDQ015", "QDQ022"),
     ),
     (r"Node input was not registered", ("GRA004", "CTL012", "GRA007")),
     (r"Pre-opset 7 broadcasting is unsupported|Attribute scales is missing", ("GRA020",)),

@@ -28,8 +28,9 @@ class Given(SimpleNamespace):
         for option in command.options:
             if option.kind in _READERS or option.kind.repeatable:
                 value = values[option.name]
-                read = _READERS.get(option.kind, lambda _, texts: tuple(texts))
-                setattr(self, option.name, read(option, value) if value not in (None, [], ()) else None)
+                read = _READERS.get(option.kind)
+                given = value not in (None, [], ())
+                setattr(self, option.name, (read(option, value) if read else tuple(value)) if given else None)
 
     def fields(self) -> dict[str, Any]:
         """The fields of a run's record that options set. Settings are not among them: files may set them, too."""

@@ -67,7 +67,7 @@ def size_that_depends_on_the_iteration(node: Node, model: Model) -> Iterator[Mat
     body = _loops.body_of(node)
     if body is None or not _branches.of_compiler(model):
         return
-    for inner in body.nodes:
+    for inner in _inline.needed(body, body.outputs) or ():
         places = _SIZED_BY.get(inner.op_type, ()) if inner.is_onnx else ()
         if any(_varies(inner.input(place), body, model) for place in places):
             yield Match(
@@ -276,6 +276,7 @@ size_that_depends_on_the_iteration.examples = [
                 s = Unsqueeze(k, a)  p = Slice(x, a, s, a)  q = ReduceSum<keepdims = 0>(p, a)  w = Add(v, q) }> }""",
     ),
     Silent("a Gather", _SIZES % "row = Gather(x, i)"),
+    Silent("a size of what nothing reads", _SIZES % "p = Range(zero, i, one)  row = Gather(x, i)"),
     Silent(
         "a size from outside of the loop",
         _SIZES % "m = Unsqueeze(n, a)  p = Slice(x, a, m, a)  row = ReduceSum<keepdims = 0>(p, a)",

@@ -42,8 +42,7 @@ def _content(node: Node) -> bytes:
     """The parts of a node that fixes change, without its subgraphs: they are hashed as scopes of their own."""
     proto = node.proto
     if node.subgraphs:
-        own = [
-            a.SerializeToString(deterministic=True) for a in proto.attribute if not walk.attribute_graphs(a)
-        ]
+        plain = [one for one in proto.attribute if not walk.attribute_graphs(one)]
+        own = [one.SerializeToString(deterministic=True) for one in plain]
         return repr((proto.name, list(proto.input), list(proto.output), own)).encode()
     return bytes(proto.SerializeToString(deterministic=True))

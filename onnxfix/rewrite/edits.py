@@ -101,7 +101,7 @@ class RemoveInitializer:
 class SetValueInfo:
     """Replace (or, with ``info=None``, remove) the declared type of an inner value of ``scope``.
 
-    A graph output without an entry in ``value_info`` gets the new type itself, which must mean the same.
+    A graph output without a type, or without an entry in ``value_info``, gets the new type itself.
     """
 
     scope: Scope

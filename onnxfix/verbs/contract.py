@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 
 _BODY = ("node", "initializer", "sparse_initializer", "value_info")
-_GROUP = 3  # the wire type of a group, whose data are fields
 _GRAPH_PARTS = (*_BODY, "input", "output")
 _BUDGET = "onnxfix.precision_budget"
 """The key in ``ModelProto.metadata_props``; the value is the budget and the SHA-256 of the original's file."""
@@ -68,7 +67,7 @@ def interface_changes(
     if special is not None and special.keep:
         read = {name for node in fixed.graph.node for name in walk.reads(node)}
         found += [f"input {name!r} is still read" for name in special.values if name in read]
-    apart = ("graph", "functions", "metadata_props")
+    apart = ("graph", "functions", "metadata_props", *["opset_import"] * _is_raised(original, fixed))
     found += [f"model field {name!r} changed" for name in _different_fields(original, fixed, apart)]
     if not _alike(_metadata(original), _metadata(fixed)):
         found.append("model field 'metadata_props' changed")
@@ -81,6 +80,15 @@ def interface_changes(
     if len(original.functions) != len(fixed.functions):
         found.append("the number of local functions changed")
     return found
+
+
+def _is_raised(original: ModelProto, fixed: ModelProto) -> bool:
+    """Whether the models differ in an import of ONNX's operators before 7, which no TensorRT takes, that is now 7."""
+    raised = [
+        (entry.domain, 7 if entry.domain in ("", "ai.onnx") and 0 < entry.version < 7 else entry.version)
+        for entry in original.opset_import
+    ]
+    return raised == [(entry.domain, entry.version) for entry in fixed.opset_import]
 
 
 def _metadata(model: ModelProto) -> list[StringStringEntryProto]:
@@ -194,11 +202,11 @@ def _alike(first: Any, second: Any) -> bool:
 
 
 def _fields(unknown: Any) -> list[Any]:
-    """Number, wire type and content of each field; a group's content is such a list. No texts: of groups in groups,
-    each level would double the backslashes of the one below."""
+    """Number, wire type and content of each field; that of a group (wire type 3) is such a list. No texts: of groups
+    in groups, each level would double the backslashes of the one below."""
     fields = [unknown[index] for index in range(len(unknown))]
     return [
-        (one.field_number, one.wire_type, _fields(one.data) if one.wire_type == _GROUP else one.data)
+        (one.field_number, one.wire_type, _fields(one.data) if one.wire_type == 3 else one.data)
         for one in fields
     ]
 
@@ -242,13 +250,9 @@ def _count_contents(model: ModelProto) -> Counter[_Content]:
         for tensor in getattr(scope, "initializer", ()):
             counts["initializer", (tensor.name,), tensors.digest(tensor)] += 1
         for sparse in getattr(scope, "sparse_initializer", ()):
-            counts["initializer", (sparse.values.name,), _digest_sparse(sparse)] += 1
+            digests = b"sparse" + tensors.digest(sparse.values) + tensors.digest(sparse.indices)
+            counts["initializer", (sparse.values.name,), digests + repr(list(sparse.dims)).encode()] += 1
     return counts
-
-
-def _digest_sparse(tensor: SparseTensorProto) -> bytes:
-    values, indices = tensors.digest(tensor.values), tensors.digest(tensor.indices)
-    return b"sparse" + values + indices + repr(list(tensor.dims)).encode()
 
 
 def _without_bodies(node: NodeProto, graphs: Iterable[GraphProto]) -> bytes:

@@ -250,9 +250,9 @@ def is_valid(proto: ModelProto) -> bool:
         ("CTL020", 18, "g (float[2,3] a) => (float[A,B] y) <int64 i = {0}> { s = SplitToSequence<axis = 2>(a)  y = SequenceAt(s, i) }", []),
         # no type, and training mode
         ("GRA020", 5, 'g (float[2,3] a, float[3] b) => (float[2,3] y) { c = Cast<to = "FOO">(a)  y = Add<broadcast = 1>(c, b) }', [None]),
-        ("GRA020", 5, 'g (float[2,3] a, float[3] b) => (float[2,3] y) { c = Cast<to = "FLOAT">(a)  y = Add<broadcast = 1>(c, b) }', [Safety.UNSAFE]),
+        ("GRA020", 5, 'g (float[2,3] a, float[3] b) => (float[2,3] y) { c = Cast<to = "FLOAT">(a)  y = Add<broadcast = 1>(c, b) }', [Safety.EXACT]),
         ("GRA020", 6, "g (float[2,3] a, float[3] b) => (float[2,3] y) { c = Dropout(a)  y = Add<broadcast = 1>(c, b) }", [None]),
-        ("GRA020", 6, "g (float[2,3] a, float[3] b) => (float[2,3] y) { c = Dropout<is_test = 1>(a)  y = Add<broadcast = 1>(c, b) }", [Safety.UNSAFE]),
+        ("GRA020", 6, "g (float[2,3] a, float[3] b) => (float[2,3] y) { c = Dropout<is_test = 1>(a)  y = Add<broadcast = 1>(c, b) }", [Safety.EXACT]),
         # what is written is valid in the operator set, which has attributes for inputs, or no such operator
         ("BRC002", 12, "g (float[N,3] x, float[3] z) => (float[N,3] y) { y = Add(x, z) }", [Safety.EXACT]),
         ("OPS091", 16, "g (float[N,S,4] x, float[N,S,4] z) => (float[N,S,4] y) <float[4] w = {1,2,3,4}> { y = com.microsoft.SkipLayerNormalization(x, z, w) }", [Safety.NUMERIC]),
@@ -329,7 +329,7 @@ def test_a_concat_without_an_axis_gets_the_old_default() -> None:
     proto = model_of(
         "g (float[2,3,4] x, float[2,3,4] z) => (float[2,6,4] y) { c = Concat(x, z)  y = Add(c, c) }", 3
     )
-    result, run = fixed([registry().get("GRA020")], proto, safety=Safety.UNSAFE)
+    result, run = fixed([registry().get("GRA020")], proto, safety=Safety.EXACT)
     assert run.applied
     (concat,) = (node for node in result.graph.node if node.op_type == "Concat")
     assert [(one.name, one.i) for one in concat.attribute] == [("axis", 1)]

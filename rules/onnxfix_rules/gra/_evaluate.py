@@ -205,6 +205,13 @@ def _tile(node: Node, inputs: Inputs) -> Array:
     return np.tile(data, counts)
 
 
+def _non_zero(node: Node, inputs: Inputs) -> Array:
+    data = _first(inputs)
+    _need(data.ndim and data.dtype.kind in "biuf")  # backends disagree about scalars
+    _small(int(np.count_nonzero(data)) * data.ndim, np.empty(0, np.int64))
+    return np.array(np.nonzero(data), np.int64)
+
+
 def _small(elements: int, like: Array) -> None:
     _need(elements * like.dtype.itemsize <= RESULT_LIMIT)
 
@@ -270,7 +277,7 @@ def _cast(node: Node, inputs: Inputs) -> Array:
 _ROUNDED = frozenset({"Cos", "Exp", "Log", "Pow", "Reciprocal", "Sin", "Sqrt", "Tanh"})
 
 _MOST_INPUTS = {
-    **dict.fromkeys(("Identity", "Flatten", "Transpose", "Cast"), (1, 1)),
+    **dict.fromkeys(("Identity", "Flatten", "Transpose", "Cast", "NonZero"), (1, 1)),
     **dict.fromkeys(("Reshape", "Gather", "Expand", "Tile"), (1, 2)),
     **dict.fromkeys(("Squeeze", "Unsqueeze", "Split"), (13, 2)),
     "Slice": (10, 5),
@@ -291,6 +298,7 @@ _OPERATORS: dict[str, Callable[[Node, Inputs], Array | list[Array]]] = {
     "Gather": _gather,
     "Expand": _expand,
     "Tile": _tile,
+    "NonZero": _non_zero,
     "Where": _where,
     "Cast": _cast,
     "Add": _computes(np.add, "iuf"),

@@ -24,6 +24,7 @@ from onnxfix.rule import (
     name_of,
     rule,
     shared,
+    target_of,
 )
 from onnxfix_rules.gra._evaluate import FOLDABLE, Array, NotFoldable, evaluate, is_exact
 from onnxfix_rules.int_._common import Refused, sums
@@ -42,6 +43,7 @@ class Constants:
         self.arrays: dict[Value, Array] = {}
         self.exact: dict[Value, bool] = {}
         self._left = BUDGET
+        self._refused = {"NonZero"} if target_of(model).imports("NonZero") is False else set()
         for scope in model.scopes:
             for node in model.orders[scope]:
                 if node.op_type in FOLDABLE:
@@ -62,7 +64,7 @@ class Constants:
         size = sum(array.nbytes for array in results)
         self._left -= size
         source = copied(node)
-        if source is None and size > GROWTH + self._freed(node):
+        if source is None and node.op_type not in self._refused and size > GROWTH + self._freed(node):
             return
         exact = is_exact(node.op_type) and all(self.exact.get(v, True) for v in node.inputs if v is not None)
         for value, array in zip(node.outputs, results, strict=True):
@@ -141,7 +143,8 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     Not folded: random and quantizing operators, initializers that a caller can override, arithmetic in half precision
     (ONNX Runtime rounds once at the end of a chain) and inexact casts to it, integer division by zero and casts out of
     range, a Where with a -0.0 (ONNX Runtime loses the sign), slices with negative steps, results over 1 MiB, results
-    over 512 bytes larger than the constants they replace, and values that only a graph or branch output needs.
+    over 512 bytes larger than the constants they replace (but those of a NonZero that the target lacks, as TensorRT-RTX
+    does), and values that only a graph or branch output needs.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/faq.md
@@ -227,6 +230,9 @@ def _message(value: Value, array: Array, more: int) -> str:
 
 _PAIR = "g (float[N,2] x) => (float[N,2] y)"
 _OUT = "g (float[N,2] x) => (float[N,2] y, float[2] z)"
+_MASKED = f"""g (float[9,8] x) => (float[K] y) <bool[9,8] m = {{{", ".join("1" * 72)}}}> {{
+    n = NonZero(m)  i = Transpose<perm = [1,0]>(n)  y = GatherND(x, i) }}"""
+_PLACES = ", ".join(f"{place // 8}, {place % 8}" for place in range(72))
 
 
 def _shared_weight() -> ModelProto:
@@ -326,6 +332,14 @@ constant_subgraph.examples = [
         before=f"{_PAIR} <float[2] w = {{4, 9}}> {{ a = Neg(w)  b = Neg(a)  r = Sqrt(b)  y = Mul(x, r) }}",
         after=f"{_PAIR} <float[2] b = {{4, 9}}> {{ r = Sqrt(b)  y = Mul(x, r) }}",
     ),
+    Fixed(
+        "the places of a mask, which are more than 512 bytes, for a TensorRT that lacks NonZero",
+        before=_MASKED,
+        after=f"""g (float[9,8] x) => (float[K] y) <int64[72,2] i = {{{_PLACES}}}> {{
+            y = GatherND(x, i) }}""",
+        target="rtx",
+    ),
+    Silent("places more than 512 bytes larger than their mask, for one that has it", _MASKED),
     Silent(
         "integers, sizes, and floats computed from them, which INT001 folds",
         """g (int64[N] x, float[N] u) => (int64[N] y, float[N] v)
@@ -381,8 +395,5 @@ constant_subgraph.examples = [
         f"""{_PAIR} <float[2] w = {{-0.0, 1}}, float[2] v = {{1, 2}}, bool[2] c = {{1, 0}}> {{
             s = Where(c, w, v)  y = Mul(x, s) }}""",
     ),
-    Silent(
-        "used by a graph output only",
-        "g (float[N,2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Neg(w) }",
-    ),
+    Silent("only for a graph output", "g (float[N] x) => (float[2] y) <float[2] w = {1, 2}> { y = Neg(w) }"),
 ]

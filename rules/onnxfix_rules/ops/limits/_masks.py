@@ -230,19 +230,20 @@ class Spread:
 
     def _in_order(self, source: Value) -> str | None:
         """The next element of a vector for each place of the mask, as masked_scatter takes them."""
-        elem, rank, draft = self.model.shapes.elem_type(source), self.model.shapes.rank(self.like), self.draft
-        if self.model.shapes.rank(source) != 1 or elem is None or rank is None:
+        model, draft = self.model, self.draft
+        elem, rank = model.shapes.elem_type(source), model.shapes.rank(self.like)
+        if model.shapes.rank(source) != 1 or elem is None or rank is None or draft.anchor.scope.opset() < 14:
             return None
         shape = draft.add("Shape", [self.like])
-        chosen = draft.cast(condition(draft, self.base, rank, self.model), TensorProto.INT32)
-        if self.model.shapes.rank(self.base) != rank:
+        chosen = draft.cast(condition(draft, self.base, rank, model), TensorProto.INT32)
+        if model.shapes.rank(self.base) != rank:
             chosen = draft.add("Expand", [chosen, shape])
         flat = draft.reshape(chosen, [-1])
         before = draft.add("CumSum", [flat, draft.constant(np.array(0, np.int64), "axis")], exclusive=1)
         number = draft.add("Mul", [before, flat])
         spare = draft.constant(np.zeros(1, helper.tensor_dtype_to_np_dtype(elem)), "spare")
         values = draft.add("Gather", [draft.add("Concat", [source, spare], axis=0), number], axis=0)
-        return draft.add("Reshape", [values, shape])
+        return draft.add("Reshape", [values, shape], allowzero=1)  # the tensor may be empty
 
 
 def _from_start(node: Node) -> bool:

@@ -44,7 +44,8 @@ def masked_assignment(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     A Where between what was assigned and the tensor. What was computed with the selected values is computed with whole
     tensors; what comes out outside of the mask, NaN included, is not chosen. masked_scatter takes the elements of its
-    source in order: CumSum of the mask numbers them, and Gather takes them.
+    source in order: CumSum of the mask numbers them, and Gather takes them; from opset 14 on, since Reshape with
+    allowzero keeps empty tensors.
 
     Exact for integers, booleans, and constants other than -0.0. NUMERIC where a float may be -0.0, whose sign ONNX
     Runtime's Where loses (measured with 1.32), and after functions like Exp or in half precision; offered only where
@@ -151,7 +152,7 @@ masked_assignment.examples = [
         after="""g (int64[3,4] x, bool[3,4] m, int64[12] t) => (int64[3,4] y)
             <int64[1] f = {-1}, int64 z = {0}, int64[1] o = {0}> {
             c = Cast<to = INT32>(m)  k = Reshape(c, f)  p = CumSum<exclusive = 1>(k, z)  q = Mul(p, k)
-            l = Concat<axis = 0>(t, o)  v = Gather<axis = 0>(l, q)  s = Shape(x)  w = Reshape(v, s)
+            l = Concat<axis = 0>(t, o)  v = Gather<axis = 0>(l, q)  s = Shape(x)  w = Reshape<allowzero = 1>(v, s)
             b = Where(m, w, x)  y = Abs(b) }""",
     ),
     Silent(

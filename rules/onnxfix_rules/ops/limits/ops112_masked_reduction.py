@@ -47,9 +47,9 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
     there, ONNX leaves it undefined, and PyTorch has NaN.
 
     Exact for integers. NUMERIC for floats, which are added in another order, and offered only where the target has no
-    NonZero. No fix for reductions along some axes, means and ReduceL2 of integers and of half precision,
-    whose sum may overflow, and
-    for what OPS110 does not follow either.
+    NonZero. If a selected value is NaN, a maximum or minimum may be NaN before and not after: ONNX Runtime 1.32
+    compares in an order of its own. No fix for reductions along some axes, means and ReduceL2 of integers and of half
+    precision, whose sum may overflow, and for what OPS110 does not follow either.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ReduceMean.html: `Reduction over an empty set of values yields undefined`

@@ -286,7 +286,8 @@ def move_after_cast(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     Move first, then cast, if all data inputs are cast to uint8 from the same type; a constant is converted to that
     type. Exact: data movement changes no element, and every element is cast as before. What a Cast makes of numbers
-    below 0 and above 255 is undefined. Outputs of a branch or a loop are treated alike.
+    below 0 and above 255 is undefined: ONNX Runtime and engines differ there, and trt-gpu withdraws the fix, unless a
+    Clip or Sigmoid keeps them inside. Outputs of a branch or a loop are treated alike.
 
     ## References
     https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md, Cast

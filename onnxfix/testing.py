@@ -19,12 +19,11 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxfix.files import tensors
+from onnxfix.files import tensors, walk
 from onnxfix.model import Model
 from onnxfix.rewrite import contexts
 from onnxfix.rewrite.engine import FixRun, Found, check, fix
 from onnxfix.rule import Context, Example, Rule, Safety
-from onnxfix.shapes.declared import clear_negative
 from onnxfix.targets import target_named
 
 
@@ -242,7 +241,7 @@ def assert_interface_kept(before: ModelProto, after: ModelProto) -> None:
     """Graph inputs and outputs keep name, order, type and shape. An output without a type may get one."""
     for kind in ("input", "output"):
         for old, new in zip(getattr(before.graph, kind), getattr(after.graph, kind), strict=True):
-            pair = [clear_negative(one) if old.HasField("type") else one.name for one in (old, new)]
+            pair = [walk.clear_negative(one) if old.HasField("type") else one.name for one in (old, new)]
             assert pair[0] == pair[1], f"the graph's {kind} {old.name} changed"
 
 

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 _GRAPH = AttributeProto.GRAPH
 _Item = TypeVar("_Item")
@@ -173,3 +173,13 @@ def _attribute_tensors(stack: list[Iterable[AttributeProto]]) -> Iterator[Tensor
             for graph in attribute_graphs(attribute):
                 yield from _stored_tensors(graph)
                 stack.extend(node.attribute for node in graph.node)
+
+
+def clear_negative(info: ValueInfoProto) -> ValueInfoProto:
+    """The declaration without negative sizes, which mean an unknown size, as none does."""
+    negative = [i for i, dim in enumerate(info.type.tensor_type.shape.dim) if dim.dim_value < 0]
+    if negative:
+        info = ValueInfoProto.FromString(info.SerializeToString())
+    for axis in negative:
+        info.type.tensor_type.shape.dim[axis].ClearField("dim_value")
+    return info

@@ -1,10 +1,10 @@
-"""Declarations of graph inputs, the only declarations in a file that are trusted, and of unknown sizes."""
+"""Declarations of graph inputs, the only declarations in a file that are trusted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnx import TensorShapeProto, TypeProto, ValueInfoProto
+from onnx import TensorShapeProto, TypeProto
 
 from onnxfix.shapes import dimnames
 from onnxfix.shapes.ops.base import INTEGERS, UNKNOWN, Info, finished, small
@@ -64,13 +64,3 @@ def _dim(run: Pass, name: str, axis: int, dim: TensorShapeProto.Dimension) -> Di
         label = run.mint_input(f"{name}.{axis}")
     run.symbols.setdefault(label, (name, axis))
     return symbol(label)
-
-
-def clear_negative(info: ValueInfoProto) -> ValueInfoProto:
-    """The declaration without negative sizes, which mean an unknown size, as none does."""
-    negative = [i for i, dim in enumerate(info.type.tensor_type.shape.dim) if dim.dim_value < 0]
-    if negative:
-        info = ValueInfoProto.FromString(info.SerializeToString())
-    for axis in negative:
-        info.type.tensor_type.shape.dim[axis].ClearField("dim_value")
-    return info

@@ -25,7 +25,7 @@ from onnx import (
 from onnxfix.errors import decoded
 from onnxfix.files import lazy, sharing, tensors, walk
 from onnxfix.proof.compare.tolerance import Allowed
-from onnxfix.shapes import declared, dimnames
+from onnxfix.shapes import dimnames
 from onnxfix.verbs.difference.contents import serialize_without
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def interface_changes(
         else:
             found += [
                 f"{kind} {a.name!r} is declared differently"
-                for a, b in zip(*(map(declared.clear_negative, infos) for infos in (old, new)), strict=True)
+                for a, b in zip(*(map(walk.clear_negative, infos) for infos in (old, new)), strict=True)
                 if not _is_as_requested(a, b, kind == "input", special)
             ]
     found += _default_changes(original.graph, fixed.graph, removed)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Set
 import onnx
 from onnx import TypeProto, ValueInfoProto
 
+from onnxfix.files.walk import clear_negative
 from onnxfix.rule import (
     Context,
     Dim,
@@ -25,7 +26,6 @@ from onnxfix.rule import (
     dtypes,
     rule,
 )
-from onnxfix.shapes.declared import clear_negative
 from onnxfix_rules.gra._common import contradicts, differs
 
 

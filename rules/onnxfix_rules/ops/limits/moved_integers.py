@@ -284,10 +284,9 @@ def move_after_cast(node: Node, model: Model) -> Iterator[Match]:
     TensorRT-RTX 1.7.1. ONNX Runtime's TensorRT provider then runs the whole model on the CPU.
 
     ## Fix
-    Move first, then cast, if all data inputs are cast to uint8 from the same type; a constant is converted to that
-    type. Exact: data movement changes no element, and every element is cast as before. What a Cast makes of numbers
-    below 0 and above 255 is undefined: ONNX Runtime and engines differ there, and trt-gpu withdraws the fix, unless a
-    Clip or Sigmoid keeps them inside. Outputs of a branch or a loop are treated alike.
+    Move first, then cast, if all data inputs are cast to uint8 from one type; a constant is converted to it. Exact:
+    every element is cast as before. What a Cast makes of numbers below 0 and above 255 is undefined: ONNX Runtime and
+    engines differ there, and trt-gpu withdraws the fix, unless a Clip keeps them inside. Outputs of branches, too.
 
     ## References
     https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md, Cast

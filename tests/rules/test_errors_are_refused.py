@@ -57,6 +57,8 @@ MISREAD = {
     "OPS085": "an input of another name",
     "OPS086": "a mask of one key for all of them, or one that does not fit",
     "OPS102": "another function of that name",
+    "OPS105": "another factor than 1/n",
+    "OPS106": "0 for the missing bound",
     "QDQ004": "uint8 as int8",
     "QDQ017": "blocks of one size",
     "QDQ018": "the bytes of words",
@@ -98,7 +100,7 @@ def errors(rule: Rule) -> Iterator[Example]:
 REFUSED = [rule for rule in RULES if rule.code not in MISREAD.keys() | ONE_SIZE]
 
 #: The text is of something else, which the model has too.
-BESIDE = {"GRA020", "IFC005", "OPS001"}
+BESIDE = {"GRA020", "IFC005", "IFC008", "OPS001", "OPS110", "OPS111", "OPS112"}
 
 
 @REAL

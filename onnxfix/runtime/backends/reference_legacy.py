@@ -62,9 +62,7 @@ class BatchNormalization(OpRun):
         if version < 14:
             known["training_mode"] = len([name for name in self.onnx_node.output if name]) > 1
         x, kinds = values[0], [values[index].dtype for index in (0, 3, 4)]
-        wide = (
-            x.astype("float32") if x.dtype.itemsize == 2 else x
-        )  # ONNX: mean and variance are computed in float
+        wide = x.astype("float32") if x.dtype.itemsize == 2 else x  # ONNX computes mean and variance in float
         some = _some(known, "training_mode")
         results = _BATCH_NORM.BatchNormalization_14._run(self, wide, *values[1:], **some)
         return tuple(result.astype(kind) for result, kind in zip(results, kinds, strict=False))

@@ -17,7 +17,7 @@ _OPERATORS = (
     "OPS070", "OPS088", "OPS089", "OPS090", "OPS091", "OPS092", "OPS101", "OPS102", "QDQ007", "QDQ008", "QDQ009",
     "QDQ020", "QDQ021", "QDQ023", "CTL020",
 )  # fmt: skip
-_BYTES = ("OPS032", "OPS054", "OPS062", "QDQ002", "QDQ005", "QDQ011", "QDQ014", "QDQ016")
+_BYTES = ("OPS032", "OPS107", "OPS054", "OPS062", "QDQ002", "QDQ005", "QDQ011", "QDQ014", "QDQ016")
 #: TensorRT's error messages and the rules that cover them, the most specific first. Measured with TensorRT-RTX 1.7.1,
 #: except for the messages about allowzero and Squeeze, which come from TensorRT 8 and 10.
 _REASONS = (
@@ -33,7 +33,7 @@ _REASONS = (
     ),
     (
         r"does not support UINT8 types for intermediate tensors",
-        ("CST003", "INT001", "OPS106", "OPS002", "CST001", "OPS027", *_BYTES),
+        ("CST003", "INT001", "OPS002", "CST001", "OPS027", *_BYTES),
     ),
     (
         r"Unsupported data type for the Cast operator",

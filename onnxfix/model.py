@@ -17,7 +17,7 @@ from onnxfix.shapes.knowledge import Knowledge
 from onnxfix.shapes.shapes import Shapes
 
 SHARED_LIMIT = 128
-"""Bytes of a Constant's attribute up to which equal ones are looked for."""
+"""Most bytes of a Constant's attribute for which equal ones share an array."""
 
 
 class Model:
@@ -29,7 +29,7 @@ class Model:
     scope outlive a transaction: each edit keeps them right (:mod:`onnxfix.rewrite.changes`).
 
     Raises:
-        ModelError: names are defined twice or not at all, the graph has a cycle, or a function calls itself.
+        ModelError: a name is defined twice or never, the graph has a cycle, or a function calls itself.
     """
 
     def __init__(self, proto: ModelProto, base_dir: Path | None = None) -> None:
@@ -128,7 +128,7 @@ class Model:
 
     @cached_property
     def orders(self) -> Mapping[Scope, list[Node]]:
-        """For every scope its nodes, producers first, in the stored order where that holds.
+        """Each scope's nodes, producers first; in the stored order if that is valid.
 
         Raises:
             ModelError: a graph has a cycle.

@@ -1,4 +1,4 @@
-"""How a run is to be done: one frozen record, built once from keywords or from the command line, handed on whole."""
+"""The options of a run: one frozen record, built once from keywords or the command line and passed on whole."""
 
 from __future__ import annotations
 

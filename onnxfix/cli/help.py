@@ -26,7 +26,7 @@ from onnxfix.report.render.stream import complain
 from onnxfix.runtime.interrupts import INTERRUPTED
 
 _Complaint: Any = typer.BadParameter.__mro__[2]
-"""ClickException, click's own or the one of the copy of click in typer."""
+"""ClickException, of click or of the copy of click in typer."""
 
 
 def run_guided(run: Callable[[], Any], standalone: bool, words: Sequence[str] = ()) -> Any:
@@ -90,7 +90,7 @@ def _lower(text: str) -> str:
 
 
 WIDEST = 100
-"""Columns of the help on a wider terminal."""
+"""Most columns of the help."""
 _NAMES = 28
 """Columns of the options' names; a longer one has a line of its own."""
 _HEADING, _NAME, _VALUE = "1;32", "1;36", "36"
@@ -101,7 +101,7 @@ Row = tuple[str, str, str]
 
 
 class HelpCommand(TyperCommand):
-    """A command whose help is the one of this module."""
+    """A command whose help this module formats."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help; ``formatter`` collects it."""
@@ -166,7 +166,7 @@ def _options(params: Sequence[Any]) -> Iterator[str]:
 
 
 def _names(flags: Sequence[str]) -> str:
-    """``-o, --output``, with long names below each other."""
+    """``-o, --output``; without a short name it is indented, so that long names line up."""
     names = ", ".join(sorted(flags, key=len))
     return names if min(map(len, flags)) == 2 else f"    {names}"
 

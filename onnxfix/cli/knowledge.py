@@ -28,7 +28,7 @@ _EXAMPLES = 2
 
 
 def explain(given: Given) -> None:
-    """Print the pages of rules and families, or what a search finds; exit code 1 where that is nothing."""
+    """Print the pages of rules and families, or the search results; exit code 1 if a search finds nothing."""
     if bool(given.codes) == (given.search is not None):
         raise UsageError("name a rule or a family, or give --search TEXT; see 'onnxfix explain --help'")
     if given.search is None:

@@ -1,4 +1,4 @@
-"""What computes a node's output on the other side, and how two constants differ."""
+"""The nodes that compute a node's output in the other model, and how two constants differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxfix.files.tensors import constant_node_array
 
 _STANDARD = ("", "ai.onnx")
 _LIMIT = 1 << 34
-"""Bytes of a constant that is looked at; they are in memory or mapped already."""
+"""Most bytes of a constant that is read; they are in memory or mapped already."""
 
 #: Inputs of newer opsets that were attributes of another name in older ones.
 _ALIASES = {("Pad", "value"): "constant_value"}
@@ -118,7 +118,7 @@ def parameters(node: NodeProto, values: Mapping[str, Array], version: int) -> di
         for name, value in given.items()
     }
     for i, name in enumerate(node.input):
-        # Further inputs of a variadic one are numbered.
+        # Further inputs of a variadic operator are numbered.
         formal = inputs[i] if i < len(inputs) else f"{inputs[-1] if inputs else 'input'}[{i}]"
         if name:
             found[formal] = Parameter(values.get(name), formal not in _SETTINGS, name, name not in values)
@@ -160,7 +160,7 @@ def version_of(node: NodeProto, opsets: Mapping[str, int]) -> int:
 
 
 _ALIKE = 1e-6
-"""How far a factor of float32 weights may be from that of all elements, relative."""
+"""How far elements of float32 may be from one common factor, relative."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Change:
 
     @property
     def closeness(self) -> float:
-        """How little is changed, to tell constants apart: the smaller, the less."""
+        """A distance between constants: the smaller, the less is changed."""
         return 0.01 if self.rounded or self.factor else self.differing / max(1, self.elements)
 
 

@@ -49,7 +49,7 @@ class _Parts:
     length: int = 0
 
     def until(self, position: int) -> None:
-        """Copy the input before ``position``."""
+        """Copy the input from ``start`` up to ``position``; ``start`` stays."""
         if position > self.start:
             size = position - self.start
             if isinstance(self.data, Source):
@@ -59,7 +59,7 @@ class _Parts:
             self.length += size
 
     def put(self, piece: Piece, end: int) -> None:
-        """Replace the input that ends at ``end``."""
+        """Add ``piece``, and go on with the input from ``end`` on."""
         self.pieces.append(piece)
         self.length += piece.length if isinstance(piece, Range) else len(piece)
         self.start = end

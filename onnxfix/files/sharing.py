@@ -1,4 +1,4 @@
-"""External data that a model shares with the one that it was made from: hashes in its metadata say what that was."""
+"""External data that a model shares with its original; its metadata has the hashes of that data."""
 
 from __future__ import annotations
 

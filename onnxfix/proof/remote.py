@@ -32,7 +32,7 @@ Values = Mapping[str, Any]
 
 # ---------------------------------------------------------------------------------------------- what a call returns
 
-_WIDEST = 4000  # characters of an error of which a line is made
+_WIDEST = 4000  # most characters of an error that become one line
 _SAID = 600  # characters of ONNX Runtime's words that are kept
 
 
@@ -146,7 +146,7 @@ def _running(stage: str) -> Iterator[None]:
 
 
 def _reports(function: Callable[..., Ran]) -> Callable[..., Ran]:
-    """Have a function return how a model failed."""
+    """Decorator: return a model's failure instead of raising it."""
 
     @functools.wraps(function)
     def call(*args: Any, **arguments: Any) -> Ran:
@@ -182,7 +182,7 @@ def load(
     """Load both models, dropping what was loaded before. The options are those of the backend's ``load``."""
     unload()
     with contextlib.suppress(Exception):  # what is wrong with a backend shows where the model is loaded
-        backends.warm(backend)  # any model needs that: it is not part of this one's price
+        backends.warm(backend)  # the backend's own start-up, not counted for this model
     clock, began = _clock(backend)
     _STATE.backend, _STATE.path, _STATE.fixed_path = backend, original, fixed
     with _running("original"):
@@ -317,7 +317,7 @@ def by_twin(folder: str, *, half: str, terms: Terms, skip: tuple[str, ...]) -> R
         twins = _copies("twin", lambda: twin.load(_STATE.backend, _STATE.path, folder))
         lost, values = twins.run(last.feed)
     note("compare")
-    origins = twins.origins  # an overflow excuses what is computed from it, and nothing else
+    origins = twins.origins  # an overflow excuses only what is computed from it
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
     metrics = _compare(last.expected, last.outputs, skip, replace(terms, exact=False), twins=judges)
     return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=twins.precision)

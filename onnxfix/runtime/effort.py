@@ -12,7 +12,7 @@ LEVELS = ("quick", "default", "thorough")
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of its planned work a check that runs models does. ``name`` is one of ``LEVELS``, or "" for ``seconds``.
+    """What share of its work a check that runs models does. ``name`` is one of ``LEVELS``, or "" for ``seconds``.
 
     The price of a check is what it costs to load both models and to run each of them once. What it spends on more
     inputs is ``multiple`` times that, and at least ``floor`` seconds. So models that run fast get all of their inputs.
@@ -27,7 +27,7 @@ class Effort:
     essential: bool = True
 
     def budget(self, price: float) -> float:
-        """Seconds of the processor for all inputs after the first one, where that took ``price`` seconds."""
+        """The seconds that all inputs after the first may take, if loading and the first run took ``price`` seconds."""
         return math.inf if self.whole else max(self.floor, self.multiple * price)
 
     def __str__(self) -> str:

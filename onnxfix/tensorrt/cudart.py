@@ -1,4 +1,4 @@
-"""The few functions of the CUDA runtime that timing an engine takes, through ctypes.
+"""The few functions of the CUDA runtime that are needed to time an engine, through ctypes.
 
 Streams and memory are those of the device's primary context, which TensorRT and Polygraphy use too.
 """
@@ -28,10 +28,10 @@ class Cuda:
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self._held: list[tuple[str, int]] = []  # the functions that release handles
+        self._held: list[tuple[str, int]] = []  # (function that releases, handle)
 
     def close(self) -> None:
-        """Release everything. A device that failed reports it again at each call."""
+        """Release everything. Errors are ignored: a device that failed reports it again at each call."""
         while self._held:
             function, handle = self._held.pop()
             with contextlib.suppress(CudaError):
@@ -113,7 +113,7 @@ class Cuda:
     # -- graphs
 
     def begin_capture(self, stream: int) -> None:
-        """From here on, what is put on the stream is recorded and not done."""
+        """From here on, work put on the stream is recorded instead of executed."""
         self._call("cudaStreamBeginCapture", ctypes.c_void_p(stream), ctypes.c_int(_THREAD_LOCAL))
 
     def end_capture(self, stream: int) -> int:

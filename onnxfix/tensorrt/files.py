@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_files(options: TrtOptions) -> None:
-    """Refuse files that cannot be written, before any work is done for them.
+    """Refuse paths that cannot be written, before any work is done.
 
     Raises:
         UsageError: one is a directory, a device or a pipe, or its directory does not exist or takes no files.

@@ -9,7 +9,7 @@ from onnxfix.place import Place
 from onnxfix.runtime.causes import Cause
 
 #: What is read differently: a computed value; the element type, shape or name of an input, an output or a tensor.
-#: "refused": ONNX Runtime does not take what TensorRT imports. "fails": the imported network fails on inputs that the
+#: "refused": ONNX Runtime rejects a model that TensorRT imports. "fails": the imported network fails on inputs that the
 #: model takes.
 Kind = Literal["value", "type", "shape", "name", "refused", "fails"]
 Subject = Literal["input", "output", "tensor", "weight", "model", "network"]

@@ -1,4 +1,4 @@
-"""What a run is to do: its options, resolved against the installed rules, and against the model once that is read."""
+"""What a run will do: its options resolved against the installed rules and, once it is loaded, the model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def fixed_inputs(self) -> Mapping[str, Any]:
-        """The arrays that inputs become, by input."""
+        """The constants that replace inputs, by input."""
         special = self.comparison.special
         return special.values if special is not None else {}
 
@@ -98,7 +98,7 @@ def prepare(source: Source, options: RunOptions, progress: Progress | None = Non
     plan = make_plan(options, progress)
     plan.say("reading")
     steps = steps_of(options.fixes.simplify, options.fixes.graphsurgeon)
-    # Other tools know no stand-ins for weights: they get a model with its weights in memory.
+    # Other tools cannot handle stand-ins for weights, so the weights are loaded for them.
     in_memory = bool(steps) and not isinstance(source, (bytes, ModelProto))
     with structure_limit(options.structure_mb):
         loaded = loading.load_whole(source) if in_memory else loading.load(source)  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def prepare(source: Source, options: RunOptions, progress: Progress | None = Non
 
 
 def _specialize(job: Job) -> Job:
-    """The job with its specialization held against the inputs of the model."""
+    """The job with its specialization resolved against the model's inputs."""
     from onnxfix.inputs.feeds.signature import signature  # lazy: start-up, seldom used
     from onnxfix.inputs.specialize.resolve import fit_profile, resolve  # lazy: start-up, seldom used
 

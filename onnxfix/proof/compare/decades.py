@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DECADES = 16
 """Bins of a histogram of errors, at most."""
 ENOUGH = 1 << 18
-"""Elements of an output that are counted; of larger ones, every so many-th."""
+"""About so many elements of an output are counted; larger outputs are sampled at a fixed step."""
 _LOWEST = -323
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(_LOWEST, 309)])
 

@@ -67,7 +67,7 @@ def read(request: Request, builder: Builder, path: Path, folder: Path, before: R
 
     Args:
         request: the request of the check.
-        found: the TensorRT to use.
+        builder: the TensorRT to use.
         path: the ONNX file.
         folder: an empty folder to write to.
         before: the reading of the original, whose inputs this model gets too where it accepts them.
@@ -148,7 +148,7 @@ def _compare(
     elif not comparison.unknown:
         comparison.cause = ""
     if any(misread.kind == "refused" for misread in comparison.misreads):
-        # A model without a defined meaning cannot be read differently.
+        # An invalid model has no defined meaning, so TensorRT cannot misread it.
         broken = validity.violated(Path(pair.path), timeout=request.step)
         if broken:
             return Read(replace(base, reason=f"it is not valid ONNX: {broken}"))

@@ -33,7 +33,7 @@ TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 _WINDOWS = sys.platform == "win32"
 _NO_GPU = "no NVIDIA GPU found"
 _NOT_INSTALLED = "onnxruntime-gpu is not installed:"
-#: Both packages write the same files: who removes one has broken the other.
+#: Both packages install the same files, so removing one breaks the other.
 _REINSTALL = 'pip uninstall -y onnxruntime onnxruntime-gpu; pip install "onnxfix[gpu]"'
 _PARTS = ("cublas", "cuda_nvrtc", "curand", "cufft", "cuda_runtime")
 
@@ -104,7 +104,7 @@ def _one_node() -> bytes:
 
 
 def _why_fallen(onnxruntime: Any, printed: str) -> Missing:
-    """ONNX Runtime logs that it goes on without CUDA, and why; as an exception there is nothing."""
+    """Find why ONNX Runtime goes on without CUDA: it only logs that, and raises no exception."""
     if not nvidia.gpus():
         return Missing(_NO_GPU, "no-gpu")
     name = "onnxruntime_providers_cuda.dll" if _WINDOWS else "libonnxruntime_providers_cuda.so"
@@ -183,7 +183,7 @@ def load(path: str, tf32: bool = False, strict: bool = True, guarded: bool = Fal
 
 
 class CudaSession(OrtSession):
-    """An ``onnxruntime.InferenceSession`` of which CUDA has a part. ``places``: provider -> nodes, None if unknown."""
+    """An ``onnxruntime.InferenceSession`` with the CUDA provider. ``places``: provider -> nodes, None if unknown."""
 
     def __init__(self, path: str, tf32: bool, guarded: bool = False) -> None:
         self._guard = _on_cpu(path) if guarded else None
@@ -225,7 +225,7 @@ def _places(session: Any) -> dict[str, int] | None:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Tell apart what a model does wrong, what the GPU is too small for, and what ruins the process."""
+    """Tell apart a model's own errors, too little memory of the GPU, and errors that ruin the process."""
     try:
         yield
     except (Unsupported, NoKernel, Broken):

@@ -1,4 +1,4 @@
-"""A module of PyTorch, or a program that torch.onnx.export returned, on the way of ``apply``."""
+"""Run ``apply`` on a module of PyTorch, or on a program that torch.onnx.export returned."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
 
 @contextlib.contextmanager
 def _file(options: RunOptions) -> Iterator[Path]:
-    """Where to export to, in a folder of its own: a file of the output's name."""
+    """A path in a temporary folder to export to, with the name of the output."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         yield Path(folder) / (Path(options.output.path or "").name or "model.onnx")
 
@@ -103,7 +103,7 @@ def _apply(
 
 
 def _judge(subject: Subject, exported: Path, result: Path, verification: Verification) -> RungResult:
-    """The check, whose own failure proves nothing about the models."""
+    """Run the check; that it fails itself proves nothing about the models."""
     try:
         return judge(subject, exported, result, seed=verification.seed, allowed=allowed_by(verification))
     except deadline.Expired:

@@ -1,4 +1,4 @@
-"""The work on one model as plain data, and doing it: shared by all executors.
+"""One model's task and outcome as plain data, and what performs the task; all executors share it.
 
 A ``Task`` says what to do with one model, an ``Outcome`` what the result was. Both are frozen and can be pickled, so
 that a task may run in this process (``Here``), in a worker process (``fleet.processes``) or on another machine

@@ -196,15 +196,18 @@ def spread(array: Array, linear: Linear, rank: int | None, dims: Sequence[int | 
     if linear.kind == "block" and dims is not None and array.ndim == len(dims):
         if not -array.ndim <= linear.axis < array.ndim:
             return None
-        axis = linear.axis % array.ndim
-        size = dims[axis]
-        if size is None or -(-size // linear.block) != array.shape[axis]:
-            return None
-        if array.nbytes // max(array.shape[axis], 1) * size > WEIGHT_LIMIT:
-            return None
-        repeated = np.repeat(array, min(linear.block, size), axis)
-        return repeated[(slice(None),) * axis + (slice(size),)]
+        size = dims[linear.axis]
+        return None if size is None else repeated(array, linear.axis % array.ndim, linear.block, size)
     return None
+
+
+def repeated(array: Array, axis: int, block: int, size: int) -> Array | None:
+    """Parameters of blocks along an axis of ``size`` elements, one for each element; None if the array has not one for
+    each block, or is too large then."""
+    blocks = array.shape[axis]
+    if -(-size // block) != blocks or array.nbytes // max(blocks, 1) * size > WEIGHT_LIMIT:
+        return None
+    return np.repeat(array, min(block, size), axis)[(slice(None),) * axis + (slice(size),)]
 
 
 def sizes(value: Value, model: Model) -> list[int | None] | None:

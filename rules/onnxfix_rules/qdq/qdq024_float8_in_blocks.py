@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, name_of, rule
 
-from ._common import FLOATS, WEIGHT_LIMIT, Workshop, numpy_type
+from ._common import FLOATS, WEIGHT_LIMIT, Workshop, numpy_type, repeated
 
 _FLOAT8 = (17, 18, 19, 20)
 """FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2 and FLOAT8E5M2FNUZ."""
@@ -62,11 +62,11 @@ def _dequantize(node: Node, elem: int | None) -> Fix | None:
     if not data.size or 4 * data.size > WEIGHT_LIMIT or scales.ndim != data.ndim:
         return None
     axis = node.attr("axis", 1) % data.ndim
-    blocks = np.arange(data.shape[axis]) // node.attr("block_size", 0)
-    if blocks[-1] >= scales.shape[axis]:
+    spread = repeated(scales, axis, node.attr("block_size", 0), data.shape[axis])
+    if spread is None or spread.shape != data.shape:
         return None
     with np.errstate(all="ignore"):
-        numbers = data.astype(np.float64) * np.take(scales.astype(np.float64), blocks, axis)
+        numbers = data.astype(np.float64) * spread.astype(np.float64)
         stored = numbers.astype(numpy_type(elem))
     if not np.array_equal(stored.astype(np.float64), numbers, equal_nan=True):
         return None

@@ -16,6 +16,9 @@ def double_negation(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     What reads the second Neg reads what the first one reads. Exact: a sign bit is inverted twice.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Neg.html
     """
     first = node.require(0).producer
     if first is None or not first.is_onnx or first.op_type != "Neg":

@@ -27,8 +27,7 @@ from onnxfix.proof import cuda, remote, sweep, validity, verdict
 from onnxfix.proof.checks import build, builder, probe
 from onnxfix.proof.compare import compare
 from onnxfix.proof.compare.compare import Terms
-from onnxfix.proof.readback import locate
-from onnxfix.proof.readback.bench import is_lost, is_slight
+from onnxfix.proof.readback.values import is_lost, is_slight
 from onnxfix.proof.remote import Ran
 from onnxfix.proof.request import Trial
 from onnxfix.report import report
@@ -57,7 +56,6 @@ TEXTS: dict[type, tuple[str, ...]] = {
     verdict.Executed: ("reason",),
     reading.Reading: ("reason", "notes"),
     reading.Misread: ("extent",),
-    locate.Located: ("unsure",),
     nvidia.Missing: ("what",),
     package.Choice: ("note",),
     probe.Probe: ("reason",),

@@ -19,7 +19,7 @@ from onnxfix.proof.compare.compare import Metrics, Terms, compare_outputs, diffe
 from onnxfix.proof.compare.rounding import SHARE
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.readback.child import aligned
+from onnxfix.proof.readback.values import aligned
 from onnxfix.proof.request import REMOTE
 from onnxfix.runtime.backends import reference
 

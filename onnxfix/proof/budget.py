@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from onnx import ModelProto
+
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import shape_of
 from onnxfix.inputs.feeds.signature import Assignment, Signature
@@ -100,11 +102,13 @@ CHEAP = 200_000_000
 """Element-operations on all shapes up to which the evaluator costs next to nothing: less than a second."""
 
 
-def too_large(request: Request) -> str | None:
-    """Why the evaluator would take too long for any input; None where it should not."""
+def too_large(request: Request, *models: ModelProto) -> str | None:
+    """Why the evaluator would take too long for any input of the original, or of one of these models; None where it
+    should not."""
     sizes = _elements(request)
-    tried = sizes if request.given is not None else sizes[:2]
-    return reference.infeasible(request.known.model, min(tried))
+    tried = min(sizes if request.given is not None else sizes[:2])
+    reasons = (reference.infeasible(one, tried) for one in models or (request.known.model,))
+    return next(filter(None, reasons), None)
 
 
 def _elements(request: Request) -> list[int]:

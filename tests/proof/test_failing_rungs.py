@@ -89,10 +89,11 @@ def test_how_the_run_ended_is_data(
     stage: networks.Stage, monkeypatch: pytest.MonkeyPatch, status: Any, expected: str
 ) -> None:
     """The model runs, and the child ends where its network does."""
-    real = Worker.call
+    real, loads = Worker.call, list[str]()
 
     def call(self: Worker, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
-        if target.endswith("readback.child:run") and kwargs["side"] == "lifted":
+        loads.extend([kwargs["path"]] if target.endswith("readback.bench:load") else [])
+        if target.endswith("readback.bench:run") and len(loads) > 1:
             return Outcome(status, message="made up")
         return real(self, target, timeout=timeout, **kwargs)
 
@@ -192,8 +193,8 @@ def test_one_rung_breaks_and_the_others_are_climbed(
 
 def test_a_fault_in_the_child_breaks_the_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     networks.write(tmp_path / "m.onnx", RELU)
-    monkeypatch.setattr(proving, "REMOTE", "onnxfix.proof.readback.child")  # which has no ``load`` of a pair
-    monkeypatch.setattr("onnxfix.proof.pair.REMOTE", "onnxfix.proof.readback.child")
+    monkeypatch.setattr(proving, "REMOTE", "onnxfix.proof.outputs")  # which has no ``load`` of a pair
+    monkeypatch.setattr("onnxfix.proof.pair.REMOTE", "onnxfix.proof.outputs")
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["ort-cpu"])
     assert [(rung.status, rung.cause) for rung in found.rungs] == [("broke", "fault")]
     assert not found.passed, "nothing was proven"

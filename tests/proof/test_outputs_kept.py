@@ -12,8 +12,7 @@ from onnx import parser
 
 from onnxfix.proof import outputs, remote
 from onnxfix.proof.compare.compare import Terms
-from onnxfix.proof.readback import child
-from onnxfix.proof.readback.bench import Bench, Tried
+from onnxfix.proof.readback.bench import Bench
 from onnxfix.proof.remote import _State
 from onnxfix.runtime.backends import ort
 from onnxfix.runtime.sandbox import Worker
@@ -52,31 +51,19 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
             "onnxfix.proof.remote:load", timeout=PATIENCE, backend="ort-cpu", original=path, fixed=other
         )
         worker.call("onnxfix.proof.remote:run", timeout=PATIENCE, feed=FEED, **RUN, hold=True)
-        bench = Bench(worker, PATIENCE)
-        assert bench.ask("knows", path=path).value is True
-        loads = []
-
-        def load() -> child.Reply:
-            loads.append(path)
-            return bench.load("ort-cpu", path)
-
-        tried = Tried(bench, load, path)
-        assert not tried.expect(FEED).error
-        assert (loads, tried.taken) == ([], ["0"])
-        assert not tried.expect({"x": np.ones(3, np.float32)}).error
-        assert loads == [path]
-        assert tried.expect(FEED).seconds < PATIENCE
-        assert loads == [path]
-        # What was left stands for a run: the network's outputs are held against it.
-        bench.load("ort-cpu", other)
-        bench.run("lifted", "0", FEED)
-        (metric,) = bench.judge("0", [("y", "y")], "").value
-        assert metric.agreement == "different"
-        assert "0" in bench.ask("known_keys").value
+        bench = Bench(worker, PATIENCE, str(tmp_path))
+        assert bench.load("ort-cpu", path, recall=True).kept
+        left = bench.run(FEED)
+        assert (left.kept, left.outputs["y"].tolist()) == (True, [0.0, 2.0])
+        ran = bench.run({"x": np.ones(3, np.float32)})
+        assert (ran.kept, ran.outputs["y"].tolist()) == (False, [1.0] * 3)
+        assert bench.run(FEED).kept
+        assert not bench.load("ort-cpu", path).kept
+        assert not bench.run(FEED).kept
+        bench.load("ort-cpu", path, recall=True)
         worker.call("os:abort", timeout=PATIENCE)
-        assert bench.ask("knows", path=path).value is False
-        assert not Tried(bench, load, path).expect(FEED).error, "a child that died has lost it"
-        assert loads == [path, path]
+        ran = bench.run(FEED)
+        assert (ran.error, ran.kept) == ("", False), "a child that died has lost it"
 
 
 # ------------------------------------------------------------------------------------- inputs that a model writes to

@@ -12,13 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxfix.errors import Fault
 from onnxfix.proof.compare.rounding import shaken
-from onnxfix.proof.readback import child
-from onnxfix.proof.readback.bench import Bench, Tried
-from onnxfix.proof.readback.child import Reply, aligned
+from onnxfix.proof.readback import bench
+from onnxfix.proof.readback.bench import Bench, Reply
 from onnxfix.proof.readback.interface import partners
 from onnxfix.proof.readback.locate import downstream, upstream
 from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
+from onnxfix.proof.readback.values import aligned
 from onnxfix.runtime.backends.ort_messages import without_status
 from onnxfix.runtime.sandbox import Worker
 from support import networks
@@ -28,9 +29,9 @@ CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) 
 
 @pytest.fixture(autouse=True)
 def empty() -> Iterator[None]:
-    child.drop()
+    bench.drop()
     yield
-    child.drop()
+    bench.drop()
 
 
 # ------------------------------------------------------------------------------------------------ the child
@@ -107,46 +108,34 @@ def test_tensors_inside_become_outputs_and_weights_stay_where_they_are(
     scratch.mkdir()
     feed = {"x": np.ones((2, 64), np.float32)}
     for names in (["a"], ["y", "a"], ["x", "w"]):
-        assert child.load(backend, str(path), extra=names, scratch=str(scratch)) == Reply()
-        assert child.run("onnx", "0", feed).error == ""
-        assert sorted(child._STATE.kept["onnx", "0"]) == sorted(names)
-    np.testing.assert_array_equal(child._STATE.kept["onnx", "0"]["w"], np.eye(64) * 2)
+        assert bench.load(backend, str(path), names, {"scratch": str(scratch)}) == Reply()
+        ran = bench.run(feed)
+        assert (ran.error, sorted(ran.outputs)) == ("", sorted(names))
+    np.testing.assert_array_equal(ran.outputs["w"], np.eye(64) * 2)
     assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == before
     if backend == "ort-cpu" and not external:
         assert [one.stat().st_size for one in scratch.iterdir()] == [64 * 64 * 4]
-        assert len(child._STATE.slim[str(path)][0].SerializeToString()) < 2000
         second = weighty(tmp_path / "second" / "m.onnx", external=False)  # it has a file of its own
-        assert child.load(backend, str(second), extra=["a"], scratch=str(scratch)) == Reply()
+        assert bench.load(backend, str(second), ["a"], {"scratch": str(scratch)}) == Reply()
         assert len(list(scratch.iterdir())) == 2
 
 
 # ------------------------------------------------------------------------------------------------ the sandbox
 
 
-def dies(**_: Any) -> None:
-    import os
-
-    os.abort()
-
-
-def test_a_child_that_dies_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_dies_is_a_result_and_loads_the_model_again(tmp_path: Path) -> None:
     path = networks.write(tmp_path / "m.onnx", CHAIN)
     feed = {"x": np.ones((2, 3), np.float32)}
     with Worker() as worker:
-        bench = Bench(worker, 30.0)
-        tried = Tried(bench, lambda: bench.load("ort-cpu", str(path)))
-        assert tried.load() == Reply()
-        assert tried.expect(feed).error == ""
-        assert (tried.taken, bench.ask("known_keys").value) == (["0"], ["0"])
-        with monkeypatch.context() as broken:
-            broken.setattr("onnxfix.proof.readback.bench._CHILD", __name__)
-            came = bench.ask("dies")
-        assert (came.died, "SIGABRT" in came.error, bench.deaths) == (True, True, 1)
-        assert tried.expect(feed).error == ""  # loaded anew
-        assert bench.ask("known_keys").value == ["1"]  # what it kept before is gone
-        bench.deaths = 3
-        assert tried.expect(feed).error == "too many runs ended the process"
-        assert bench.judge("no such feed", [], "").died
+        side = Bench(worker, 30.0, str(tmp_path))
+        assert side.load("ort-cpu", str(path)) == Reply()
+        assert side.run(feed).outputs["y"].shape == (2, 3)
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr("onnxfix.proof.readback.bench.__name__", "os")
+            with pytest.raises(Fault):
+                side.run(feed)
+        worker.call("os:abort", timeout=30.0)
+        assert side.run(feed).outputs["y"].shape == (2, 3)
 
 
 # ------------------------------------------------------------------------------------------------ words

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from onnx import GraphProto, ModelProto, NodeProto
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from onnxfix.files import walk
 from onnxfix.inputs.feeds.operands import CHOOSING
 from onnxfix.inputs.feeds.signature import Signature
 from onnxfix.proof.compare.compare import Metrics
+from onnxfix.proof.compare.rounding import shaken
 from onnxfix.proof.readback.bench import Bench
-from onnxfix.proof.readback.child import Reply
 from onnxfix.proof.readback.interface import partners
 from onnxfix.proof.readback.refusals import place_of
+from onnxfix.proof.readback.values import Values, chooses_alike, judge, measure_noise
 from onnxfix.proof.request import Trial
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.reading import Kind, Misread, Subject
@@ -27,13 +30,13 @@ _LAYERS = 20  # maximum number of layers named for one node
 _BYTES = 256 << 20  # maximum size of the tensors that a model outputs at once
 _FIRST, _GROWTH = 16, 4  # number of tensors in the first step, and its growth
 _LEAST, _INFLATION = 256 << 10, 4  # assumed bytes of a tensor, and as a multiple of the inputs' bytes
-_KEY, _CHOICE = "located", "chosen"
 
 
 @dataclass(frozen=True)
 class Pair:
     """A model and the network that TensorRT imported from it, as files and as their content. ``wires`` maps the model's
-    inputs to the network's and their types."""
+    inputs to the network's and their types. ``outputs`` are pairs of names to compare, the model's and the network's;
+    ``static`` are the differences in declarations and weights."""
 
     path: str
     model: ModelProto
@@ -41,36 +44,38 @@ class Pair:
     network: ModelProto
     wires: Mapping[str, tuple[str, int]]
     known: Signature
+    outputs: Sequence[tuple[str, str]] = ()
+    static: Sequence[Misread] = ()
 
-
-@dataclass(frozen=True)
-class Located:
-    """``misreads`` are the first differences, and ``off`` all tensors that depend on them. ``unsure`` says
-    why the search is incomplete. ``choices`` are operators that choose other elements, which are equal up to
-    rounding."""
-
-    misreads: tuple[Misread, ...] = ()
-    off: frozenset[str] = frozenset()
-    unsure: str = ""
-    choices: tuple[str, ...] = ()
+    def wire(self, values: Values) -> dict[str, Any]:
+        """The inputs of the model for the network, by its names and in its types."""
+        wired = ((*self.wires[name], value) for name, value in values.items() if name in self.wires)
+        with np.errstate(all="ignore"):
+            return {
+                name: np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(elem))
+                for name, elem, value in wired
+            }
 
 
 @dataclass
 class Search:
     """Runs both models again on the inputs of ``trial``, and compares the inner tensors that wrong outputs
-    depend on. ``scratch`` is a folder, and ``deadline`` a time of ``time.monotonic``."""
+    depend on. ``deadline`` is a time of ``time.monotonic``.
+
+    ``misreads`` are the first differences, and ``off`` all tensors that depend on them. ``unsure`` says
+    why the search is incomplete. ``choices`` leads from a tensor that differs to the operator that chose other
+    elements, which are equal up to rounding; ``within`` from one within noise to its name in the network."""
 
     bench: Bench
     pair: Pair
     trial: Trial
     backend: str
     coarse: str
-    scratch: str
     deadline: float
     off: set[str] = field(default_factory=set)
-    found: list[Misread] = field(default_factory=list)
-    choices: dict[str, str] = field(default_factory=dict)  # the value that differs -> operator
-    within: dict[str, str] = field(default_factory=dict)  # within noise -> its name in the network
+    misreads: list[Misread] = field(default_factory=list)
+    choices: dict[str, str] = field(default_factory=dict)
+    within: dict[str, str] = field(default_factory=dict)
     unsure: str = ""
 
     def __post_init__(self) -> None:
@@ -78,20 +83,17 @@ class Search:
         fed = sum(getattr(value, "nbytes", 0) for value in self.trial.values.values())
         self.guess = max(_LEAST, _INFLATION * fed)
 
-    def run(self, wrong: Sequence[str]) -> Located:
-        """Where the outputs ``wrong`` begin to differ."""
+    def run(self, wrong: Sequence[str]) -> None:
+        """Find where the outputs ``wrong`` begin to differ."""
         waiting = self._candidates(wrong)
         size = max(1, min(_FIRST, _BYTES // self.guess))
-        while waiting and len(self.found) < MOST and not self.unsure:
+        while waiting and len(self.misreads) < MOST and not self.unsure:
             if time.monotonic() > self.deadline:
                 self.unsure = "the time limit was reached"
                 break
             part, waiting = waiting[:size], waiting[size:]
             size = self._look(part, size)
             waiting = [pair for pair in waiting if pair[0] not in self.off]
-        return Located(
-            tuple(self.found), frozenset(self.off), self.unsure, tuple(dict.fromkeys(self.choices.values()))
-        )
 
     def _candidates(self, wrong: Sequence[str]) -> list[tuple[str, str]]:
         """The tensors that the wrong outputs depend on: names on both sides, in the model's order."""
@@ -109,37 +111,39 @@ class Search:
                     candidates.append((name, other))
         return candidates
 
-    def _run(self, key: str, names: Sequence[str], others: Sequence[str], *, moved: bool) -> Reply:
-        """Run both models with these tensors as outputs. With ``moved``, run the model on moved inputs, too.
-        The reply's ``size`` is the size of the model's outputs."""
-        bench, values, lifted = self.bench, self.trial.values, self.pair.lifted.path
-        reply = bench.load_with(self.backend, self.pair.path, names, self.scratch)
-        reply = reply if reply.error else bench.run("onnx", key, values)
-        size = reply.size
-        if moved and not reply.error:
-            reply = bench.run("moved", key, values, moved=True)
-        reply = reply if reply.error else bench.load_with(self.backend, lifted, others, self.scratch)
-        reply = reply if reply.error else bench.run("lifted", key, values, self.pair.wires)
-        return replace(reply, size=size)
+    def _run(self, names: Sequence[str], others: Sequence[str], *, moved: bool) -> tuple[str, list[Values]]:
+        """Why the two do not run ("" if they do), and what they compute for these tensors: the model, with ``moved``
+        the model on moved inputs too, and the network."""
+        values, pair = self.trial.values, self.pair
+        own = [values, shaken(values)] if moved else [values]
+        computed: list[Values] = []
+        for path, wanted, feeds in (
+            (pair.path, names, own),
+            (pair.lifted.path, others, [pair.wire(values)]),
+        ):
+            reply = self.bench.load(self.backend, path, wanted)
+            for feed in feeds:
+                reply = reply if reply.error else self.bench.run(feed)
+                computed.append(reply.outputs)
+            if reply.error:
+                return reply.error, []
+        return "", computed
 
     def _look(self, part: Sequence[tuple[str, str]], size: int) -> int:
         """Compare some tensors; returns how many to compare next."""
-        bench, names = self.bench, [name for name, _ in part]
-        reply = self._run(_KEY, names, sorted({other for _, other in part}), moved=True)
-        metrics, read_bytes = reply, reply.size
-        if not reply.error:
-            noise = bench.ask("wobble", key=_KEY, names=tuple(names)).value or {}
-            metrics = bench.judge(_KEY, part, self.coarse, noise)
-        if metrics.error:
-            self.unsure = f"tensors inside could not be compared: {metrics.error}"
+        names = [name for name, _ in part]
+        error, computed = self._run(names, sorted({other for _, other in part}), moved=True)
+        if error:
+            self.unsure = f"tensors inside could not be compared: {error}"
             return size
-        for (name, other), metric in zip(part, metrics.value, strict=False):
+        ours, moved, theirs = computed
+        metrics = judge(ours, theirs, part, self.coarse, measure_noise(ours, moved, names))
+        for (name, other), metric in zip(part, metrics, strict=False):
             if metric.agreement == "within":
                 self.within[name] = other
-            if metric.agreement == "different" and name not in self.off and len(self.found) < MOST:
+            if metric.agreement == "different" and name not in self.off and len(self.misreads) < MOST:
                 self._blame(name, other, metric)
-        bench.ask("unload")
-        bench.ask("forget", key=_KEY)
+        read_bytes = sum(getattr(value, "nbytes", 0) for value in ours.values())
         fits = int(_BYTES / max(read_bytes / max(len(part), 1), self.guess))
         return max(1, min(fits, size * _GROWTH))
 
@@ -159,29 +163,28 @@ class Search:
         if chooser := next(choosers, None):
             self.choices[name] = chooser.op_type
         else:
-            self.found.append(misread(self.pair, node, name, metric, self.trial.label))
+            self.misreads.append(misread(self.pair, name, metric, self.trial.label))
 
     def _chooses_alike(self, node: NodeProto, name: str, other: str) -> bool:
         """Whether a node chose other elements that are equal up to rounding: ``name`` are its indices."""
         if node.op_type not in CHOOSING or name != node.output[-1]:
             return False
-        bench, data = self.bench, node.input[0]
-        theirs = self.pair.lifted.names.get(data, "")
-        reply = self._run(_CHOICE, [data, name], [*filter(None, (theirs, other))], moved=False)
-        if not reply.error:
-            axis = next(
-                (attribute.i for attribute in node.attribute if attribute.name == "axis"),
-                CHOOSING[node.op_type],
-            )
-            sides = {"data": (data, theirs), "pair": (name, other)}
-            reply = bench.ask("chooses_alike", key=_CHOICE, **sides, axis=axis, coarse=self.coarse)
-        bench.ask("forget", key=_CHOICE)
-        return reply.value is True
+        data = node.input[0]
+        their_data = self.pair.lifted.names.get(data, "")
+        error, computed = self._run([data, name], [*filter(None, (their_data, other))], moved=False)
+        if error:
+            return False
+        ours, theirs = computed
+        axes = (attribute.i for attribute in node.attribute if attribute.name == "axis")
+        axis = next(axes, CHOOSING[node.op_type])
+        sides = ours[data], theirs.get(their_data, ours[data])
+        return chooses_alike(sides, (ours[name], theirs[other]), axis=axis, coarse=self.coarse)
 
 
-def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed: str) -> Misread:
+def misread(pair: Pair, name: str, metric: Metrics, feed: str) -> Misread:
     """What a node of the model computes differently, as a record; ``name`` is the tensor that shows it."""
     graph = pair.model.graph
+    node = next((one for one in graph.node if name in one.output), None)
     outputs = {info.name for info in graph.output}
     subject: Subject = "output" if name in outputs else "tensor"
     place = place_of(node, graph)

@@ -18,8 +18,8 @@ from onnxfix.proof import cuda, validity
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.checks.trials import shapes
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.readback.bench import Bench, Comparison
-from onnxfix.proof.readback.execute import REFERENCE_STEP, Terms, execute
+from onnxfix.proof.readback.bench import Bench
+from onnxfix.proof.readback.execute import REFERENCE_STEP, Comparison
 from onnxfix.proof.readback.interface import inputs_of, interface, partners
 from onnxfix.proof.readback.locate import Pair, output_pairs
 from onnxfix.proof.readback.weights import weights
@@ -99,10 +99,11 @@ def read(request: Request, builder: Builder, path: Path, folder: Path, before: R
     names = {name: node.op_type for node in model.graph.node for name in node.output if name}
     if network is None:
         return Read(base, names=names)
-    pair = _pair(request, path, model, lifted, network, before)
-    bench = Bench(request.worker, request.step)
+    pair, excluded, unsure = _pair(request, path, model, lifted, network, before)
+    base = replace(base, notes=(*base.notes, unsure)) if unsure else base
+    bench = Bench(request.worker, request.step, str(folder))
     try:
-        result = _compare(request, bench, pair, folder, before, base)
+        result = _compare(request, bench, pair, before, base, excluded)
     finally:
         bench.drop()
     spent = (*lifted.seconds, max(0.0, time.monotonic() - began - sum(lifted.seconds)))
@@ -111,40 +112,47 @@ def read(request: Request, builder: Builder, path: Path, folder: Path, before: R
 
 def _pair(
     request: Request, path: Path, model: ModelProto, lifted: Lifted, network: ModelProto, before: Read | None
-) -> Pair:
-    """The model and the network, with the network's names and types of the model's inputs."""
+) -> tuple[Pair, tuple[str, ...], str]:
+    """The model and the network, with the network's names and types of the model's inputs; the outputs that are random
+    in either; and what kept their weights from being compared."""
     inputs = [info.name for info in inputs_of(model.graph)]
     positions = partners(inputs, [tensor.name for tensor in lifted.inputs])
     files = [info.name for info in network.graph.input]
     wires = {name: (files[n], ONNX_TYPES[lifted.inputs[n].dtype]) for name, n in positions.items()}
-    signature_of_model = request.known if before is None else signature(model)
-    return Pair(str(path), model, lifted, network, wires, signature_of_model)
+    known = request.known if before is None else signature(model)
+    pair = Pair(str(path), model, lifted, network, wires, known)
+    outputs, drawn = output_pairs(pair), set(known.drawn or ())
+    tensors = zip(network.graph.output, lifted.outputs, strict=False)
+    random = {info.name for info, tensor in tensors if tensor.name in lifted.drawn}
+    excluded = tuple(name for name, other in outputs if name in drawn or other in random)
+    changed, unsure = weights(request.worker, pair, request.step)
+    static = [*interface(model, lifted), *changed]
+    compared = [names for names in outputs if names[0] not in excluded]
+    return replace(pair, outputs=compared, static=static), excluded, unsure
 
 
 def _compare(
-    request: Request, bench: Bench, pair: Pair, folder: Path, before: Read | None, base: Reading
+    request: Request, bench: Bench, pair: Pair, before: Read | None, base: Reading, excluded: tuple[str, ...]
 ) -> Read:
-    """Compare declarations, weights and values. The first backend that can run both computes values."""
-    own_signature = pair.known
-    trials = _adapt_trials(before.trials, request, own_signature) if before is not None else ()
-    outputs, excluded = _outputs_to_compare(pair)
-    changed, unsure = weights(request.worker, pair, request.step)
-    base = replace(base, notes=(*base.notes, unsure)) if unsure else base
-    terms = Terms(outputs, trials, [*interface(pair.model, pair.lifted), *changed], str(folder))
+    """Compare values, computed by the first backend that can run both."""
+    trials = _adapt_trials(before.trials, request, pair.known) if before is not None else ()
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
-    request = replace(request, known=own_signature, coarse=half_type(pair.model))
-    comparison, backend, reasons, causes = Comparison(), "", list[str](), list[Cause]()
-    for backend in _backends(request):
+    request = replace(request, known=pair.known, coarse=half_type(pair.model))
+
+    def run(backend: str) -> Comparison:
         bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
-        comparison = execute(request, bench, pair, backend, terms)
-        if not comparison.lacking:
+        return Comparison(request, bench, pair, backend, trials).run()
+
+    tried: list[Comparison] = []
+    for backend in _backends(request):
+        tried.append(run(backend))
+        if not tried[-1].lacking:
             break
-        reasons.append(f"{backend}: {comparison.lacking}")
-        causes.append(comparison.cause)
+    comparison = tried[-1]
     if comparison.lacking:
-        comparison.unknown = "; ".join(reasons)
-        comparison.cause = "memory" if "memory" in causes else comparison.cause
+        comparison.unknown = "; ".join(f"{one.backend}: {one.lacking}" for one in tried)
+        comparison.cause = "memory" if any(one.cause == "memory" for one in tried) else comparison.cause
     elif not comparison.unknown:
         comparison.cause = ""
     if any(misread.kind == "refused" for misread in comparison.misreads):
@@ -153,25 +161,17 @@ def _compare(
         if broken:
             return Read(replace(base, reason=f"it is not valid ONNX: {broken}"))
     if comparison.disputed:
-        bench.step = min(request.step, REFERENCE_STEP)
-        other = execute(request, bench, pair, "reference", terms)
+        other = run("reference")
         if other.compared and not other.stuck:
             # Invalid, but with an obvious meaning: the reference evaluator shows whether TensorRT imported that.
             other.misreads += [replace(misread, harmless=True) for misread in comparison.misreads]
-            comparison, backend = other, "reference"
-    comparison.blank = frozenset(name for name, other in outputs if other in (comparison.blank or ()))
-    if outputs and len(comparison.blank) == len(outputs) and not comparison.misreads:
-        comparison.unknown, comparison.blank = comparison.unknown or _describe_blank(comparison.blank), None
-    return _conclude(base, terms.static, comparison, backend, excluded)
-
-
-def _outputs_to_compare(pair: Pair) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """The outputs to compare, by both names, and the outputs that are random in the model or the network."""
-    outputs, drawn = output_pairs(pair), set(pair.known.drawn or ())
-    pairs = zip(pair.network.graph.output, pair.lifted.outputs, strict=False)
-    random = {info.name for info, tensor in pairs if tensor.name in pair.lifted.drawn}
-    excluded = tuple(name for name, other in outputs if name in drawn or other in random)
-    return [names for names in outputs if names[0] not in excluded], excluded
+            comparison = other
+    undefined = comparison.undefined or ()
+    comparison.undefined = frozenset(name for name, other in pair.outputs if other in undefined)
+    if pair.outputs and len(comparison.undefined) == len(pair.outputs) and not comparison.misreads:
+        comparison.unknown = comparison.unknown or _describe_undefined(comparison.undefined)
+        comparison.undefined = None
+    return _conclude(base, comparison, excluded)
 
 
 def _adapt_trials(trials: Sequence[Trial], request: Request, own_signature: Signature) -> tuple[Trial, ...]:
@@ -207,22 +207,18 @@ def _backends(request: Request) -> Iterator[str]:
     yield "reference"
 
 
-def _conclude(
-    base: Reading, static: Sequence[Misread], comparison: Comparison, backend: str, excluded: tuple[str, ...]
-) -> Read:
+def _conclude(base: Reading, comparison: Comparison, excluded: tuple[str, ...]) -> Read:
     # A wrong declared shape adds nothing where the tensor itself differs.
     plain = (
         misread
-        for misread in static
+        for misread in comparison.pair.static
         if not (misread.harmless and misread.kind == "shape" and misread.name in comparison.off)
     )
     misreads = (*comparison.misreads, *plain)
-    status, reason = _outcome(misreads, comparison, backend)
-    notes = [
-        *base.notes,
-        *comparison.notes,
-        *([_describe_blank(comparison.blank)] if comparison.blank else []),
-    ]
+    status, reason = _outcome(misreads, comparison)
+    notes = [*base.notes, *comparison.notes]
+    if comparison.undefined:
+        notes.append(_describe_undefined(comparison.undefined))
     if excluded:
         notes.append(f"not compared, since they are random: {', '.join(excluded)}")
     ran = bool(comparison.compared)
@@ -231,7 +227,7 @@ def _conclude(
         status=status,
         reason=reason,
         misreads=misreads,
-        backend=backend if ran else "",
+        backend=comparison.backend if ran else "",
         feeds=len(comparison.compared),
         shapes=max(1, len(shapes(comparison.compared))) if ran else 0,
         excluded=excluded,
@@ -243,12 +239,12 @@ def _conclude(
     return Read(reading, comparison.trials, tuple(comparison.results), off, comparison.left_out)
 
 
-def _describe_blank(names: Iterable[str]) -> str:
+def _describe_undefined(names: Iterable[str]) -> str:
     words = ", ".join(sorted(names))
     return f"only NaN and infinity on all inputs, which would hide a difference: output {words}"
 
 
-def _outcome(misreads: Sequence[Misread], comparison: Comparison, backend: str) -> tuple[Status, str]:
+def _outcome(misreads: Sequence[Misread], comparison: Comparison) -> tuple[Status, str]:
     grave = any(not misread.harmless for misread in misreads)
     if comparison.unknown or not comparison.compared:
         return ("differs" if grave else "unknown"), comparison.unknown
@@ -257,5 +253,5 @@ def _outcome(misreads: Sequence[Misread], comparison: Comparison, backend: str) 
         return "unknown", "no output has a value that could be compared"
     feeds, sizes = len(comparison.compared), len(shapes(comparison.compared))
     over = f" over {sizes} shapes" if sizes > 1 else ""
-    reason = f"{feeds} feed{'s' * (feeds > 1)}{over}, {_BACKEND_TITLES.get(backend, backend)}"
+    reason = f"{feeds} feed{'s' * (feeds > 1)}{over}, {_BACKEND_TITLES[comparison.backend]}"
     return ("differs" if grave else "agrees"), reason

@@ -62,8 +62,10 @@ class Ran:
 
     ``outputs``: name -> array. ``unread``: name of an output that could not be read -> why. ``unsteady``: what another
     run on the same inputs gave, of outputs whose bits vary. ``error``: why there are no outputs, ``cause`` the same as
-    data. ``broken``: the process cannot be used any more. ``late``: the time limit was exceeded. ``seconds``: of the
-    first run, wall-clock time.
+    data. ``broken``: the process cannot be used any more; ``died``: it crashed or was killed. ``late``: the time limit
+    was exceeded. ``lacking``: the backend cannot do this, or memory ran out, which proves nothing about the model.
+    ``kept``: they are from an earlier check. ``seconds``: of the first run, of the clock for an engine, else of the
+    processor.
     """
 
     outputs: Arrays = field(default_factory=dict)
@@ -73,6 +75,9 @@ class Ran:
     cause: Cause = ""
     broken: bool = False
     late: bool = False
+    died: bool = False
+    lacking: bool = False
+    kept: bool = False
     seconds: float = 0.0
 
 

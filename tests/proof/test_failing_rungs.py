@@ -92,8 +92,8 @@ def test_how_the_run_ended_is_data(
     real, loads = Worker.call, list[str]()
 
     def call(self: Worker, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
-        loads.extend([kwargs["path"]] if target.endswith("readback.bench:load") else [])
-        if target.endswith("readback.bench:run") and len(loads) > 1:
+        loads.extend([kwargs["path"]] if target.endswith("checks.sessions:load") else [])
+        if target.endswith("checks.sessions:run") and len(loads) > 1:
             return Outcome(status, message="made up")
         return real(self, target, timeout=timeout, **kwargs)
 

@@ -51,18 +51,19 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
             "onnxfix.proof.remote:load", timeout=PATIENCE, backend="ort-cpu", original=path, fixed=other
         )
         worker.call("onnxfix.proof.remote:run", timeout=PATIENCE, feed=FEED, **RUN, hold=True)
-        bench = Bench(worker, PATIENCE, str(tmp_path))
-        assert bench.load("ort-cpu", path, recall=True).kept
-        left = bench.run(FEED)
+        bench = Bench(worker, str(tmp_path))
+        bench.limit(PATIENCE)
+        assert bench.put("ort-cpu", path, recall=True).kept
+        left = bench.compute(FEED)
         assert (left.kept, left.outputs["y"].tolist()) == (True, [0.0, 2.0])
-        ran = bench.run({"x": np.ones(3, np.float32)})
+        ran = bench.compute({"x": np.ones(3, np.float32)})
         assert (ran.kept, ran.outputs["y"].tolist()) == (False, [1.0] * 3)
-        assert bench.run(FEED).kept
-        assert not bench.load("ort-cpu", path).kept
-        assert not bench.run(FEED).kept
-        bench.load("ort-cpu", path, recall=True)
+        assert bench.compute(FEED).kept
+        assert not bench.put("ort-cpu", path).kept
+        assert not bench.compute(FEED).kept
+        bench.put("ort-cpu", path, recall=True)
         worker.call("os:abort", timeout=PATIENCE)
-        ran = bench.run(FEED)
+        ran = bench.compute(FEED)
         assert (ran.error, ran.kept) == ("", False), "a child that died has lost it"
 
 

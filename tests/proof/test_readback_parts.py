@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.errors import Fault
+from onnxfix.proof.checks import sessions
 from onnxfix.proof.compare.rounding import shaken
-from onnxfix.proof.readback import bench
-from onnxfix.proof.readback.bench import Bench, Reply
+from onnxfix.proof.readback.bench import Bench
 from onnxfix.proof.readback.interface import partners
 from onnxfix.proof.readback.locate import downstream, upstream
 from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
@@ -29,9 +29,9 @@ CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) 
 
 @pytest.fixture(autouse=True)
 def empty() -> Iterator[None]:
-    bench.drop()
+    sessions.drop()
     yield
-    bench.drop()
+    sessions.drop()
 
 
 # ------------------------------------------------------------------------------------------------ the child
@@ -108,15 +108,15 @@ def test_tensors_inside_become_outputs_and_weights_stay_where_they_are(
     scratch.mkdir()
     feed = {"x": np.ones((2, 64), np.float32)}
     for names in (["a"], ["y", "a"], ["x", "w"]):
-        assert bench.load(backend, str(path), names, {"scratch": str(scratch)}) == Reply()
-        ran = bench.run(feed)
+        assert not sessions.load("m", str(path), backend=backend, names=names, scratch=str(scratch)).error
+        ran = sessions.run("m", feed)
         assert (ran.error, sorted(ran.outputs)) == ("", sorted(names))
     np.testing.assert_array_equal(ran.outputs["w"], np.eye(64) * 2)
     assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == before
     if backend == "ort-cpu" and not external:
         assert [one.stat().st_size for one in scratch.iterdir()] == [64 * 64 * 4]
         second = weighty(tmp_path / "second" / "m.onnx", external=False)  # it has a file of its own
-        assert bench.load(backend, str(second), ["a"], {"scratch": str(scratch)}) == Reply()
+        assert not sessions.load("m", str(second), backend=backend, names=["a"], scratch=str(scratch)).error
         assert len(list(scratch.iterdir())) == 2
 
 
@@ -127,15 +127,16 @@ def test_a_child_that_dies_is_a_result_and_loads_the_model_again(tmp_path: Path)
     path = networks.write(tmp_path / "m.onnx", CHAIN)
     feed = {"x": np.ones((2, 3), np.float32)}
     with Worker() as worker:
-        side = Bench(worker, 30.0, str(tmp_path))
-        assert side.load("ort-cpu", str(path)) == Reply()
-        assert side.run(feed).outputs["y"].shape == (2, 3)
+        side = Bench(worker, str(tmp_path))
+        side.limit(30.0)
+        assert side.put("ort-cpu", str(path)).error == ""
+        assert side.compute(feed).outputs["y"].shape == (2, 3)
         with pytest.MonkeyPatch.context() as broken:
-            broken.setattr("onnxfix.proof.readback.bench.__name__", "os")
+            broken.setattr(side, "_module", "os")
             with pytest.raises(Fault):
-                side.run(feed)
+                side.compute(feed)
         worker.call("os:abort", timeout=30.0)
-        assert side.run(feed).outputs["y"].shape == (2, 3)
+        assert side.compute(feed).outputs["y"].shape == (2, 3)
 
 
 # ------------------------------------------------------------------------------------------------ words

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto, helper
 
 from onnxfix.errors import Fault
-from onnxfix.proof import cuda
+from onnxfix.files import walk
+from onnxfix.proof import cuda, outputs
 from onnxfix.proof.request import Request
 from onnxfix.runtime import backends
-from onnxfix.runtime.backends import reference
-from onnxfix.runtime.causes import ENDED, Cause, cause_of
+from onnxfix.runtime.allowance import cores
+from onnxfix.runtime.backends import ort, ort_weights, reference
+from onnxfix.runtime.causes import ENDED, NO_MEMORY, Cause, cause_of
 from onnxfix.runtime.sandbox import Outcome, Worker, one_line
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.timing import Latency
@@ -41,10 +48,10 @@ class Sessions(AbstractContextManager["Sessions"]):
     ) -> None:
         self._worker, self._module, self._options = worker, module, dict(options)
         self._loading, self._running, self._close = loading, running, close
-        self._paths: dict[str, str] = {}
+        self._how: dict[str, dict[str, Any]] = {}  # what each was loaded with
         self._loaded: set[str] = set()
         self._generation = -1
-        self.late = False  # whether the last load took too long
+        self.last = Ran()  # what the last load or run came to
         self.cause: Cause = ""  # why the last load or trial failed, where that is known
 
     def __exit__(self, *_: object) -> None:
@@ -60,19 +67,24 @@ class Sessions(AbstractContextManager["Sessions"]):
     def _drop(self, **name: str) -> Outcome:
         return self._worker.call(f"{self._module}:drop", timeout=_DROPPING, **name)
 
-    def load(self, name: str, path: str) -> str:
-        """Load a file as ``name``; returns the reason where that fails, else ""."""
+    @property
+    def late(self) -> bool:
+        """Whether the last load took too long."""
+        return self.last.late
+
+    def load(self, name: str, path: str, **more: Any) -> str:
+        """Load a file as ``name``; returns the reason where that fails, else "". ``more`` goes to the function that
+        loads it."""
         if not self._alive():
             self._loaded.clear()
-        outcome = self._call("load", self._loading, name=name, path=path)
+        outcome = self._call("load", self._loading, name=name, path=path, **more)
         self._generation = self._worker.generation
-        self.late = outcome.status == "timeout"
-        error = str(_value(outcome)) if outcome.ok or outcome.status == "error" else outcome.message
-        self.cause = _cause(outcome, error)
-        if not error:
-            self._paths[name] = path
+        self.last = _ran(outcome)
+        self.cause = self.last.cause
+        if not self.last.error:
+            self._how[name] = {"path": path, **more}
             self._loaded.add(name)
-        return error
+        return self.last.error
 
     def renew(self) -> None:
         """Have the next load start in another process, which has compiled no kernel yet."""
@@ -90,7 +102,7 @@ class Sessions(AbstractContextManager["Sessions"]):
         outcome = self._call("trial", self._loading, path=path)
         self._generation = self._worker.generation
         result: tuple[str, str] = outcome.value if outcome.ok else (outcome.message, "")
-        self.cause = _cause(outcome, result[0])
+        self.cause = cause_of(result[0]) if outcome.ok else ENDED[outcome.status]
         return result
 
     def latency(self, paths: Mapping[str, str], feed: Mapping[str, Any]) -> Latency:
@@ -110,29 +122,27 @@ class Sessions(AbstractContextManager["Sessions"]):
         if not self._alive():
             self._loaded.clear()
         if name not in self._loaded:
-            error = self.load(name, self._paths[name])
+            error = self.load(name, **self._how[name])
             if error:
-                return Ran(error=f"it does not load a second time: {error}", cause=self.cause)
+                return replace(self.last, error=f"it does not load a second time: {error}")
         outcome = self._call("run", self._running, name=name, feed=dict(feed), **more)
         if self._worker.generation != self._generation:
             return Ran(error="its process ended between two runs")
-        if not outcome.ok and outcome.status != "error":
-            return Ran(error=outcome.message, cause=ENDED[outcome.status], late=outcome.status == "timeout")
-        ran: Ran = _value(outcome)
-        if ran.broken:
+        self.last = _ran(outcome)
+        if self.last.broken:
             self._worker.close()
-        return replace(ran, cause=_cause(outcome, ran.error))
+        return self.last
 
 
-def _cause(outcome: Outcome, error: str) -> Cause:
-    """Why a call failed; ``error`` is the message of TensorRT or ONNX Runtime where the child returned one."""
-    return cause_of(error) if outcome.ok else ENDED[outcome.status]
-
-
-def _value(outcome: Outcome) -> Any:
-    if not outcome.ok:  # errors of models and engines come back as values
+def _ran(outcome: Outcome) -> Ran:
+    """What a call of ``load`` or ``run`` came to, with the cause of a failure."""
+    if outcome.status == "error":  # errors of models and engines come back as values
         raise Fault(outcome.message)
-    return outcome.value
+    if not outcome.ok:
+        late = outcome.status == "timeout"
+        return Ran(error=outcome.message, cause=ENDED[outcome.status], late=late, died=True)
+    ran = outcome.value if isinstance(outcome.value, Ran) else Ran(error=str(outcome.value))
+    return replace(ran, cause=cause_of(ran.error))
 
 
 class Oracle(AbstractContextManager["Oracle"]):
@@ -197,35 +207,129 @@ class Oracle(AbstractContextManager["Oracle"]):
 
 # ------------------------------------------------------------- ONNX Runtime's side of the pipe, called in the sandbox
 
-_SESSIONS: dict[str, backends.Session] = {}
+THREADS = max(min(2, cores()), cores() // 2)
+"""Of ONNX Runtime: one for each of many cores takes far longer than half of them as soon as anything else runs."""
+_LARGE = 1024  # bytes of a tensor that a variant of the model maps from a file
+_COPY = "/onnxfix-copy"  # suffix of the output that copies a tensor which no node computes
 
 
-def load(name: str, path: str, *, backend: str) -> str:
-    """Load the model file with a backend and keep it as ``name``; returns the error, else ""."""
+@dataclass
+class _Model:
+    """A model: what loads it, its session once it is loaded, its file where outputs of it were left, and how many
+    characters of an error are told."""
+
+    load: Callable[[], backends.Session]
+    path: str
+    widest: int
+    session: backends.Session | None = None
+
+
+_MODELS: dict[str, _Model] = {}
+#: path -> the model with its weights in files, and where these are: those of a small model in one file
+_SLIM: dict[str, tuple[ModelProto, ort_weights.Stored]] = {}
+
+
+def load(
+    name: str,
+    path: str,
+    *,
+    backend: str,
+    names: Sequence[str] = (),
+    recall: bool = False,
+    widest: int = 300,
+    **options: Any,
+) -> Ran:
+    """Load the model file with a backend and keep it as ``name``, in place of what was loaded as that.
+
+    Args:
+        names: tensors of the main graph that are its outputs, instead of its own, if there are any; then ``options``
+            has the folder ``scratch`` to write to.
+        recall: a model of which the check ort-cpu left outputs is loaded only where it runs on other inputs.
+        widest: characters of an error.
+        **options: those of the backend's ``load``.
+    """
+    _MODELS.pop(name, None)
+    make = partial(_load_variant, names=names) if names else backends.load
+    left = recall and outputs.knows(path)
+    model = _Model(lambda: make(backend, path, **options), path if left else "", widest)
     try:
-        _SESSIONS[name] = backends.load(backend, path)
+        model.session = None if left else model.load()
     except Exception as error:
-        return _describe(error)
-    return ""
+        return _failed(error, widest)
+    _MODELS[name] = model
+    return Ran(kept=left)
 
 
-def run(name: str, feed: Mapping[str, Any], *, backend: str) -> Ran:
-    """Run the model that was loaded as ``name`` with ``backend``."""
-    session = _SESSIONS[name]
+def _load_variant(backend: str, path: str, *, names: Sequence[str], scratch: str) -> backends.Session:
+    """The model with these tensors as outputs, on ONNX Runtime's CPU provider or the reference evaluator."""
+    if backend == "reference":
+        variant = Path(scratch) / "variant.onnx"
+        onnx.save(_with_outputs(onnx.load(path), names), variant)
+        return backends.load(backend, str(variant))
+    if path not in _SLIM:
+        _SLIM[path] = ort_weights.shared(path, Path(scratch) / f"weights{len(_SLIM)}.bin", _LARGE + 1)
+    model, where = _SLIM[path]
+    return ort.load_mapped(_with_outputs(model, names), where, ort.session_options(THREADS, lean=where.large))
+
+
+def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
+    """A copy of the model with only these tensors as outputs, and an order where it leaves that open."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    for node in walk.model_nodes(found):
+        for attribute in _open_order(node):
+            attribute.i = 1
+    graph = found.graph
+    made = {name for node in graph.node for name in node.output}
+    declared = {info.name: info for info in model.graph.output}
+    del graph.output[:]
+    for name in names:
+        if name in made:
+            graph.output.append(declared.get(name, onnx.ValueInfoProto(name=name)))
+        else:  # an input or a weight
+            graph.node.append(helper.make_node("Identity", [name], [f"{name}{_COPY}"]))
+            graph.output.append(onnx.ValueInfoProto(name=f"{name}{_COPY}"))
+    return found
+
+
+def has_open_order(model: ModelProto) -> bool:
+    """Whether ONNX leaves the order of some elements open: TopK with sorted=0."""
+    return any(map(_open_order, walk.model_nodes(model)))
+
+
+def _open_order(node: NodeProto) -> list[AttributeProto]:
+    """The attribute that leaves the order open, if it does."""
+    if node.op_type != "TopK" or node.domain not in ("", "ai.onnx"):
+        return []
+    return [one for one in node.attribute if one.name == "sorted" and not one.i]
+
+
+def run(name: str, feed: Mapping[str, Any], *, backend: str = "") -> Ran:
+    """Run the model that was loaded as ``name``, or take what the check ort-cpu computed with it on these inputs."""
+    model = _MODELS[name]
+    if model.path and (left := outputs.find(model.path, feed)) is not None:
+        return Ran(left[0], seconds=left[1], kept=True)
     try:
-        return Ran(dict(zip(session.outputs, session.run(dict(feed)), strict=True)))
+        model.session = model.session or model.load()
+        began = time.process_time()
+        values = dict(zip(model.session.outputs, model.session.run(dict(feed)), strict=True))
     except Exception as error:
-        return Ran(error=_describe(error), broken=isinstance(error, backends.Broken))
+        return _failed(error, model.widest)
+    seconds = time.process_time() - began
+    return Ran({output.removesuffix(_COPY): value for output, value in values.items()}, seconds=seconds)
+
+
+def _failed(error: Exception, widest: int) -> Ran:
+    ours = isinstance(error, (backends.Unsupported, backends.Broken))
+    words = str(error) if ours else one_line(error, widest)
+    lacking = ours or isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
+    return Ran(error=words, lacking=lacking, broken=isinstance(error, backends.Broken))
 
 
 def drop(name: str = "") -> None:
     """Release a model, or all of them."""
     if name:
-        _SESSIONS.pop(name, None)
+        _MODELS.pop(name, None)
     else:
-        _SESSIONS.clear()
-
-
-def _describe(error: Exception) -> str:
-    ours = isinstance(error, (backends.Unsupported, backends.Broken))
-    return str(error) if ours else one_line(error)
+        _MODELS.clear()
+        _SLIM.clear()

@@ -16,10 +16,11 @@ from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.proof import extents
 from onnxfix.proof.budget import Budget, too_large
+from onnxfix.proof.checks.sessions import has_open_order
 from onnxfix.proof.checks.trials import Finder
 from onnxfix.proof.compare.compare import Metrics, agreement, difference, different
 from onnxfix.proof.compare.rounding import RELATIVE, shaken
-from onnxfix.proof.readback.bench import Bench, Reply, has_open_order
+from onnxfix.proof.readback.bench import Bench
 from onnxfix.proof.readback.locate import Pair, Search, label_of, layers_of, misread
 from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
 from onnxfix.proof.readback.values import (
@@ -46,8 +47,7 @@ _MANY = 1 << 16  # elements of all inputs, from which the smallest shape has roo
 _LOCATING = 180.0  # seconds
 #: Of the effort of a check that runs two models, for the network of each of them.
 _PART = 0.25
-REFERENCE_STEP = 30.0
-"""Seconds for one run of the reference evaluator."""
+_REFERENCE_STEP = 30.0  # seconds for one run of the reference evaluator
 _WORDS = 400  # characters of ONNX Runtime's message in a record
 _KEPT = 512 << 20  # bytes of outputs that are kept at once
 _DEATHS = 3  # of the child, after which it is not used any more
@@ -109,7 +109,8 @@ class Comparison:
         Raises:
             Fault: verification itself failed.
         """
-        self.bench.drop()
+        step = self.request.step
+        self.bench.limit(min(step, _REFERENCE_STEP) if self.backend == "reference" else step)
         if self.backend == "reference":
             given = [dict(one.values) for one in self.given] or self.request.given
             models = self.pair.model, self.pair.network
@@ -130,7 +131,7 @@ class Comparison:
         self.trials = tuple(replace(one, expected=None) for one in found)
         if not found:
             return self
-        loaded = self.bench.load(self.backend, self.pair.lifted.path)
+        loaded = self.bench.put(self.backend, self.pair.lifted.path)
         if loaded.error:
             self.lacking = f"the network that was read back does not load: {without_status(loaded.error)}"
             self.cause = loaded.cause
@@ -144,12 +145,12 @@ class Comparison:
             self._explain(wrong)
         return self
 
-    def _load(self, *, recall: bool = False) -> Reply:
+    def _load(self, *, recall: bool = False) -> Ran:
         """Load the model; where ONNX leaves the order of a TopK open, with the sorted one, which TensorRT computes."""
         if has_open_order(self.pair.model):
             outputs = [info.name for info in self.pair.model.graph.output]
-            return self.bench.load(self.backend, self.pair.path, outputs)
-        return self.bench.load(self.backend, self.pair.path, guarded=True, recall=recall)
+            return self.bench.put(self.backend, self.pair.path, outputs)
+        return self.bench.put(self.backend, self.pair.path, guarded=True, recall=recall)
 
     # -- the model alone
 
@@ -184,17 +185,15 @@ class Comparison:
             return Ran(error="no memory for the outputs of more inputs")
         if self.bench.deaths >= _DEATHS:
             return Ran(error="too many runs ended the process")
-        reply = self.bench.run(values)
-        if reply.error:
-            if reply.cause == "timeout" and not self._taken:
+        ran = self.bench.compute(values)
+        if ran.error:
+            if ran.cause == "timeout" and not self._taken:
                 self.bench.deaths = _DEATHS  # the inputs are not why: others would take as long
-            self._failures.append(Ran(error=reply.error, cause=reply.cause))
-            return self._failures[-1]
+            self._failures.append(ran)
+            return ran
         self._taken += 1
-        self._bytes += sum(getattr(value, "nbytes", 0) for value in reply.outputs.values())
-        return Ran(
-            dict(reply.outputs), seconds=(1 if reply.kept else 2) * reply.seconds
-        )  # the network runs, too
+        self._bytes += sum(getattr(value, "nbytes", 0) for value in ran.outputs.values())
+        return ran if ran.kept else replace(ran, seconds=2 * ran.seconds)  # the network runs, too
 
     def _planned(self) -> list[Feed]:
         """Plausible values over the planned shapes, and the edges of the types at one of them."""
@@ -258,14 +257,14 @@ class Comparison:
     def _note_refusal(self, words: str) -> None:
         """ONNX Runtime rejects the model. If the network that TensorRT imported runs, that is a difference."""
         # Any inputs will do, whether the model accepts them or not.
-        ran, graph = Reply("no inputs could be made"), self.pair.model.graph
+        ran, graph = Ran(error="no inputs could be made"), self.pair.model.graph
         with suppress(UsageError, MemoryError):
             known, given = self.request.known, self.request.given
             values = (
                 given[0] if given else make_inputs(known, self._planned()[0].assignment, self.request.seed)
             )
-            ran = self.bench.load(self.backend, self.pair.lifted.path)
-            ran = ran if ran.error else self.bench.run(self.pair.wire(values))
+            ran = self.bench.put(self.backend, self.pair.lifted.path)
+            ran = ran if ran.error else self.bench.compute(self.pair.wire(values))
         said = one_line(without_status(words), _WORDS)
         if ran.error:
             self.unknown = f"ONNX Runtime rejects the model: {said}"
@@ -280,7 +279,7 @@ class Comparison:
     def _compare(self, trial: Trial) -> list[_Wrong]:
         """Run the network on the inputs of a trial and judge; returns what is out of tolerance, if something is."""
         assert trial.expected is not None
-        ran = self.bench.run(self.pair.wire(trial.values))
+        ran = self.bench.compute(self.pair.wire(trial.values))
         self.cause = ran.cause
         if ran.died:
             self.unknown = f"the network that was read back cannot be run: {ran.error}"
@@ -351,9 +350,8 @@ class Comparison:
         if self.backend == "reference" or not all(is_slight(one) or is_overflow(one) for one in metrics):
             return False
         asked = [one.trial for one in left]
-        step, self.bench.step = self.bench.step, min(self.bench.step, REFERENCE_STEP)
         other = Comparison(self.request, self.bench, self.pair, "reference", asked).run()
-        self.bench.step = step
+        self.bench.limit(self.request.step)
         agrees = len(other.compared) == len(asked) and not other.stuck and not other.misreads
         if agrees:
             self.results = [
@@ -373,7 +371,7 @@ class Comparison:
         for one in wrong:
             trial, names = one.trial, [*dict.fromkeys(metric.output for metric in one.metrics)]
             assert trial.expected is not None
-            moved = loaded if loaded.error else self.bench.run(shaken(trial.values))
+            moved = loaded if loaded.error else self.bench.compute(shaken(trial.values))
             noise = {} if moved.error else measure_noise(trial.expected.outputs, moved.outputs, names)
             pairs = [pair for pair in self.pair.outputs if pair[0] in names]
             metrics = judge(trial.expected.outputs, one.network, pairs, self.request.coarse, noise)

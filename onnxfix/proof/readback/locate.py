@@ -121,9 +121,9 @@ class Search:
             (pair.path, names, own),
             (pair.lifted.path, others, [pair.wire(values)]),
         ):
-            reply = self.bench.load(self.backend, path, wanted)
+            reply = self.bench.put(self.backend, path, wanted)
             for feed in feeds:
-                reply = reply if reply.error else self.bench.run(feed)
+                reply = reply if reply.error else self.bench.compute(feed)
                 computed.append(reply.outputs)
             if reply.error:
                 return reply.error, []

@@ -19,7 +19,7 @@ from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.checks.trials import shapes
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback.bench import Bench
-from onnxfix.proof.readback.execute import REFERENCE_STEP, Comparison
+from onnxfix.proof.readback.execute import Comparison
 from onnxfix.proof.readback.interface import inputs_of, interface, partners
 from onnxfix.proof.readback.locate import Pair, output_pairs
 from onnxfix.proof.readback.weights import weights
@@ -101,11 +101,9 @@ def read(request: Request, builder: Builder, path: Path, folder: Path, before: R
         return Read(base, names=names)
     pair, excluded, unsure = _pair(request, path, model, lifted, network, before)
     base = replace(base, notes=(*base.notes, unsure)) if unsure else base
-    bench = Bench(request.worker, request.step, str(folder))
-    try:
+    bench = Bench(request.worker, str(folder))
+    with bench:
         result = _compare(request, bench, pair, before, base, excluded)
-    finally:
-        bench.drop()
     spent = (*lifted.seconds, max(0.0, time.monotonic() - began - sum(lifted.seconds)))
     return replace(result, reading=replace(result.reading, seconds=spent), names=names)
 
@@ -139,14 +137,9 @@ def _compare(
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
     request = replace(request, known=pair.known, coarse=half_type(pair.model))
-
-    def run(backend: str) -> Comparison:
-        bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
-        return Comparison(request, bench, pair, backend, trials).run()
-
     tried: list[Comparison] = []
     for backend in _backends(request):
-        tried.append(run(backend))
+        tried.append(Comparison(request, bench, pair, backend, trials).run())
         if not tried[-1].lacking:
             break
     comparison = tried[-1]
@@ -161,7 +154,7 @@ def _compare(
         if broken:
             return Read(replace(base, reason=f"it is not valid ONNX: {broken}"))
     if comparison.disputed:
-        other = run("reference")
+        other = Comparison(request, bench, pair, "reference", trials).run()
         if other.compared and not other.stuck:
             # Invalid, but with an obvious meaning: the reference evaluator shows whether TensorRT imported that.
             other.misreads += [replace(misread, harmless=True) for misread in comparison.misreads]

@@ -218,15 +218,11 @@ def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
     """Kind and name of TensorRT's layers of a node and its subgraphs. Layers named after a node come first;
     layers that the parser adds for shapes and casts come last."""
     labels, layers = {label_of(inner) for inner in walk.nodes([node])}, dict[str, bool]()
-    stack = list(reversed(network.node))
-    while stack:
-        layer_node = stack.pop()
+    for layer_node in walk.nodes(network.node):
         metadata = {entry.key: entry.value for entry in layer_node.metadata_props}
         if metadata.get("onnx_node") in labels and metadata.get("trt_kind"):
             name = metadata.get("trt_layer", "")
             layers[f"{metadata['trt_kind']} {name}".strip()] = any(label in name for label in labels)
-        for graph in walk.subgraphs(layer_node):
-            stack.extend(reversed(graph.node))
     names = sorted(layers, key=lambda name: not layers[name])
     more = [f"and {len(names) - _LAYERS} more"] if len(names) > _LAYERS else []
     return (*names[:_LAYERS], *more)
@@ -249,13 +245,7 @@ def downstream(graph: GraphProto, node: NodeProto) -> set[str]:
 
 def _unnamed(pair: Pair, node: NodeProto) -> int:
     """How many preceding nodes have no tensor that can be compared. Stops at nodes that have one."""
-    makers = {name: maker for maker in pair.model.graph.node for name in maker.output if name}
-    stack, seen = [node], list[NodeProto]()
-    while stack:
-        for name in set(walk.reads(stack.pop())):
-            maker = makers.get(name)
-            unread = maker is not None and maker.op_type != "Constant" and name not in pair.lifted.names
-            if maker is not None and unread and not any(maker is visited for visited in seen):
-                seen.append(maker)
-                stack.append(maker)
-    return len(seen)
+    nodes = [one for one in pair.model.graph.node if one.op_type != "Constant"]
+    makers = {name: one for one in nodes for name in one.output if name and name not in pair.lifted.names}
+    passed = walk.ancestors(makers, walk.reads(node))
+    return sum(any(name in passed and name in makers for name in one.output) for one in nodes)

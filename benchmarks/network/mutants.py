@@ -38,7 +38,7 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import make_inputs
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof.compare.compare import identical
-from onnxfix.proof.readback import read
+from onnxfix.proof.readback import network as read
 from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker, one_line
 from onnxfix.tensorrt import lift

@@ -71,7 +71,7 @@ def judge_model(
         if not reads or not (imported or build.accepted or build.stage == "build"):
             return build, None
         say("reading TensorRT's network")
-        return build, network.reading(request, builder)
+        return build, network.read_original(request, builder)
 
 
 def _build(builder: Builder, request: Request) -> TrtBuild:

@@ -30,7 +30,7 @@ from onnxfix.proof.compare.compare import Metrics
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback import network
 from onnxfix.proof.readback.interface import partners
-from onnxfix.proof.readback.refusals import node_of, place_of
+from onnxfix.proof.readback.locate import node_of, place_of
 from onnxfix.proof.request import Request
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import Limits

@@ -53,7 +53,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A TensorRT that is there, and breaks where its network is read."""
     choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
     monkeypatch.setattr(network, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
-    monkeypatch.setattr(network, "read", stop)
+    monkeypatch.setattr(network.lift, "attempt", stop)
     network._LAST.clear()
 
 

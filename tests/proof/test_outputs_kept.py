@@ -11,8 +11,8 @@ import pytest
 from onnx import parser
 
 from onnxfix.proof import outputs, remote
+from onnxfix.proof.checks.sessions import Bench
 from onnxfix.proof.compare.compare import Terms
-from onnxfix.proof.readback.bench import Bench
 from onnxfix.proof.remote import _State
 from onnxfix.runtime.backends import ort
 from onnxfix.runtime.sandbox import Worker

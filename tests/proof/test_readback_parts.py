@@ -14,11 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.errors import Fault
 from onnxfix.proof.checks import sessions
+from onnxfix.proof.checks.sessions import Bench
 from onnxfix.proof.compare.rounding import shaken
-from onnxfix.proof.readback.bench import Bench
 from onnxfix.proof.readback.interface import partners
-from onnxfix.proof.readback.locate import downstream, upstream
-from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
+from onnxfix.proof.readback.locate import downstream, lacks, node_of, place_of, settled, upstream
 from onnxfix.proof.readback.values import aligned
 from onnxfix.runtime.backends.ort_messages import without_status
 from onnxfix.runtime.sandbox import Worker

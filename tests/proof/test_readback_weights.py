@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfix.proof.readback import read
+from onnxfix.proof.readback import network as trt_network
 from onnxfix.proof.readback.weights import Compared, compare, weights
 from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
@@ -161,7 +161,7 @@ def test_the_rung_sees_one_bit_of_a_weight(tmp_path: Path, monkeypatch: pytest.M
     [weight] = [one for one in network.graph.initializer if one.data_type == TensorProto.FLOAT]
     weight.raw_data = bumped(numpy_helper.to_array(weight)).tobytes()
     onnx.save(network, out)
-    monkeypatch.setattr(read.lift, "attempt", lambda *_, **__: found)
+    monkeypatch.setattr(trt_network.lift, "attempt", lambda *_, **__: found)
     [rung] = verify(path, path, exact=False, rungs=("trt-network",), seed=1).rungs
     assert rung.status == "failed"
     [misread] = rung.networks[0].misreads

@@ -13,7 +13,6 @@ from onnx import ModelProto, TensorProto
 
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.readback import network as trt_network
-from onnxfix.proof.readback import read
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker, shared
@@ -85,7 +84,7 @@ class Stage:
             return lifted(model(network) if isinstance(network, str) else network, Path(out), **lifts)
 
         choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
-        self.monkeypatch.setattr(read.lift, "attempt", attempt)
+        self.monkeypatch.setattr(trt_network.lift, "attempt", attempt)
         self.monkeypatch.setattr(
             trt_network, "builder", lambda options: Builder(choice, options, shared("tensorrt"))
         )

@@ -17,7 +17,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, helper
 from onnxfix.errors import Fault
 from onnxfix.files import walk
 from onnxfix.proof import cuda, outputs
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import REMOTE, Request
 from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import cores
 from onnxfix.runtime.backends import ort, ort_weights, reference
@@ -27,6 +27,8 @@ from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.timing import Latency
 
 _DROPPING = 30.0  # seconds
+_THREADS = max(min(2, cores()), cores() // 2)
+"""Of ONNX Runtime: one for each of many cores takes far longer than half of them as soon as anything else runs."""
 
 
 class Sessions(AbstractContextManager["Sessions"]):
@@ -145,6 +147,55 @@ def _ran(outcome: Outcome) -> Ran:
     return replace(ran, cause=cause_of(ran.error))
 
 
+_WIDEST = 1500  # characters of an error: ONNX Runtime names the node at the end of some
+_ONLY = "read back"  # the name of the model that is loaded
+
+
+class Bench(Sessions):
+    """Holds one model at a time. ``deaths`` counts how often one ended the child, and variants of models are written to
+    the folder ``scratch``."""
+
+    def __init__(self, worker: Worker, scratch: str) -> None:
+        super().__init__(worker, __name__, {}, loading=0.0, running=0.0)
+        self._scratch, self.deaths = scratch, 0
+        if worker.pid is not None:  # what other checks have loaded
+            worker.call(f"{REMOTE}:unload", timeout=_DROPPING)
+
+    def limit(self, seconds: float) -> None:
+        """Let a load, and a run, take so long from now on."""
+        self._loading = self._running = seconds
+
+    def put(
+        self,
+        backend: str,
+        path: str,
+        names: Sequence[str] = (),
+        *,
+        guarded: bool = False,
+        recall: bool = False,
+    ) -> Ran:
+        """Load a model file in place of the last; see ``sessions.load``. With ``names`` on the CPU instead of CUDA.
+        ``guarded``: the CPU must accept the inputs that CUDA gets, whose kernels check no index."""
+        options: dict[str, Any] = {"guarded": True} if guarded and backend == "ort-cuda" else {}
+        if backend == "ort-cpu":
+            options = {"threads": _THREADS}  # identical bits are not required
+        if names:
+            backend = "ort-cpu" if backend == "ort-cuda" else backend
+            options = {"names": tuple(names), "scratch": self._scratch}
+        self._on_gpu = backend == "ort-cuda"
+        self.load(_ONLY, path, backend=backend, recall=recall, widest=_WIDEST, **options)
+        return self._checked(self.last)
+
+    def compute(self, feed: Mapping[str, Any]) -> Ran:
+        """Run the model."""
+        return self._checked(self.run(_ONLY, feed))
+
+    def _checked(self, ran: Ran) -> Ran:
+        self.deaths += ran.died
+        lacks_memory = ran.cause == "memory" and not ran.died and not self._on_gpu
+        return replace(ran, error=self._worker.starved(ran.error)) if lacks_memory else ran
+
+
 class Oracle(AbstractContextManager["Oracle"]):
     """Executes the original, whose outputs are the reference result for engines.
 
@@ -207,8 +258,6 @@ class Oracle(AbstractContextManager["Oracle"]):
 
 # ------------------------------------------------------------- ONNX Runtime's side of the pipe, called in the sandbox
 
-THREADS = max(min(2, cores()), cores() // 2)
-"""Of ONNX Runtime: one for each of many cores takes far longer than half of them as soon as anything else runs."""
 _LARGE = 1024  # bytes of a tensor that a variant of the model maps from a file
 _COPY = "/onnxfix-copy"  # suffix of the output that copies a tensor which no node computes
 
@@ -269,7 +318,9 @@ def _load_variant(backend: str, path: str, *, names: Sequence[str], scratch: str
     if path not in _SLIM:
         _SLIM[path] = ort_weights.shared(path, Path(scratch) / f"weights{len(_SLIM)}.bin", _LARGE + 1)
     model, where = _SLIM[path]
-    return ort.load_mapped(_with_outputs(model, names), where, ort.session_options(THREADS, lean=where.large))
+    return ort.load_mapped(
+        _with_outputs(model, names), where, ort.session_options(_THREADS, lean=where.large)
+    )
 
 
 def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:

@@ -16,13 +16,21 @@ from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.proof import extents
 from onnxfix.proof.budget import Budget, too_large
-from onnxfix.proof.checks.sessions import has_open_order
+from onnxfix.proof.checks.sessions import Bench, has_open_order
 from onnxfix.proof.checks.trials import Finder
 from onnxfix.proof.compare.compare import Metrics, agreement, difference, different
 from onnxfix.proof.compare.rounding import RELATIVE, shaken
-from onnxfix.proof.readback.bench import Bench
-from onnxfix.proof.readback.locate import Pair, Search, label_of, layers_of, misread
-from onnxfix.proof.readback.refusals import lacks, node_of, place_of, settled
+from onnxfix.proof.readback.locate import (
+    Pair,
+    Search,
+    lacks,
+    layer_of,
+    layers_of,
+    misread,
+    node_of,
+    place_of,
+    settled,
+)
 from onnxfix.proof.readback.values import (
     Values,
     find_undefined,
@@ -158,9 +166,9 @@ class Comparison:
         """Inputs that the model accepts, with its outputs."""
         profiles = given_profiles(self.request.trt, self.request.known)
         planned = () if profiles else [*self._planned(), *self._quantized()]
-        effort = self.request.effort
-        part = replace(effort, multiple=effort.multiple * _PART, floor=effort.floor * _PART)
-        budget = Budget(self.request.known, part)
+        whole = self.request.effort
+        effort = replace(whole, multiple=whole.multiple * _PART, floor=whole.floor * _PART)
+        budget = Budget(self.request.known, effort)
         how: dict[str, Any] = {"budget": budget, "ran": self._ran(), "empty": True}
         finder = Finder(self.request, self._expect, profiles[0] if profiles else None, planned, **how)
         if self.given:
@@ -173,8 +181,9 @@ class Comparison:
                 self.unknown = str(error)
                 return []
         self.results.extend(finder.refused)
-        costs = ((feed, budget.predicted(feed.assignment)) for feed in finder.spared)
-        self.left_out = tuple(LeftOut(feed.label, feed, cost) for feed, cost in costs)
+        self.left_out = tuple(
+            LeftOut(one.label, one, budget.predicted(one.assignment)) for one in finder.spared
+        )
         if not found:
             self._note_untaken(finder.refused)
         return found
@@ -300,20 +309,13 @@ class Comparison:
 
     def _note_failure(self, trial: Trial, words: str) -> None:
         """The network does not take what the model takes. Where it declares other inputs that goes without saying."""
-        reason = f"the network fails: {without_status(words)}"
-        self.results.append(trial.result("different", reason))
+        self.results.append(trial.result("different", f"the network fails: {without_status(words)}"))
         declared = any(one.subject == "input" and not one.harmless for one in self.pair.static)
         if declared or any(one.kind == "fails" for one in self.misreads):
             return
-        inner, graph = node_of(words, self.pair.network.graph), self.pair.model.graph
-        by = {entry.key: entry.value for entry in inner.metadata_props} if inner is not None else {}
-        node = next((one for one in graph.node if label_of(one) == by.get("onnx_node")), None)
-        layer = f"{by.get('trt_kind', '')} {by.get('trt_layer', '')}".strip()
-        said, layers = one_line(without_status(words), _WORDS), (layer,) if layer else ()
-        place = place_of(node, graph)
-        self.misreads.append(
-            Misread("fails", place, "network", tensorrt=said, layers=layers, feed=trial.label)
-        )
+        node, layers = layer_of(words, self.pair)
+        said, place = one_line(without_status(words), _WORDS), place_of(node, self.pair.model.graph)
+        self.misreads.append(Misread("fails", place, "network", "", said, layers=layers, feed=trial.label))
 
     # -- what differs
 
@@ -379,8 +381,12 @@ class Comparison:
                 self.noise[name] = max(far, self.noise.get(name, 0.0))
             if bad := different(metrics):
                 left.append(replace(one, metrics=bad))
-            else:
-                self._excuse(trial, metrics)
+                continue
+            new = {metric.name: metric for metric in metrics}
+            for number, result in enumerate(self.results):
+                if result.fed == (trial.given, trial.feed):
+                    parts = tuple(new.get(metric.name, metric) for metric in result.metrics)
+                    self.results[number] = replace(result, status="within", reason="", metrics=parts)
         name, far = max(self.noise.items(), key=lambda one: one[1], default=("", 0.0))
         if far:
             self.notes.append(
@@ -388,11 +394,3 @@ class Comparison:
                 f"{far:.2g}; four times that was allowed{', and is enough' if not left else ''}"
             )
         return left
-
-    def _excuse(self, trial: Trial, metrics: Sequence[Metrics]) -> None:
-        """Record that the differences on the inputs of a trial are noise, as these metrics say."""
-        new = {metric.name: metric for metric in metrics}
-        for number, one in enumerate(self.results):
-            if one.fed == (trial.given, trial.feed):
-                parts = tuple(new.get(metric.name, metric) for metric in one.metrics)
-                self.results[number] = replace(one, status="within", reason="", metrics=parts)

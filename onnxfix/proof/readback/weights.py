@@ -19,8 +19,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.files import lazy, loading
 from onnxfix.place import NOWHERE
-from onnxfix.proof.readback.locate import Pair
-from onnxfix.proof.readback.refusals import place_of
+from onnxfix.proof.readback.locate import Pair, place_of
 from onnxfix.runtime.sandbox import Worker, one_line
 from onnxfix.tensorrt.reading import Misread
 

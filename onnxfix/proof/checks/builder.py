@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from onnx import TensorProto
 
 from onnxfix import targets
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.files import atomic, loading, regular, walk
-from onnxfix.files.atomic import PLAIN, Temporary
-from onnxfix.files.folders import Folder, writing
+from onnxfix.files import atomic, copying, loading, regular, walk
+from onnxfix.files.atomic import PLAIN, temporary_beside
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import Signature
 from onnxfix.proof.request import engine_beside
@@ -359,9 +359,10 @@ def save_engine(
 ) -> str:
     """Build the model file once more, as in ``known``, and write the engine to ``options.save_engine``.
 
-    This is a separate build, since the check also builds candidates that are never written. ``check`` raises where the
+    This is a separate build, since the check also builds candidates that are never written, and the checks build and
+    run without TF32, by a variable in both processes that the user's process does not have. ``check`` raises where the
     model is no longer the verified one. ``most`` is the most permissive mode of a new file, since an engine contains
-    the model's weights. The child that builds writes to a private folder. Returns the path.
+    the model's weights. Returns the path.
 
     Raises:
         OnnxfixError: TensorRT does not build it this time, or the file cannot be written.
@@ -370,19 +371,13 @@ def save_engine(
     found = builder(options)
     if isinstance(found, Missing):
         raise OnnxfixError(f"{destination}: no engine was written: {found.reason}")
-    with ExitStack() as stack:
-        # The checks build and run without TF32, by a variable in both processes; the user's process does not have it.
-        plain = stack.enter_context(closing(found.plain()))
-        with writing(destination):
-            home = stack.enter_context(Folder(destination.parent))
-        folder = stack.enter_context(home.private(destination.name))
-        place = folder.path / destination.name
-        done = plain.build(model, known.profiles or None, save_engine=str(place.absolute()))
+    with closing(found.plain()) as plain, TemporaryDirectory(prefix="onnxfix-") as folder:
+        engine = Path(folder) / "model.engine"
+        done = plain.build(model, known.profiles or None, save_engine=str(engine))
         if not done.accepted:
             raise OnnxfixError(f"{destination}: no engine was written: {done.reason}")
         check()
-        with writing(destination):
-            file = Temporary(folder, destination.name, home, destination.name, most=most, there=True)
-        stack.callback(file.close)
-        atomic.install([file])
-    return str(Path(options.save_engine))
+        with temporary_beside(destination, most=most) as file:
+            copying.copy_file(engine, file)
+            atomic.install([file])
+    return options.save_engine

@@ -23,7 +23,6 @@ from onnxfix.inputs.feeds.operands import CHOOSING
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.model import Model
-from onnxfix.proof.budget import Budget
 from onnxfix.proof.checks.builder import builder
 from onnxfix.proof.checks.sessions import Oracle
 from onnxfix.proof.checks.trials import Finder
@@ -242,8 +241,7 @@ def _find_trials(request: Request, path: Path, names: Sequence[str]) -> list[Tri
     given = given_profiles(request.trt, request.known)
     trials: list[Trial] = []
     with Oracle(replace(request, original=path)) as oracle, suppress(UsageError):
-        budget = Budget(request.known, request.effort)
-        trials = Finder(request, oracle.run, given[0] if given else None, budget=budget).find()
+        trials = Finder(request, oracle.run, given[0] if given else None).find()
     trials = [one for one in trials if all(isinstance(_outputs(one).get(name), np.ndarray) for name in names)]
     full = [one for one in trials if all(_outputs(one)[name].size for name in names)]
     return full or trials  # TensorRT builds for empty inputs, and no engine is run on them

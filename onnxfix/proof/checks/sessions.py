@@ -53,8 +53,7 @@ class Sessions(AbstractContextManager["Sessions"]):
         self._how: dict[str, dict[str, Any]] = {}  # what each was loaded with
         self._loaded: set[str] = set()
         self._generation = -1
-        self.last = Ran()  # what the last load or run came to
-        self.cause: Cause = ""  # why the last load or trial failed, where that is known
+        self.last = Ran()  # what the last load, trial or run came to
 
     def __exit__(self, *_: object) -> None:
         if self._close or (self._alive() and not self._drop().ok):
@@ -74,6 +73,11 @@ class Sessions(AbstractContextManager["Sessions"]):
         """Whether the last load took too long."""
         return self.last.late
 
+    @property
+    def cause(self) -> Cause:
+        """Why the last load or trial failed, where that is known."""
+        return self.last.cause
+
     def load(self, name: str, path: str, **more: Any) -> str:
         """Load a file as ``name``; returns the reason where that fails, else "". ``more`` goes to the function that
         loads it."""
@@ -82,7 +86,6 @@ class Sessions(AbstractContextManager["Sessions"]):
         outcome = self._call("load", self._loading, name=name, path=path, **more)
         self._generation = self._worker.generation
         self.last = _ran(outcome)
-        self.cause = self.last.cause
         if not self.last.error:
             self._how[name] = {"path": path, **more}
             self._loaded.add(name)
@@ -104,7 +107,7 @@ class Sessions(AbstractContextManager["Sessions"]):
         outcome = self._call("trial", self._loading, path=path)
         self._generation = self._worker.generation
         result: tuple[str, str] = outcome.value if outcome.ok else (outcome.message, "")
-        self.cause = cause_of(result[0]) if outcome.ok else ENDED[outcome.status]
+        self.last = Ran(error=result[0], cause=cause_of(result[0]) if outcome.ok else ENDED[outcome.status])
         return result
 
     def latency(self, paths: Mapping[str, str], feed: Mapping[str, Any]) -> Latency:

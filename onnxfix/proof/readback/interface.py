@@ -12,15 +12,6 @@ from onnxfix.place import Place
 from onnxfix.tensorrt.lift.records import ONNX_TYPES, Lifted, NetTensor
 from onnxfix.tensorrt.reading import Kind, Misread, Subject
 
-#: ONNX's element type -> TensorRT's name of it.
-_NATIVE = {elem: name for name, elem in ONNX_TYPES.items()}
-_INTEGERS = frozenset(elem for name, elem in TensorProto.DataType.items() if name.startswith(("INT", "UINT")))
-_FLOATS = frozenset(
-    elem
-    for name, elem in TensorProto.DataType.items()
-    if name.startswith(("FLOAT", "BFLOAT")) or name == "DOUBLE"
-)
-
 
 def inputs_of(graph: GraphProto) -> list[ValueInfoProto]:
     """The inputs without a default. TensorRT treats inputs with a default as constants."""
@@ -58,10 +49,8 @@ def interface(model: ModelProto, lifted: Lifted) -> list[Misread]:
     # Declared floats that are integers in the network, and vice versa.
     for info in infos:
         dtype, elem = lifted.types.get(info.name, ""), info.type.tensor_type.elem_type
-        if dtype in ONNX_TYPES and {_type_class(elem), _type_class(ONNX_TYPES[dtype])} == {
-            "float",
-            "integer",
-        }:
+        kinds = elem, ONNX_TYPES.get(dtype, 0)
+        if any(map(dtypes.is_float, kinds)) and any(map(dtypes.is_integer, kinds)):
             declaration = f"declared {dtypes.name_of(elem)}"
             misreads.append(_misread("type", "tensor", info.name, declaration, dtype, harmless=True))
     return misreads
@@ -110,7 +99,3 @@ def _misread(
 
 def _text(dims: Sequence[int | str | None]) -> str:
     return f"[{', '.join('?' if dim in (None, -1) else str(dim) for dim in dims)}]"
-
-
-def _type_class(elem: int) -> str:
-    return "integer" if elem in _INTEGERS else "float" if elem in _FLOATS else ""

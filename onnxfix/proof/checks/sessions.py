@@ -129,7 +129,7 @@ class Sessions(AbstractContextManager["Sessions"]):
         if name not in self._loaded:
             error = self.load(name, **self._how[name])
             if error:
-                return replace(self.last, error=f"it does not load a second time: {error}")
+                return replace(self.last, error=f"it does not load a second time: {error}", late=False)
         outcome = self._call("run", self._running, name=name, feed=dict(feed), **more)
         if self._worker.generation != self._generation:
             return Ran(error="its process ended between two runs")

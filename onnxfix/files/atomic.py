@@ -43,26 +43,16 @@ class Temporary:
     """A new file, held open, under a temporary name (``path``) until it is installed.
 
     It is in ``folder`` and will become ``home``/``final``, which must be on the same file system. ``most`` is the
-    maximum mode of a file that replaces none: that of its source. With ``there``, a child process of ours has written
-    it already, into a private folder.
+    maximum mode of a file that replaces none: that of its source.
 
     Raises:
         OSError: the file cannot be created.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        name: str,
-        home: Folder,
-        final: str,
-        *,
-        most: int = PLAIN,
-        there: bool = False,
-    ) -> None:
+    def __init__(self, folder: Folder, name: str, home: Folder, final: str, *, most: int = PLAIN) -> None:
         self.folder, self.name, self.home, self.final, self.most = folder, name, home, final, most
         self.path = folder.path / name
-        self._fd: int | None = folder.adopt(name) if there else folder.create(name)
+        self._fd: int | None = folder.create(name)
         self._sealed = self._stamp()
         self._moved = False
         confinement.name(self.path)  # children verify it

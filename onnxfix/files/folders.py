@@ -77,17 +77,6 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK
         return os.open(self._named(name), flags, 0o600, dir_fd=self.fd)
 
-    def adopt(self, name: str) -> int:
-        """Descriptor of a file that a child process of ours created in this private folder.
-
-        Raises:
-            OSError: it is missing, or a link.
-            OnnxfixError: another user may have created it.
-        """
-        if not self.is_trusted():
-            raise OnnxfixError(f"{self.path / name}: is in a folder that others may write to; {WHO}")
-        return os.open(self._named(name), os.O_RDWR | _NO_LINK, dir_fd=self.fd)
-
     def lookup(self, name: str) -> os.stat_result | None:
         """``os.stat`` of a name without following links; None if it does not exist."""
         try:

@@ -27,14 +27,7 @@ from ._exact import safety_of_repetition
 from ._meet import Symbols, broadcasts, meetings
 
 
-@rule(
-    "BRC006",
-    per="model",
-    safety=Safety.EXACT,
-    severity=Severity.INFO,
-    hazards=[51],
-    default=False,
-)
+@rule("BRC006", per="model", safety=Safety.EXACT, severity=Severity.INFO, hazards=[51], default=False)
 def implicit_repetition(model: Model) -> Iterator[Match]:
     """Several operands of an operator are, or may be, repeated without an explicit Expand.
 

@@ -128,9 +128,7 @@ dimensions_that_may_differ.examples = [
         "g (float[N,S] x) => (float[N,S] y) <float[1,2] b = {1,2}> { y = Add(x, b) }",
     ),
     Flagged(
-        "two static sizes",
-        "g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }",
-        runs=False,
+        "two static sizes", "g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }", runs=False
     ),
     Silent(
         "a PRelu of static sizes, which BRC007 reports",

@@ -21,14 +21,7 @@ from ._common import (
 from ._exact import cannot_fit, safety_of_movement
 
 
-@rule(
-    "BRC002",
-    ops=BROADCASTING,
-    safety=Safety.EXACT,
-    severity=Severity.INFO,
-    hazards=[51],
-    default=False,
-)
+@rule("BRC002", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[51], default=False)
 def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:
     """A non-constant operand has a lower rank than the result of the operator.
 
@@ -190,10 +183,7 @@ def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
 two_sided_broadcast.examples = [
     Flagged("a column and a row", "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }"),
     Flagged("symbolic sizes", "g (float[N,1] x, float[1,M] z) => (bool[N,M] y) { y = Less(x, z) }"),
-    Flagged(
-        "operands of different rank",
-        "g (float[N,1] x, float[3] z) => (float[N,3] y) { y = Sub(x, z) }",
-    ),
+    Flagged("operands of different rank", "g (float[N,1] x, float[3] z) => (float[N,3] y) { y = Sub(x, z) }"),
     Flagged(
         "three operands, none of which has the result's shape",
         "g (bool[N,1,1] p, float[1,2,1] x, float[3] z) => (float[N,2,3] y) { y = Where(p, x, z) }",

@@ -270,9 +270,7 @@ def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
     draft.bypass(node, source)
     name = dtypes.name_of(target)
     yield Match(
-        f"{node.op_type} of {name} to {name} does nothing",
-        node=node,
-        fix=Fix("remove it", draft.edits),
+        f"{node.op_type} of {name} to {name} does nothing", node=node, fix=Fix("remove it", draft.edits)
     )
 
 

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import (
-    Flagged,
-    Match,
-    Model,
-    Node,
-    Severity,
-    Silent,
-    equal,
-    is_read,
-    rule,
-)
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, equal, is_read, rule
 from onnxfix_rules.ctl import _branches
 from onnxfix_rules.ctl._inline import known
 

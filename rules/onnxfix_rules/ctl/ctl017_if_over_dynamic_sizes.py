@@ -317,8 +317,7 @@ if_over_dynamic_sizes.examples = [
             else_branch = q () => (float[N] v) { v = Identity(b) }> }""",
     ),
     Silent(
-        "a constant condition",
-        f"g (float[A,B] x) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
+        "a constant condition", f"g (float[A,B] x) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}"
     ),
     Silent(
         "the condition is an input with a default, which TensorRT treats as a weight",

@@ -132,11 +132,7 @@ _DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}>
 
 
 sparse_constant.examples = [
-    Fixed(
-        "linear indices",
-        before=partial(model, _ADD, [2, 3], [1, 4], node=True),
-        after=_DENSE,
-    ),
+    Fixed("linear indices", before=partial(model, _ADD, [2, 3], [1, 4], node=True), after=_DENSE),
     Fixed(
         "indices by coordinates",
         before=partial(model, _ADD, [2, 3], [[0, 1], [1, 1]], node=True),
@@ -148,9 +144,7 @@ sparse_constant.examples = [
         runs=False,
     ),
     Flagged(
-        "duplicate indices, which are invalid",
-        partial(model, _ADD, [2, 3], [1, 1], node=True),
-        runs=False,
+        "duplicate indices, which are invalid", partial(model, _ADD, [2, 3], [1, 1], node=True), runs=False
     ),
     Flagged(
         "larger than 64 MiB as a dense tensor",

@@ -182,15 +182,9 @@ wrong_declared_type.examples = [
         "g (float[2,3] x) => (float[-1,4] y) { y = Neg(x) }",
         differs=_MAIN,
     ),
+    Flagged("graph output: wrong shape", "g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }", differs=_MAIN),
     Flagged(
-        "graph output: wrong shape",
-        "g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }",
-        differs=_MAIN,
-    ),
-    Flagged(
-        "graph output: wrong element type",
-        "g (float[N] x) => (float16[N] y) { y = Neg(x) }",
-        differs=_MAIN,
+        "graph output: wrong element type", "g (float[N] x) => (float16[N] y) { y = Neg(x) }", differs=_MAIN
     ),
     Silent("correct", "g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }"),
     Silent(
@@ -198,10 +192,7 @@ wrong_declared_type.examples = [
         "g (float[N,3] x) => (float[A,B] y) <float[M,K] a, float[P,3] b> { a = Neg(x)  b = Exp(a)  y = Abs(b) }",
     ),
     Silent("-1 for a dynamic size", "g (float[N] x) => (float[-1] y) { y = Neg(x) }"),
-    Silent(
-        "N may be 3",
-        "g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
-    ),
+    Silent("N may be 3", "g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }"),
     Silent(
         "unknown result of a custom operator",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float16[7] a>

@@ -67,9 +67,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
 
 def _sparse_match(value: Value) -> Match:
     return Match(
-        "nothing reads this sparse initializer",
-        value=value,
-        fix=Fix("remove it", [RemoveInitializer(value)]),
+        "nothing reads this sparse initializer", value=value, fix=Fix("remove it", [RemoveInitializer(value)])
     )
 
 
@@ -142,14 +140,11 @@ unused_initializer.examples = [
         ir_version=3,
     ),
     Silent(
-        "a graph output",
-        "g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
+        "a graph output", "g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }"
     ),
     Silent("used by a quantization annotation", _annotated),
     Silent(
-        "used by training information",
-        _trained,
-        differs={"branch": "training names no value of a branch"},
+        "used by training information", _trained, differs={"branch": "training names no value of a branch"}
     ),
     Fixed(
         "uint16, which TensorRT cannot import",
@@ -291,8 +286,7 @@ duplicate_node_name.examples = [
                       else_branch = e () => (float[2] q) { [n] q = Abs(a) }> }""",
     ),
     Silent(
-        "a node with the name of a value",
-        "g (float[N] x) => (float[N] y) { [y] a = Exp(x)  [x] y = Neg(a) }",
+        "a node with the name of a value", "g (float[N] x) => (float[N] y) { [y] a = Exp(x)  [x] y = Neg(a) }"
     ),
 ]
 

@@ -38,10 +38,7 @@ def input_without_shape(model: Model) -> Iterator[Match]:
         if value.initializer is not None or value.sparse or declared is None:
             continue
         if declared.WhichOneof("value") == "tensor_type" and not declared.tensor_type.HasField("shape"):
-            yield Match(
-                f"input {value.name!r} has no shape: TensorRT imports it as a scalar",
-                value=value,
-            )
+            yield Match(f"input {value.name!r} has no shape: TensorRT imports it as a scalar", value=value)
 
 
 _HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
@@ -210,8 +207,7 @@ _M = "float[3,2] m = {1,2,3,4,5,6}"
 
 single_valued_dimension.examples = [
     Flagged(
-        "channels of a convolution",
-        f"g (float[N,C,H,W] x) => (float[N,4,H,W] y) <{_W}> {{ y = Conv(x, w) }}",
+        "channels of a convolution", f"g (float[N,C,H,W] x) => (float[N,4,H,W] y) <{_W}> {{ y = Conv(x, w) }}"
     ),
     Flagged(
         "inner dimension of a MatMul, unnamed",
@@ -235,10 +231,7 @@ single_valued_dimension.examples = [
         "normalized axis of a LayerNormalization",
         "g (float[N,C] x) => (float[N,C] y) <float[3] s = {1,2,3}> { y = LayerNormalization(x, s) }",
     ),
-    Flagged(
-        "squeezed axis",
-        "g (float[N,3] x) => (float[3] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
-    ),
+    Flagged("squeezed axis", "g (float[N,3] x) => (float[3] y) <int64[1] a = {0}> { y = Squeeze(x, a) }"),
     Silent("batch dimension", f"g (float[N,3] x) => (float[N,2] y) <{_M}> {{ y = MatMul(x, m) }}"),
     Silent(
         "1 or 3 by broadcasting", "g (float[N] x) => (float[3] y) <float[3] k = {1,2,3}> { y = Add(x, k) }"

@@ -83,9 +83,7 @@ int64_input_or_output.examples = [
     Flagged("an int64 input", "g (int64[N] x) => (float[N] y) { y = Cast<to = FLOAT>(x) }"),
     Flagged("an int64 output", "g (float[N] x) => (int64[M] y) { s = Shape(x)  y = Neg(s) }"),
     Flagged(
-        "TensorRT 8 makes int32 bindings",
-        "g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
-        target="trt8.6",
+        "TensorRT 8 makes int32 bindings", "g (int64[N] x) => (int64[N] y) { y = Neg(x) }", target="trt8.6"
     ),
     Silent("other types", "g (int32[N] x) => (float[N] y) { y = Cast<to = FLOAT>(x) }"),
     Silent(
@@ -169,10 +167,7 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
     rewrite = {"MatMul": _as_sums, "Relu": _as_max, "Resize": _as_gathers}.get(node.op_type)
     fix = None if rewrite is None else rewrite(node, data, elem, model)
     yield Match(
-        f"{target.title} has no {name_of(elem)} kernel for {node.op_type}",
-        node=node,
-        fix=fix,
-        reads=(data,),
+        f"{target.title} has no {name_of(elem)} kernel for {node.op_type}", node=node, fix=fix, reads=(data,)
     )
 
 

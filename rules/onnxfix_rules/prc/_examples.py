@@ -333,8 +333,7 @@ LEFT = [
         f"g (float16[2,8] x, float16 e) => (float16[2,8] y) <{TWO}, {EPSILON}> {{ {_layer()} }}",
     ),
     _silent(
-        "an epsilon for each row",
-        f"{_IO} <{TWO}, float16[2,1] e = {{f16(0.001, 0.001)}}> {{ {_layer()} }}",
+        "an epsilon for each row", f"{_IO} <{TWO}, float16[2,1] e = {{f16(0.001, 0.001)}}> {{ {_layer()} }}"
     ),
     _silent(
         "axes that are not constant",

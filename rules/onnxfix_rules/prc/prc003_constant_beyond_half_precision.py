@@ -256,10 +256,7 @@ constant_beyond_half_precision.examples = [
     Silent(
         "half precision's lowest value", f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}"
     ),
-    Silent(
-        "-inf without a Softmax may be intended",
-        f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Neg(w) }}",
-    ),
+    Silent("-inf without a Softmax may be intended", f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Neg(w) }}"),
     Silent(
         "a bound of Clip, Max or Min may be infinite",
         f"{_IO} <float i = {{100000}}> {{ h = Cast<to=FLOAT16>(i)  y = Min(x, h) }}",

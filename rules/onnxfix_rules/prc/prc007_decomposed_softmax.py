@@ -118,8 +118,7 @@ decomposed_softmax.examples = [
         f" {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s)  z = Neg(e) }}",
     ),
     _flagged(
-        "over two axes",
-        f"{_IO} <int64[2] k = {{0, 1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+        "over two axes", f"{_IO} <int64[2] k = {{0, 1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}"
     ),
     _flagged(
         "of rank 1, which TensorRT's Softmax does not support",

@@ -224,14 +224,8 @@ power_in_half_precision.examples = [
         "exponential after maximum subtraction",
         f"{_POWER} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  y = Exp(d) }}",
     ),
-    _silent(
-        "exponential of minus a square",
-        f"{_POWER} {{ q = Mul(x, x)  d = Neg(q)  y = Exp(d) }}",
-    ),
-    _silent(
-        "exponential of minus a magnitude",
-        f"{_POWER} {{ q = Abs(x)  d = Neg(q)  y = Exp(d) }}",
-    ),
+    _silent("exponential of minus a square", f"{_POWER} {{ q = Mul(x, x)  d = Neg(q)  y = Exp(d) }}"),
+    _silent("exponential of minus a magnitude", f"{_POWER} {{ q = Abs(x)  d = Neg(q)  y = Exp(d) }}"),
     _silent("a root", f"{_POWER} <float16 c = {{f16(0.5)}}> {{ y = Pow(x, c) }}"),
     _silent("a reciprocal", f"{_POWER} <float16 c = {{f16(-1.0)}}> {{ p = Abs(x)  y = Pow(p, c) }}"),
     _silent(
@@ -321,17 +315,10 @@ long_dot_product.examples = [
         "a convolution with a kernel as large as the image",
         "g (float16[1,64,16,16] a, float16[2,64,16,16] w) => (float16[1,2,1,1] y) { y = Conv(a, w) }",
     ),
+    _silent("shorter", "g (float16[2,16383] a, float16[16383,2] b) => (float16[2,2] y) { y = MatMul(a, b) }"),
+    _silent("in float32", "g (float[2,16384] a, float[16384,2] b) => (float[2,2] y) { y = MatMul(a, b) }"),
     _silent(
-        "shorter",
-        "g (float16[2,16383] a, float16[16383,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
-    ),
-    _silent(
-        "in float32",
-        "g (float[2,16384] a, float[16384,2] b) => (float[2,2] y) { y = MatMul(a, b) }",
-    ),
-    _silent(
-        "of unknown length",
-        "g (float16[2,K] a, float16[K,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+        "of unknown length", "g (float16[2,K] a, float16[K,2] b) => (float16[2,2] y) { y = MatMul(a, b) }"
     ),
     _silent(
         "large in another dimension",

@@ -373,10 +373,7 @@ mean_in_half_precision.examples = [
         f"{_ROW} <float16 e = {{f16(0.001)}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
         "  y = Sqrt(a) }",
     ),
-    _silent(
-        "a maximum",
-        f"{_IMAGE} {{ y = GlobalMaxPool(x) }}",
-    ),
+    _silent("a maximum", f"{_IMAGE} {{ y = GlobalMaxPool(x) }}"),
     _silent("in float32", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("float16", "float")),
     _silent(
         "in bfloat16", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("float16", "bfloat16"), runs=False

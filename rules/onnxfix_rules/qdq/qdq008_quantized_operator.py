@@ -78,12 +78,7 @@ def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
     if len(node.inputs) < count or any(value is None for value in node.inputs[:count]):
         return
     fix, reads = _remedy(node, model)
-    yield Match(
-        f"{target_of(model).title} does not import {node.op_type}",
-        node=node,
-        fix=fix,
-        reads=reads,
-    )
+    yield Match(f"{target_of(model).title} does not import {node.op_type}", node=node, fix=fix, reads=reads)
 
 
 def _remedy(node: Node, model: Model) -> tuple[Fix | None, tuple[Node | Value, ...]]:

@@ -7,19 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.rule import (
-    Draft,
-    Fix,
-    Fixed,
-    Flagged,
-    Match,
-    Model,
-    Safety,
-    Silent,
-    Value,
-    rule,
-    shared,
-)
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Safety, Silent, Value, rule, shared
 from onnxfix_rules.brc._baked import Baked, BakedSizes
 from onnxfix_rules.brc._common import BROADCASTING
 

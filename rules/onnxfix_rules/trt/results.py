@@ -57,10 +57,7 @@ _REASONS = (
     (r"does not support dilations other than 1", ("OPS037", "OPS066", "OPS067")),
     (r"ScatterND with reduction is not supported|Unsupported reduction type", ("OPS039",)),
     (r"training mode|training_mode", ("OPS043",)),
-    (
-        r"Non-zero zero point is not supported",
-        ("QDQ001", "QDQ002", "QDQ003", "QDQ005", "QDQ011", "QDQ012"),
-    ),
+    (r"Non-zero zero point is not supported", ("QDQ001", "QDQ002", "QDQ003", "QDQ005", "QDQ011", "QDQ012")),
     (r"Scale coefficients must all be positive", ("QDQ010",)),
     (r"tensor A must be FP16|MatMulNBits are supported|block_size must be one of", ("QDQ023",)),
     (r"Quantized constant .* is only allowed before DQ", ("QDQ012", "QDQ002", "OPS032", "QDQ019")),
@@ -124,13 +121,7 @@ def match_of(issue: Issue, about: tuple[str, ...] | None = None, severity: Sever
     """TensorRT's message as a match at the node that it names."""
     caller = f" (called from {issue.place.around})" if issue.stack and issue.place.around else ""
     times = f" ({issue.count} times)" if issue.count > 1 else ""
-    return Match(
-        f"{issue.words}{caller}{times}",
-        severity=severity,
-        at=issue.at,
-        about=about,
-        said=issue,
-    )
+    return Match(f"{issue.words}{caller}{times}", severity=severity, at=issue.at, about=about, said=issue)
 
 
 @rule("TRT001", per="build", severity=Severity.ERROR)

@@ -145,11 +145,7 @@ determinant.examples = [
             v = Mul(h, hh)  w = Mul(v, signs)  y = ReduceSum<keepdims = 0>(w, last) }""",
         safety=Safety.NUMERIC,
     ),
-    Flagged(
-        "five rows",
-        "g (float[N,5,5] x) => (float[N] y) { y = Det(x) }",
-        safety=Safety.NUMERIC,
-    ),
+    Flagged("five rows", "g (float[N,5,5] x) => (float[N] y) { y = Det(x) }", safety=Safety.NUMERIC),
     Flagged("unknown size", "g (float[N,M,M] x) => (float[N] y) { y = Det(x) }", safety=Safety.NUMERIC),
     Silent(
         "a local function of that name",

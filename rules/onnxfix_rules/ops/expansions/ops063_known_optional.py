@@ -116,9 +116,7 @@ known_optional.examples = [
         runs=False,
     ),
     Silent(
-        "a sequence",
-        "g (seq(float[N]) x) => (seq(float[N]) y) { y = OptionalGetElement(x) }",
-        runs=False,
+        "a sequence", "g (seq(float[N]) x) => (seq(float[N]) y) { y = OptionalGetElement(x) }", runs=False
     ),
     Silent(
         "the element of an optional that is a graph input",

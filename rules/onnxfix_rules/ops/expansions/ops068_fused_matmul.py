@@ -54,11 +54,7 @@ def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
     if node.function is not None or len(node.inputs) != 2:
         return
     fix = _decomposed(node, left, right, output, model)
-    yield Match(
-        "TensorRT has no FusedMatMul, neither as an importer nor as a plugin",
-        node=node,
-        fix=fix,
-    )
+    yield Match("TensorRT has no FusedMatMul, neither as an importer nor as a plugin", node=node, fix=fix)
 
 
 def _decomposed(node: Node, left: Value, right: Value, output: Value, model: Model) -> Fix | None:

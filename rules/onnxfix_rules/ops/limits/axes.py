@@ -65,9 +65,7 @@ def non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     what = "depth" if node.op_type == "OneHot" else "axes"
     source = "from a graph input" if _from_caller(value) else "computed by the model"
     yield Match(
-        f"{what} of this {node.op_type} {source}: TensorRT requires a constant",
-        node=node,
-        reads=(value,),
+        f"{what} of this {node.op_type} {source}: TensorRT requires a constant", node=node, reads=(value,)
     )
 
 

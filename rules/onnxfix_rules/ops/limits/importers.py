@@ -279,9 +279,7 @@ operator_without_importer.examples = [
         runs=False,
     ),
     Flagged(
-        "a name that ONNX does not have",
-        "g (float[2] x) => (float[2] y) { y = FusedNorm(x) }",
-        runs=False,
+        "a name that ONNX does not have", "g (float[2] x) => (float[2] y) { y = FusedNorm(x) }", runs=False
     ),
     Flagged(
         "in a loop, and in a function that is called",

@@ -121,12 +121,7 @@ mod_of_floats.examples = [
 
 
 @rule(
-    "OPS062",
-    ops=["Cast"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[50, 32],
-    types=tuple(SMALL),
+    "OPS062", ops=["Cast"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[50, 32], types=tuple(SMALL)
 )
 def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
     """A Cast of int32 or int64 to uint8 that loses nothing, followed by a Cast to another type.

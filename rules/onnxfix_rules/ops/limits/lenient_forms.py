@@ -6,19 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.rule import (
-    Draft,
-    Fix,
-    Fixed,
-    Flagged,
-    Match,
-    Model,
-    Node,
-    Safety,
-    Severity,
-    Silent,
-    rule,
-)
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 
 _UNSAFE = ("Affine", "ScaledTanh", "Softplus", "ThresholdedRelu")
 """Activations that TensorRT refuses or computes in another way (OPS082)."""
@@ -235,12 +223,8 @@ repeated_squeeze_axis.examples = [
         opset=11,
     ),
     Silent(
-        "each axis once",
-        "g (float[1,1,3] x) => (float[3] y) <int64[2] a = {0, -2}> { y = Squeeze(x, a) }",
+        "each axis once", "g (float[1,1,3] x) => (float[3] y) <int64[2] a = {0, -2}> { y = Squeeze(x, a) }"
     ),
     Silent("without axes", "g (float[1,1,3] x) => (float[3] y) { y = Squeeze(x) }"),
-    Silent(
-        "axes of run time",
-        "g (float[1,1,3] x, int64[K] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-    ),
+    Silent("axes of run time", "g (float[1,1,3] x, int64[K] a) => (float[A,B] y) { y = Squeeze(x, a) }"),
 ]

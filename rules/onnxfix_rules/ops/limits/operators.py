@@ -8,13 +8,7 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, imported, rule
 from onnxfix_rules.ops._runtimes import OTHER_DOMAINS, is_foreign, is_imported, origin
 
 
-@rule(
-    "OPS001",
-    per="model",
-    severity=Severity.ERROR,
-    hazards=[43, 50, 57, 59, 61],
-    general=True,
-)
+@rule("OPS001", per="model", severity=Severity.ERROR, hazards=[43, 50, 57, 59, 61], general=True)
 def unsupported_operator(model: Model) -> Iterator[Match]:
     """A standard operator that the target's parser does not import.
 
@@ -107,9 +101,7 @@ unsupported_operator.examples = [
         target="trt8.6",
     ),
     Flagged(
-        "TensorRT-RTX lacks the plugin",
-        "g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }",
-        target="rtx",
+        "TensorRT-RTX lacks the plugin", "g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }", target="rtx"
     ),
     Silent(
         "TensorRT has the plugin", "g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }", target="trt11"
@@ -179,13 +171,7 @@ unsupported_operator.examples = [
 ]
 
 
-@rule(
-    "OPS088",
-    per="model",
-    severity=Severity.ERROR,
-    hazards=[43],
-    general=True,
-)
+@rule("OPS088", per="model", severity=Severity.ERROR, hazards=[43], general=True)
 def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
     """An operator of ONNX Runtime's own domains that the target does not import.
 

@@ -174,11 +174,7 @@ def _dropout(node: Node) -> Iterator[Match]:
         "Dropout in training mode, which TensorRT does not have"
         + (", with the ratio 0" if ratio == 0 else ""),
         node=node,
-        fix=Fix(
-            "copy the data, as in inference",
-            draft.edits,
-            Safety.EXACT if ratio == 0 else Safety.UNSAFE,
-        ),
+        fix=Fix("copy the data, as in inference", draft.edits, Safety.EXACT if ratio == 0 else Safety.UNSAFE),
     )
 
 
@@ -270,9 +266,7 @@ training_mode.examples = [
         runs=False,
     ),
     Flagged(
-        "Dropout with the default ratio",
-        f"{_DO} <bool t = {{1}}> {{ y = Dropout(x, , t) }}",
-        runs=False,
+        "Dropout with the default ratio", f"{_DO} <bool t = {{1}}> {{ y = Dropout(x, , t) }}", runs=False
     ),
     Fixed(
         "Dropout with ratio 0: exact",

@@ -282,9 +282,5 @@ form_of_a_later_release.examples = [
     Flagged("a seed", "g () => (float[2] y) { y = RandomNormal<shape = [2], seed = 1.0>() }", runs=False),
     Silent("later releases", "g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }", target="trt11"),
     Silent("Shape", "g (float[A,B] x) => (int64[2] y) { y = Shape<start = 0>(x) }", target="trt8.6"),
-    Silent(
-        "TensorRT-RTX",
-        "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
-        target="rtx",
-    ),
+    Silent("TensorRT-RTX", "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }", target="rtx"),
 ]

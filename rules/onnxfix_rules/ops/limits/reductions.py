@@ -221,9 +221,7 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
         zero = np.zeros(ones, np.int32)
         draft.add("Greater", [reduced, draft.constant(zero, "zero")], output=output.name)
     yield Match(
-        f"TensorRT has no {node.op_type} of booleans",
-        node=node,
-        fix=Fix("reduce in int32", draft.edits),
+        f"TensorRT has no {node.op_type} of booleans", node=node, fix=Fix("reduce in int32", draft.edits)
     )
 
 

@@ -143,8 +143,7 @@ layer_limit.examples = [
         runs=False,
     ),
     Flagged(
-        "an LSTM with input_forget",
-        f"{_LSTM} {{ y = LSTM<hidden_size = 4, input_forget = 1>(x, w, r) }}",
+        "an LSTM with input_forget", f"{_LSTM} {{ y = LSTM<hidden_size = 4, input_forget = 1>(x, w, r) }}"
     ),
     Silent("strides alone", f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [1,1]>(x, w) }}"),
     Silent("dilations alone", f"{_UP} {{ y = ConvTranspose<dilations = [2,2]>(x, w) }}"),
@@ -204,8 +203,7 @@ def top_k_too_large(node: Node, model: Model) -> Iterator[Match]:
         wanted = static[0] if static is not None and len(static) == 1 else None
     if wanted is not None and wanted > LIMIT:
         yield Match(
-            f"TopK of {wanted} elements: {target_of(model).title} supports at most {LIMIT}",
-            node=node,
+            f"TopK of {wanted} elements: {target_of(model).title} supports at most {LIMIT}", node=node
         )
 
 

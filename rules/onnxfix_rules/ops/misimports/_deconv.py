@@ -106,11 +106,7 @@ def deconv(node: Node, model: Model) -> Deconv | None:
     if (
         0 in kernel
         or any(d.value == 0 for d in shape)
-        or tuple(_ints(node, "kernel_shape", 0, count) or ())
-        not in (
-            (0,) * count,
-            kernel[2:],
-        )
+        or tuple(_ints(node, "kernel_shape", 0, count) or ()) not in ((0,) * count, kernel[2:])
     ):
         return None
     return Deconv(

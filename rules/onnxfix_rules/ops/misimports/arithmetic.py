@@ -81,8 +81,7 @@ def remainder_of_floats(node: Node, model: Model) -> Iterator[Match]:
 
 remainder_of_floats.examples = [
     Flagged(
-        "a non-constant divisor",
-        "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }",
+        "a non-constant divisor", "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }"
     ),
     Flagged(
         "constant divisors, one of them infinite",

@@ -80,8 +80,7 @@ trilu_without_upper.examples = [
     ),
     Silent("explicit upper = 1", "g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }"),
     Silent(
-        "explicit upper = 0",
-        "g (float[4,5] x, int64 k) => (float[4,5] y) { y = Trilu<upper = 0>(x, k) }",
+        "explicit upper = 0", "g (float[4,5] x, int64 k) => (float[4,5] y) { y = Trilu<upper = 0>(x, k) }"
     ),
     Silent(
         "any nonzero value means upper, in TensorRT too",

@@ -99,8 +99,7 @@ clip_with_crossed_bounds.examples = [
         "g (float[3] x) => (float[3] y) <float a = {1}, float b = {5}> { y = Clip(x, a, b) }",
     ),
     Silent(
-        "equal bounds",
-        "g (float[3] x) => (float[3] y) <float a = {5}, float b = {5}> { y = Clip(x, a, b) }",
+        "equal bounds", "g (float[3] x) => (float[3] y) <float a = {5}, float b = {5}> { y = Clip(x, a, b) }"
     ),
     Silent(
         "integers, which TensorRT clips correctly",

@@ -220,10 +220,7 @@ nms_without_score_threshold.examples = [
         safety=Safety.NUMERIC,
         runs=False,
     ),
-    Flagged(
-        "without --numeric-fixes: reported only",
-        f"{ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}",
-    ),
+    Flagged("without --numeric-fixes: reported only", f"{ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}"),
     Fixed(
         "in a local function, with a dynamic number of boxes",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>

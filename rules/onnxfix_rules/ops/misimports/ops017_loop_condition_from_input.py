@@ -145,10 +145,7 @@ loop_condition_from_input.examples = [
             <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{
                 j = Identity(k)  r = Loop(m, j, a){_BODY} }}""",
     ),
-    Silent(
-        "a condition computed by a node",
-        f"{_START} {{ d = Not(c)  y = Loop(n, d, x){_BODY} }}",
-    ),
+    Silent("a condition computed by a node", f"{_START} {{ d = Not(c)  y = Loop(n, d, x){_BODY} }}"),
     Silent(
         "no condition: the trip count keeps its name",
         f"""{_START} {{ y = Loop(n, , x)

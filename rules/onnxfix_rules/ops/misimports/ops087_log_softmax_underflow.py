@@ -301,8 +301,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "one score: the result is 0",
-        "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }",
+        "one score: the result is 0", "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }"
     ),
     Silent(
         "one score in two axes of length 1, before opset 13",
@@ -321,9 +320,7 @@ log_softmax_underflow.examples = [
     ),
     Silent("a scalar, which has no axis", "g (float x) => (float y) { y = LogSoftmax(x) }", runs=False),
     Silent(
-        "a nonexistent axis",
-        "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = 2>(x) }",
-        runs=False,
+        "a nonexistent axis", "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = 2>(x) }", runs=False
     ),
     Silent(
         "a negative axis before opset 11",

@@ -153,10 +153,7 @@ attention_scaled_twice.examples = [
             m = MatMul(a, b)  y = Softmax<axis = -1>(m) }}""",
         target="trt10.6",
     ),
-    Silent(
-        "TensorRT 11",
-        f"{_HEAD} <{_SCALE}> {{ {_SCORES}  y = Softmax<axis = -1>(m) }}",
-    ),
+    Silent("TensorRT 11", f"{_HEAD} <{_SCALE}> {{ {_SCORES}  y = Softmax<axis = -1>(m) }}"),
     Silent("no softmax", f"{_HEAD} <{_SCALE}> {{ {_SCORES}  y = Relu(m) }}", target="trt10.6"),
     Silent(
         "keys that pass a Reshape after the Transpose, as the dynamo exporter writes it",

@@ -10,13 +10,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 from onnxfix_rules.ops import _bounds
 
 
-@rule(
-    "OPS106",
-    ops=["Clip"],
-    safety=Safety.NUMERIC,
-    severity=Severity.ERROR,
-    types=[TensorProto.BFLOAT16],
-)
+@rule("OPS106", ops=["Clip"], safety=Safety.NUMERIC, severity=Severity.ERROR, types=[TensorProto.BFLOAT16])
 def clip_of_bfloat16_without_a_bound(node: Node, model: Model) -> Iterator[Match]:
     """A Clip of bfloat16 without a minimum or a maximum, for which TensorRT takes 0.
 

@@ -11,27 +11,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onnxfix.rule import Model, Node, Unknown, Value, every_node
+from onnxfix.targets.documented import names
 
 from ._common import MULTIDIRECTIONAL
 from ._meet import Symbols, broadcasts, meetings
 
-_UNARY = frozenset(
-    (
-        *(
-            "Abs",
-            "Cast",
-            "Ceil",
-            "Clip",
-            "Dropout",
-            "Erf",
-            "Exp",
-            "Floor",
-            "Gelu",
-            "Identity",
-            "LayerNormalization",
-        ),
-        *("LeakyRelu", "Log", "Neg", "Not", "Relu", "Sigmoid", "Sin", "Cos", "Softmax", "Sqrt", "Tanh"),
-    )
+_UNARY = names(
+    "Abs Cast Ceil Clip Dropout Erf Exp Floor Gelu Identity LayerNormalization LeakyRelu Log Neg Not Relu "
+    "Sigmoid Sin Cos Softmax Sqrt Tanh"
 )
 _STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 _ARGUMENTS = {"ConstantOfShape": 0, "Expand": 1, "OneHot": 1, "Range": 1, "Slice": 2, "Tile": 1}

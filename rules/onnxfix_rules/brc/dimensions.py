@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, Value, rule, shared
 
@@ -11,7 +12,7 @@ from ._common import Broadcast, Form, Operand, is_static_one, label, text
 from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings, is_plain, meetings
 
 
-@rule("BRC004", per="model", severity=Severity.WARNING, hazards=[51])
+@rule("BRC004", per="model", hazards=[51])
 def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
     """Dimensions with different symbols, a symbol and a static size, or different static sizes are broadcast.
 
@@ -75,6 +76,7 @@ def _message(meeting: Meeting, more: int) -> str:
     )
 
 
+_flagged = partial(Flagged, runs=False)
 dimensions_that_may_differ.examples = [
     Flagged("two symbols", "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }"),
     Flagged(
@@ -102,10 +104,9 @@ dimensions_that_may_differ.examples = [
         "g (float[N,S] x, float[1,T] s, float[T,U] w) => (float[N,S] y, float[N,U] z)"
         " { y = PRelu(x, s)  z = Gemm(x, w, s) }",
     ),
-    Flagged(
+    _flagged(
         "PRelu's slope, which must not be the larger side: batch 1 fails too",
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] s = {1,2,3,4,5,6}> { y = PRelu(x, s) }",
-        runs=False,
     ),
     Flagged(
         "C of a Gemm with transA and transB",
@@ -117,19 +118,16 @@ dimensions_that_may_differ.examples = [
         "g (float[2,N] x, float[S,2] w, float[N,S] c) => (float[N,S] y)"
         " { y = Gemm<transA=1, transB=1>(x, w, c) }",
     ),
-    Flagged(
+    _flagged(
         "2 * N and 3 * N, which fail at batch 1 too",
         "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
         "  y = Add(c, d) }",
-        runs=False,
     ),
     Flagged(
         "a sequence and a constant of length 2",
         "g (float[N,S] x) => (float[N,S] y) <float[1,2] b = {1,2}> { y = Add(x, b) }",
     ),
-    Flagged(
-        "two static sizes", "g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }", runs=False
-    ),
+    _flagged("two static sizes", "g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }"),
     Silent(
         "a PRelu of static sizes, which BRC007 reports",
         "g (float[2,2] x) => (float[2,2] y) <float[3] s = {1, 2, 3}> { y = PRelu(x, s) }",
@@ -165,7 +163,7 @@ dimensions_that_may_differ.examples = [
 ]
 
 
-@rule("BRC005", per="model", severity=Severity.WARNING, hazards=[51])
+@rule("BRC005", per="model", hazards=[51])
 def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
     """Shapes that broadcast at batch 1 broadcast differently, or not at all, at other batch sizes.
 
@@ -275,10 +273,9 @@ broadcast_at_batch_one_only.examples = [
         "g (float[N,3] x) => (float[N,K] y) <int64[1] a = {1}> { m = ReduceMax<keepdims=0>(x, a)"
         " n = ReduceMax(x, a)  y = Sub(n, m) }",
     ),
-    Flagged(
+    _flagged(
         "[N, C] with [N], which scales a sample at N = 1 and a channel at N = C",
         "g (float[N,4] x, float[N] w) => (float[N,4] y) { y = Mul(x, w) }",
-        runs=False,
     ),
     Flagged(
         "[N, H, S] with a mask [N, S], which lacks a dimension",
@@ -288,35 +285,30 @@ broadcast_at_batch_one_only.examples = [
         "a constant traced at batch 2",
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
     ),
-    Flagged(
+    _flagged(
         "a batch of 1 traced into a Reshape: S with N * S",
         "g (float[N,S,2] x) => (float[N,S,2] y) <int64[3] s = {1,-1,2}> { r = Reshape(x, s)  y = Add(x, r) }",
-        runs=False,
     ),
     Flagged(
         "a batch of 1 traced into a Reshape: a column with a row",
         "g (float[N,1] x) => (float[N,K] y) <int64[2] s = {1,-1}> { r = Reshape(x, s)  y = Add(x, r) }",
     ),
-    Flagged(
+    _flagged(
         "sizes that are equal at batch 1 only: Concat along the batch",
         "g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
         " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "batch dimensions of a MatMul: w lacks the heads",
         "g (float[N,4,2,3] x, float[N,3,2] w) => (float[N,4,2,2] y) { y = MatMul(x, w) }",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "Expand of a vector of samples to [N, 4]",
         "g (float[N] x, float[N,4] z) => (float[N,4] y) { s = Shape(z)  y = Expand(x, s) }",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "Gemm's C with one element per sample, added along the columns",
         "g (float[N,2] x, float[N] c) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = Gemm(x, w, c) }",
-        runs=False,
     ),
     Flagged(
         "an input of batch 1 with one of batch N",

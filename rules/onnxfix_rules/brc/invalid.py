@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -57,41 +58,35 @@ def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
 
 
 _IMAGE = "g (float[N,2,4,4] x) => (float[N,2,4,4] y)"
+_fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
+_flagged = partial(Flagged, runs=False, safety=Safety.UNSAFE)
 
 
 prelu_slope_not_broadcastable.examples = [
-    Fixed(
+    _fixed(
         "one slope per channel, as before opset 7",
         before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
         after=f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged(
         "the fix requires --unsafe-fixes",
         f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "a slope that is not constant",
         before="g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) { y = PRelu(x, s) }",
         after="""g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) <int64[2] t = {3, 1}> {
             r = Reshape(s, t)  y = PRelu(x, r) }""",
         opset=9,
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "the data would have to be repeated",
         "g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "a slope of a higher rank",
         "g (float[4] x) => (float[1,4] y) <float[1,4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Silent(
         "one slope per channel, correctly aligned",
@@ -152,38 +147,30 @@ def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
 
 
 expand_to_minus_one.examples = [
-    Fixed(
+    _fixed(
         "-1 for an unchanged size, as in torch",
         before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
         after="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged(
         "the fix requires --unsafe-fixes",
         "g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "a computed shape",
         before="""g (float[N,1] x) => (float[N,3] y) <int64[1] m = {-1}, int64[1] c = {3}> {
             s = Concat<axis = 0>(m, c)  y = Expand(x, s) }""",
         after="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "another negative size",
         "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-2, 3}> { y = Expand(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "a shape with a dynamic size",
         """g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
             s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Silent(
         "1 for an unchanged size",

@@ -15,7 +15,6 @@ from onnxfix.rule import (
     RemoveNode,
     Safety,
     Scope,
-    Severity,
     Silent,
     Value,
     dtypes,
@@ -37,7 +36,6 @@ MOST_CALLS = 100
     "CTL017",
     ops=["If"],
     safety=Safety.EXACT,
-    severity=Severity.WARNING,
     hazards=[30],
     differs={"function": "sizes are those of the call, whose outputs are looked at"},
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -129,6 +130,7 @@ def _replaced(node: Node, draft: Draft, name: str) -> Draft:
 
 
 _TWO = "g (float[2] x, float[2] z) => (float[2] y)"
+_silent = partial(Silent, runs=False)
 
 
 known_sequence.examples = [
@@ -216,22 +218,19 @@ known_sequence.examples = [
             y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
                       else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
     ),
-    Silent(
+    _silent(
         "the position is an input",
         """g (float[2] x, float[2] z, int64 k) => (float[2] y) {
             s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "the position is an input with a default",
         """g (float[2] x, float[2] z, int64 k) => (float[2] y) <int64 k = {0}> {
             s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "position out of range",
         f"{_TWO} <int64 k = {{2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
-        runs=False,
     ),
     Fixed(
         "two parts of listed sizes along a dynamic axis",
@@ -264,42 +263,34 @@ known_sequence.examples = [
         after="""g (float[N] x) => (float[K] y) <int64[1] a = {0}, int64[1] b = {2}, int64[1] c = {0}> {
             t = Slice(x, a, b, c)  y = Neg(t) }""",
     ),
-    Silent(
+    _silent(
         "the last part of a split of dynamic size",
         "g (float[N] x) => (float[K] y) <int64 k = {-1}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "listed sizes whose sum is never the size",
         """g (float[N] x) => (float[2] y) <int64[2] p = {2, 3}, int64 k = {0}> {
             t = Concat<axis = 0>(x, x)  s = SplitToSequence(t, p)  y = SequenceAt(s, k) }""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "split and concatenated again, of a tensor that may be empty",
         "g (float[N] x) => (float[N] y) { s = SplitToSequence(x)  y = ConcatFromSequence<axis = 0>(s) }",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "split of dynamic size, concatenated along another axis",
         """g (float[N,2] x) => (float[A,B] y) {
             s = SplitToSequence(x)  y = ConcatFromSequence<axis = 1>(s) }""",
-        runs=False,
     ),
-    Silent(
-        "a sequence input",
-        """g (seq(float[2]) s) => (float[2] y) <int64 k = {0}> { y = SequenceAt(s, k) }""",
-        runs=False,
+    _silent(
+        "a sequence input", """g (seq(float[2]) s) => (float[2] y) <int64 k = {0}> { y = SequenceAt(s, k) }"""
     ),
-    Silent(
+    _silent(
         "an empty sequence, concatenated",
         "g (float[2] x) => (float[K] y) { s = SequenceEmpty()  y = ConcatFromSequence<axis = 0>(s) }",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "concatenated along no axis, which ONNX does not allow",
         "g (float[2] x, float[2] z) => (float[4] y) { s = SequenceConstruct(x, z)  y = ConcatFromSequence(s) }",
-        runs=False,
     ),
     Silent(
         "a sequence that a Loop collects",

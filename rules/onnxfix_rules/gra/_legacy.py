@@ -7,6 +7,7 @@ from collections.abc import Callable
 from onnx import TensorProto, defs
 
 from onnxfix.rule import Draft, Node
+from onnxfix.targets.documented import names
 
 NEW = 7
 """The first operator set with numpy's broadcasting."""
@@ -50,22 +51,10 @@ def _since(node: Node, version: int) -> int | None:
         return None
 
 
-_RENAMED_ONLY = {
-    *(
-        "Abs",
-        "Ceil",
-        "Clip",
-        "Elu",
-        "Exp",
-        "Floor",
-        "HardSigmoid",
-        "InstanceNormalization",
-        "LeakyRelu",
-        "Log",
-    ),
-    *("Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Sum", "Tanh"),
-    "AveragePool",
-}
+_RENAMED_ONLY = names(
+    "Abs Ceil Clip Elu Exp Floor HardSigmoid InstanceNormalization LeakyRelu Log Max Mean Min Neg Reciprocal "
+    "Relu Sigmoid Sqrt Sum Tanh AveragePool"
+)
 """Operators whose newer version only adds types, or an attribute whose default is the old behavior."""
 
 

@@ -129,6 +129,7 @@ def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
 
 _ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
 _DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}> { y = Add(x, w) }"
+_flagged = partial(Flagged, runs=False)
 
 
 sparse_constant.examples = [
@@ -138,15 +139,12 @@ sparse_constant.examples = [
         before=partial(model, _ADD, [2, 3], [[0, 1], [1, 1]], node=True),
         after=_DENSE,
     ),
-    Flagged(
+    _flagged(
         "a graph output, which no backend runs",
         partial(model, "g (float[2] x) => (float[3] w, float[2] y) { y = Neg(x) }", [3], [2], node=True),
-        runs=False,
     ),
-    Flagged(
-        "duplicate indices, which are invalid", partial(model, _ADD, [2, 3], [1, 1], node=True), runs=False
-    ),
-    Flagged(
+    _flagged("duplicate indices, which are invalid", partial(model, _ADD, [2, 3], [1, 1], node=True)),
+    _flagged(
         "larger than 64 MiB as a dense tensor",
         partial(
             model,
@@ -155,7 +153,6 @@ sparse_constant.examples = [
             [7],
             node=True,
         ),
-        runs=False,
     ),
     Silent(
         "a dense Constant",
@@ -225,10 +222,9 @@ sparse_initializer.examples = [
             y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
                       else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
     ),
-    Flagged(
+    _flagged(
         "a graph output, which is kept",
         partial(model, "g (float[3] x) => (float[3] w, float[3] y) { y = Add(x, w) }", [3], [2]),
-        runs=False,
     ),
     Silent(
         "unused, which TensorRT ignores",

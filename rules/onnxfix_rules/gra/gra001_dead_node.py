@@ -27,7 +27,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("GRA001", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[38])
+@rule("GRA001", per="model", safety=Safety.EXACT, hazards=[38])
 def dead_node(model: Model) -> Iterator[Match]:
     """A node that no graph output depends on.
 

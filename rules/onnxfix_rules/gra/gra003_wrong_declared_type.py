@@ -29,7 +29,7 @@ from onnxfix.rule import (
 from onnxfix_rules.gra._common import contradicts, differs
 
 
-@rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[70])
+@rule("GRA003", per="scope", safety=Safety.EXACT, hazards=[70])
 def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
     """A declared element type, rank or dimension contradicts what the graph computes.
 

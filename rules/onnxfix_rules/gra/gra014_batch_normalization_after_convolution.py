@@ -142,6 +142,7 @@ def _shared_weight() -> ModelProto:
     return model
 
 
+_silent = partial(Silent, runs=False)
 batch_normalization_after_convolution.examples = [
     _fixed(
         "a Conv without a bias",
@@ -277,34 +278,29 @@ batch_normalization_after_convolution.examples = [
         f"""g (float[N,2,3,3] x, float[2] a) => (float[N,2,3,3] y) <{_W}, {_BN}> {{
             c = Conv(x, w, a)  y = BatchNormalization(c, s, b, m, v) }}""",
     ),
-    Silent(
+    _silent(
         "training mode",
         f"""{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)
             y, p, q = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "training mode with one output, which uses the batch mean",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "training mode by the number of outputs, before opset 14",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y, p, q, r, t = BatchNormalization(c, s, b, m, v) }}",
         opset=9,
-        runs=False,
     ),
-    Silent(
+    _silent(
         "one mean per element, in opset 7",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<spatial = 0>(c, s, b, m, v) }}",
         opset=7,
-        runs=False,
     ),
-    Silent(
+    _silent(
         "opset 6, which GRA020 converts first",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<is_test = 1>(c, s, b, m, v) }}",
         opset=6,
-        runs=False,
     ),
     Silent(
         "a Gemm with one bias per row",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import (
     Draft,
@@ -21,26 +22,13 @@ from onnxfix.rule import (
     imported,
     rule,
 )
+from onnxfix.targets.documented import names
 from onnxfix_rules.gra import _legacy
 
-_REFUSED = {
-    *(
-        "Add",
-        "And",
-        "Div",
-        "Equal",
-        "Gemm",
-        "Greater",
-        "Less",
-        "LpNormalization",
-        "Max",
-        "Mean",
-        "Min",
-        "Mul",
-        "Or",
-    ),
-    *("PRelu", "Pow", "ReduceLogSumExp", "Sub", "Sum", "Upsample", "Xor"),
-}
+_REFUSED = names(
+    "Add And Div Equal Gemm Greater Less LpNormalization Max Mean Min Mul Or PRelu Pow ReduceLogSumExp Sub "
+    "Sum Upsample Xor"
+)
 
 
 @rule(
@@ -117,52 +105,45 @@ def _fix(model: Model, nodes: list[Node]) -> Fix:
 
 
 NEWER = '<ir_version: 3, opset_import: ["" : 7]> '
+_fixed = partial(Fixed, ir_version=3, opset=6)
+_flagged = partial(Flagged, ir_version=3, opset=6, runs=False)
+_silent = partial(Silent, ir_version=3, opset=6)
 
 
 opset_below_7.examples = [
-    Fixed(
+    _fixed(
         "operand aligned by axis",
         before="g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Add<broadcast = 1, axis = 1>(x, b) }",
         after=NEWER
         + "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { u = Unsqueeze<axes = [1]>(b)  y = Add(x, u) }",
-        opset=6,
-        ir_version=3,
     ),
-    Fixed(
+    _fixed(
         "operand aligned with the last axes, as in numpy",
         before="""g (float[N,3] x, float[3] b) => (float[N,3] y) {
             a = Mul<broadcast = 1>(x, b)  c = Relu(a)  y = Sub<broadcast = 1, axis = 1>(c, b) }""",
         after=NEWER
         + "g (float[N,3] x, float[3] b) => (float[N,3] y) { a = Mul(x, b)  c = Relu(a)  y = Sub(c, b) }",
-        opset=6,
-        ir_version=3,
     ),
-    Fixed(
+    _fixed(
         "no attribute to convert: only the version is refused",
         before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         after=NEWER + "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
-        opset=6,
-        ir_version=3,
     ),
-    Fixed(
+    _fixed(
         "PRelu with a slope per channel",
         before="g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { y = PRelu(x, s) }",
         after=NEWER
         + "g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { u = Unsqueeze<axes = [1,2]>(s)  y = PRelu(x, u) }",
-        opset=6,
-        ir_version=3,
     ),
-    Fixed(
+    _fixed(
         "Gemm, and BatchNormalization in inference mode",
         before="""g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
             a = Gemm<broadcast = 1>(x, w, b)  y = BatchNormalization<is_test = 1>(a, s, s, s, v) }""",
         after=NEWER
         + """g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
             a = Gemm(x, w, b)  y = BatchNormalization(a, s, s, s, v) }""",
-        opset=6,
-        ir_version=3,
     ),
-    Fixed(
+    _fixed(
         "Upsample without the attribute scales",
         before="""g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
             y = Upsample<height_scale = 2.0, width_scale = 3.0, mode = "bilinear">(x) }""",
@@ -170,8 +151,6 @@ opset_below_7.examples = [
         + """g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
             y = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 3.0]>(x) }""",
         runs=False,
-        opset=6,
-        ir_version=3,
     ),
     Fixed(
         "operator set 5, where Cast has a type name",
@@ -203,37 +182,25 @@ opset_below_7.examples = [
         opset=5,
         ir_version=3,
     ),
-    Flagged(
+    _flagged(
         "axis with operands of unknown rank",
         """g (float[N] x, int64[M] s, float[3] b) => (float[A,B,C] y) {
             r = Reshape(x, s)  y = Add<broadcast = 1, axis = 1>(r, b) }""",
-        runs=False,
-        opset=6,
-        ir_version=3,
     ),
-    Flagged(
+    _flagged(
         "BatchNormalization in training mode",
         """g (float[2,3] x, float[3] s) => (float[2,3] y) {
             a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
-        runs=False,
-        opset=6,
-        ir_version=3,
     ),
-    Flagged(
+    _flagged(
         "BatchNormalization with running mean and variance as outputs, which operator set 7 has in training only",
         """g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m, float[3] v) {
             a, m, v = BatchNormalization<is_test = 1>(x, s, s, s, s)  y = Add(a, x) }""",
-        runs=False,
-        opset=6,
-        ir_version=3,
     ),
-    Flagged(
+    _flagged(
         "RNN, whose form changed",
         """g (float[S,N,4] x, float[1,8,4] w, float[1,8,8] r) => (float[S,1,N,8] h) {
             h = RNN<hidden_size = 8>(x, w, r)  d = Add(x, x) }""",
-        runs=False,
-        opset=6,
-        ir_version=3,
     ),
     Silent(
         "operator set 7",
@@ -241,20 +208,16 @@ opset_below_7.examples = [
         opset=7,
         ir_version=3,
     ),
-    Silent(
+    _silent(
         "an old operator set, but only nodes that TensorRT accepts",
         "g (float[N,3] x, float[3,3] w) => (float[N,3] y) { a = MatMul(x, w)  y = Softmax(a) }",
-        opset=6,
-        ir_version=3,
     ),
-    Silent(
+    _silent(
         "in a branch that a constant condition excludes, which TensorRT does not import",
         """g (float[2] x) => (float[2] y) <bool c = {0}> {
             y = If(c)<then_branch = p () => (float[2] u) { u = Add(x, x) },
                       else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
         runs=False,
-        opset=6,
-        ir_version=3,
     ),
     Silent(
         "the old version is that of another domain",

@@ -154,7 +154,7 @@ unused_initializer.examples = [
 ]
 
 
-@rule("GRA004", per="scope", safety=Safety.EXACT, severity=Severity.WARNING)
+@rule("GRA004", per="scope", safety=Safety.EXACT)
 def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
     """A node comes before one whose result it reads.
 
@@ -226,7 +226,7 @@ unsorted_nodes.examples = [
 ]
 
 
-@rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[64])
+@rule("GRA005", per="model", safety=Safety.EXACT, hazards=[64])
 def duplicate_node_name(model: Model) -> Iterator[Match]:
     """Two nodes of one graph have the same name.
 
@@ -295,7 +295,7 @@ if TYPE_CHECKING:
     from onnxfix.proof.validity import Checked
 
 
-@rule("GRA013", per="validity", severity=Severity.WARNING)
+@rule("GRA013", per="validity")
 def invalid_original(original: Checked, fixed: Checked) -> Iterator[Match]:
     """The original model is not valid ONNX, so the fixes rely on an interpretation of it.
 

@@ -24,7 +24,7 @@ from onnxfix.rule import (
 from onnxfix_rules.gra._common import contradicts
 
 
-@rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[70])
+@rule("IFC004", per="scope", hazards=[70])
 def wrong_subgraph_type(scope: Scope, model: Model) -> Iterator[Match]:
     """The declared type of a subgraph's input or output, or of a graph input with a default, is wrong.
 
@@ -103,7 +103,6 @@ wrong_subgraph_type.examples = [
 @rule(
     "IFC006",
     per="model",
-    severity=Severity.WARNING,
     hazards=[66],
     differs={
         "branch": "about the outputs of the main graph",

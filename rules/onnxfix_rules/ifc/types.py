@@ -28,7 +28,6 @@ from onnxfix.rule import (
 @rule(
     "IFC002",
     per="model",
-    severity=Severity.WARNING,
     hazards=[46],
     types=[TensorProto.DOUBLE],
     differs={
@@ -92,7 +91,7 @@ float64_input_or_output.examples = [
 _LIMIT = float(np.finfo(np.float32).max)
 
 
-@rule("IFC003", per="scope", severity=Severity.WARNING, hazards=[46], types=[TensorProto.DOUBLE])
+@rule("IFC003", per="scope", hazards=[46], types=[TensorProto.DOUBLE])
 def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:
     """Intermediate values are float64, which TensorRT computes in float32.
 

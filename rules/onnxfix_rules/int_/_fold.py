@@ -16,6 +16,7 @@ from onnx import ModelProto, defs, helper
 
 from onnxfix.files import lazy
 from onnxfix.rule import Node
+from onnxfix.targets.documented import names
 from onnxfix_rules.gra._evaluate import NotFoldable
 from onnxfix_rules.gra._evaluate import evaluate as evaluate_by_numpy
 
@@ -38,25 +39,7 @@ MOVES = frozenset(
 )
 GENERATES = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})
 COMPARES = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"})
-COMPUTES = frozenset(
-    {
-        "Abs",
-        "Add",
-        "Cast",
-        "Ceil",
-        "Div",
-        "Floor",
-        "Max",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Sign",
-        "Sqrt",
-        "Sub",
-        "Where",
-    }
-)
+COMPUTES = names("Abs Add Cast Ceil Div Floor Max Min Mod Mul Neg Sign Sqrt Sub Where")
 INTEGERS_ONLY = frozenset(
     {"Max", "Min", "Mod", "NonZero", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Sign"}
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -153,18 +154,18 @@ def _leaves(node: Node) -> bool:
     return len(node.outputs) != 1 or node.outputs[0] is None or not node.outputs[0].replaceable
 
 
+_flagged = partial(Flagged, target="trt8.6")
+_silent = partial(Silent, target="trt8.6")
 constant_outside_int32.examples = [
-    Flagged(
+    _flagged(
         "a sentinel in a Where",
         """g (int64[N] x, bool[N] b) => (int64[N] y) <int64 big = {9223372036854775807}> {
             y = Where(b, x, big) }""",
-        target="trt8.6",
     ),
-    Flagged(
+    _flagged(
         "a sentinel that a Cast turns into a float",
         """g (float[N] x) => (float[N] y) <int64 big = {-9223372036854775808}> {
             f = Cast<to = FLOAT>(big)  y = Max(x, f) }""",
-        target="trt8.6",
     ),
     Flagged(
         "arithmetic and comparison",
@@ -172,74 +173,62 @@ constant_outside_int32.examples = [
             y = Mod(x, big)  e = Equal(x, low) }""",
         target="trt8.4",
     ),
-    Flagged(
+    _flagged(
         "a Constant node, moved before use",
         """g (int64[N] x) => (int64[M] y) <int64[1] z = {0}> {
             c = Constant<value_int = 4294967296>()  u = Unsqueeze(c, z)  t = Concat<axis = 0>(x, u)
             w = Neg(t)  y = Identity(w) }""",
-        target="trt8.6",
     ),
-    Flagged(
+    _flagged(
         "the fill value of ConstantOfShape",
         """g (int64[1] s, int64[1] k) => (int64[N] y) {
             c = ConstantOfShape<value = int64[1] {4294967296}>(s)  y = Add(c, k) }""",
-        target="trt8.6",
     ),
-    Flagged(
+    _flagged(
         "a graph output returns the clamped value",
         """g (int64[N] x) => (int64[M] y) <int64[1] big = {4294967296}> { y = Concat<axis = 0>(x, big) }""",
-        target="trt8.6",
     ),
-    Flagged(
+    _flagged(
         "inside a branch that captures the outer constant",
         """g (int64[N] x, bool b) => (int64[N] y) <int64 big = {4294967296}> {
             y = If(b) <then_branch = p () => (int64[N] u) { u = Add(x, big) },
                        else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
-        target="trt8.6",
     ),
-    Flagged(
+    _flagged(
         "an upper bound that excludes part of int32",
         """g (int64[N] x) => (int64[N] y) <int64 low = {-4294967296}> { y = Min(x, low) }""",
-        target="trt8.6",
     ),
-    Flagged(
+    _flagged(
         "an overridable initializer is clamped as well",
         """g (int64[N] x, int64 big = {4294967296}) => (int64[N] y) { y = Add(x, big) }""",
-        target="trt8.6",
     ),
-    Silent(
+    _silent(
         "ends and starts of a Slice: no axis is that long",
         """g (float[N] x) => (float[N] y)
                 <int64[1] a = {-1}, int64[1] b = {-9223372036854775807}, int64[1] k = {0}> {
             y = Slice(x, a, b, k, a) }""",
-        target="trt8.6",
     ),
-    Silent(
+    _silent(
         "a Slice's end that is moved before use",
         """g (float[N,M] x) => (float[N,M] y)
                 <int64 e = {9223372036854775807}, int64[1] z = {0}, int64[1] one = {1}> {
             u = Unsqueeze(e, z)  t = Concat<axis = 0>(u, u)  b = Concat<axis = 0>(z, z)  k = Concat<axis = 0>(z, one)
             y = Slice(x, b, t, k) }""",
-        target="trt8.6",
     ),
-    Silent(
+    _silent(
         "bounds that never apply",
         """g (int64[N] x) => (int64[N] y) <int64 lo = {-9223372036854775808}, int64 hi = {9223372036854775807}> {
             a = Clip(x, lo, hi)  b = Max(a, lo)  y = Min(b, hi) }""",
-        target="trt8.6",
     ),
     Silent(
         "the newest TensorRT computes int64",
         "g (int64[N] x) => (int64[N] y) <int64 big = {4294967296}> { y = Add(x, big) }",
     ),
-    Silent(
+    _silent(
         "constants within int32",
         "g (int64[N] x) => (int64[N] y) <int64[2] c = {2147483647, -2147483648}> { y = Concat<axis = 0>(x, c) }",
-        target="trt8.6",
     ),
-    Silent(
-        "other types",
-        "g (double[N] x) => (double[N] y) <double big = {4294967296.0}> { y = Add(x, big) }",
-        target="trt8.6",
+    _silent(
+        "other types", "g (double[N] x) => (double[N] y) <double big = {4294967296.0}> { y = Add(x, big) }"
     ),
 ]

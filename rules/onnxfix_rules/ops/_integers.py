@@ -18,6 +18,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.rule import INTEGERS, Draft, Model, Node, Value, target_of
+from onnxfix.targets.documented import names
 
 DEPTH = 6
 """Maximum number of nodes that are followed upstream along one path."""
@@ -25,20 +26,7 @@ SMALL = (TensorProto.UINT8, TensorProto.INT8)
 WIDE = (TensorProto.INT32, TensorProto.INT64)
 Range = tuple[int, int]
 
-_SAME = frozenset(
-    {
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
+_SAME = names("Expand Flatten Gather Identity Reshape Slice Squeeze Tile Transpose Unsqueeze")
 
 
 def wide_of(elem: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,14 +155,7 @@ def _again(draft: Draft, mean: Mean, data: str) -> str:
     return draft.add("ReduceMean", [data, draft.constant(np.array(mean.axes, np.int64), "axes")])
 
 
-@rule(
-    "PRC001",
-    ops=["Sqrt", "Pow"],
-    safety=Safety.NUMERIC,
-    severity=Severity.WARNING,
-    hazards=[31],
-    types=[HALF],
-)
+@rule("PRC001", ops=["Sqrt", "Pow"], safety=Safety.NUMERIC, hazards=[31], types=[HALF])
 def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A decomposed LayerNorm or RMSNorm in half precision, where its squares and sums overflow.
 
@@ -219,6 +213,7 @@ def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Matc
     yield Match(message, node=node, fix=as_operator(norm, model) or upcast(norm, model), reads=reads)
 
 
+_silent = partial(Silent, ir_version=8, opset=17)
 decomposed_norm_in_half_precision.examples = NORMS
 
 
@@ -297,33 +292,25 @@ decomposed_norm_in_float32.examples = [
         "another node reads the variance",
         f"g (float[2,8] x) => (float[2,8] y, float[2,1] z) <{_E}> {{ {_LAYER.replace('n =', 'y =')}  z = Neg(v) }}",
     ),
-    Silent(
+    _silent(
         "half precision is covered by PRC001",
         "g (float16[2,8] x) => (float16[2,8] y) <float16 two = {f16(2.0)}, float16 e = {f16(1e-05)}>"
         f" {{ {_LAYER.replace('n =', 'y =')} }}",
-        opset=17,
-        ir_version=8,
     ),
-    Silent(
+    _silent(
         "half precision that is already computed in float32",
         f"g (float16[2,8] h) => (float16[2,8] y) <{_E}> {{ x = Cast<to=FLOAT>(h)  {_LAYER}  y = Cast<to=FLOAT16>(n) }}",
-        opset=17,
-        ir_version=8,
     ),
-    Silent(
+    _silent(
         "in double",
         "g (double[2,8] x) => (double[2,8] y) <double two = {2}, double e = {0.1}>"
         f" {{ {_LAYER.replace('n =', 'y =')} }}",
-        opset=17,
-        ir_version=8,
     ),
-    Silent(
+    _silent(
         "the variance in double",
         "g (float[2,8] x) => (float[2,8] y) <double e = {0.1}> { m = ReduceMean<axes=[-1]>(x)  h = Sub(x, m)"
         "  d = Cast<to=DOUBLE>(h)  q = Mul(d, d)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)"
         "  n = Div(d, s)  y = Cast<to=FLOAT>(n) }",
-        opset=17,
-        ir_version=8,
     ),
     Silent("not a norm", f"{_IO} <{_E}> {{ q = Mul(x, x)  a = Add(q, e)  s = Sqrt(a)  y = Div(x, s) }}"),
 ]

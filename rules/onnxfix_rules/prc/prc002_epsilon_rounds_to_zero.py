@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Silent, Value, rule
 
 from ._common import ANY_RANK, HALF, NUMPY, producer, scalar, type_of
 
@@ -18,7 +18,7 @@ EPSILON = float(np.float16(1e-7))
 """The epsilon that the fix writes: the nearest float16 to 1e-7, two steps above 0."""
 
 
-@rule("PRC002", ops=["Add"], safety=Safety.UNSAFE, severity=Severity.WARNING, hazards=[72], types=[HALF])
+@rule("PRC002", ops=["Add"], safety=Safety.UNSAFE, hazards=[72], types=[HALF])
 def epsilon_rounds_to_zero(node: Node, model: Model) -> Iterator[Match]:
     """The epsilon that protects a divisor, root or logarithm from 0 is itself 0 in half precision.
 

@@ -3,69 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from onnxfix.rule import (
-    Draft,
-    Fix,
-    Fixed,
-    Flagged,
-    Match,
-    Model,
-    Node,
-    Safety,
-    Severity,
-    Silent,
-    Use,
-    Value,
-    rule,
-)
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, Use, Value, rule
+from onnxfix.targets.documented import names
 
 from ._common import DOUBLE, FLOAT, HALF, HIGHEST, NUMPY, producer, type_of
 
 _MASKS = ("Where", "Add", "Mul", "Sub")
-_PASSES = (
-    "Add",
-    "Where",
-    "Sub",
-    "Cast",
-    "Expand",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
-_BOUNDS = (
-    "Clip",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "IsInf",
-    "IsNaN",
-    "Less",
-    "LessOrEqual",
-    "Max",
-    "Min",
-    "TopK",
-)
+_PASSES = names("Add Where Sub Cast Expand Identity Reshape Slice Squeeze Transpose Unsqueeze")
+_BOUNDS = names("Clip Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Max Min TopK")
 _STEPS = 24
 """Most nodes searched between a mask and its Softmax."""
 _SMALL = 1 << 10
 _LARGEST = 1 << 24
 
 
-@rule(
-    "PRC003",
-    ops=(*_MASKS, "Cast"),
-    safety=Safety.UNSAFE,
-    severity=Severity.WARNING,
-    hazards=[41],
-    types=[HALF],
-)
+@rule("PRC003", ops=(*_MASKS, "Cast"), safety=Safety.UNSAFE, hazards=[41], types=[HALF])
 def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A constant that is infinite in half precision: an attention mask, or a value beyond 65504.
 
@@ -209,6 +166,7 @@ def _flagged(why: str, before: str) -> Flagged:
     return Flagged(why, before, safety=Safety.UNSAFE, opset=17, ir_version=8)
 
 
+_silent = partial(Silent, opset=17)
 constant_beyond_half_precision.examples = [
     _fixed(
         "-inf in an attention mask",
@@ -318,33 +276,28 @@ constant_beyond_half_precision.examples = [
             Cast<to=FLOAT16>(i) m = Mul(c, h) a = Sub(x, m) y = Softmax<axis=-1>(a) }""",
         opset=17,
     ),
-    Silent(
+    _silent(
         "-1e4, which half precision represents",
         """g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y) <float i = {-10000}> { h = Cast<to=FLOAT16>(i) w =
             Where(c, x, h) y = Softmax<axis=-1>(w) }""",
-        opset=17,
     ),
-    Silent(
+    _silent(
         "-inf in Clip",
         """g (float16[N,4] x) => (float16[N,4] y) <float i = {-100000}, float16 hi = {f16(1.0)}> { h =
             Cast<to=FLOAT16>(i) y = Clip(x, h, hi) }""",
-        opset=17,
     ),
-    Silent(
+    _silent(
         "-inf as the initial value of a ReduceMax",
         """g (float16[N,4] x) => (float16[N,1] y) <float16 i = {f16(-inf)}, float16[1,1] j = {f16(-inf)}> { c = Max(x,
             i) y = ReduceMax<axes=[1]>(c) }""",
-        opset=17,
     ),
-    Silent(
+    _silent(
         "TopK of masked scores",
         """g (float16[N,4] x, bool[N,4] c) => (float16[N,2] y, int64[N,2] z) <float16 i = {f16(-inf)}, int64[1] k =
             {2}> { w = Where(c, x, i) y, z = TopK(w, k) }""",
-        opset=17,
     ),
-    Silent(
+    _silent(
         "a non-constant IsInf operand beside an infinity",
         """g (float16[N,4] x) => (bool[N,4] y) <float16 i = {f16(-inf)}> { a = Max(x, i) y = IsInf(a) }""",
-        opset=17,
     ),
 ]

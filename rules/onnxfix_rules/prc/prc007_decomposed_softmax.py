@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, Value, rule
 
 from ._common import HALF, producer, rank_of, type_of
 from ._norm import axes_of
 
 
-@rule("PRC007", ops=["Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[42], types=[HALF])
+@rule("PRC007", ops=["Div"], safety=Safety.NUMERIC, hazards=[42], types=[HALF])
 def decomposed_softmax(node: Node, model: Model) -> Iterator[Match]:
     """A decomposed Softmax in half precision without maximum subtraction: Exp exceeds 65504 from 11.1 on.
 

@@ -10,9 +10,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
 from ._common import ANY_RANK, HALF, HIGHEST, producer, rank_of, scalar, type_of
 
 
-@rule(
-    "PRC006", ops=["Mul", "Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[42], types=[HALF]
-)
+@rule("PRC006", ops=["Mul", "Div"], safety=Safety.NUMERIC, hazards=[42], types=[HALF])
 def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
     """A half-precision product of two non-constant matrices that is scaled down only afterwards.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -255,61 +256,56 @@ def _unary(call: str, head: str = _HEAD) -> str:
     return f"{head} {_I} {{ y = {call} }}"
 
 
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 quantized_operator_of_onnx_runtime.examples = [
-    Fixed(
+    _fixed(
         "a sum of two tensors with different scales",
         before=f"{_HEAD} {_TWO} {{ y = com.microsoft.QLinearAdd(x, s, z, w, t, z, s, z) }}",
         after=f"{_HEAD} {_TWO} {{ {_TWO_DONE}  c = Add(a, b)  y = QuantizeLinear(c, s, z) }}",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "requires --numeric-fixes",
         f"{_HEAD} {_TWO} {{ y = com.microsoft.QLinearAdd(x, s, z, w, t, z, s, z) }}",
     ),
-    Fixed(
+    _fixed(
         "a product without zero points: uint8 around 0",
         before=f"""{_HEAD} g (uint8[N,4] x) => (uint8[N,4] y) <float s = {{0.25}}> {{
             y = com.microsoft.QLinearMul(x, s, , x, s, , s) }}""",
         after=f"""{_HEAD} g (uint8[N,4] x) => (uint8[N,4] y) <float s = {{0.25}}> {{ a = DequantizeLinear(x, s)
             b = DequantizeLinear(x, s)  c = Mul(a, b)  y = QuantizeLinear(c, s) }}""",
-        safety=Safety.NUMERIC,
         runs=False,  # ONNX Runtime's type inference refuses it
     ),
-    Fixed(
+    _fixed(
         "Sigmoid",
         before=_unary("com.microsoft.QLinearSigmoid(x, s, z, t, z)"),
         after=f"{_HEAD} {_I} {{ a = DequantizeLinear(x, s, z)  b = Sigmoid(a)  y = QuantizeLinear(b, t, z) }}",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "LeakyRelu with its slope",
         before=_unary("com.microsoft.QLinearLeakyRelu<alpha = 0.5>(x, s, z, t, z)"),
         after=f"""{_HEAD} {_I} {{ a = DequantizeLinear(x, s, z)  b = LeakyRelu<alpha = 0.5>(a)
             y = QuantizeLinear(b, t, z) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "Softmax",
         before=_unary("com.microsoft.QLinearSoftmax<axis = -1, opset = 13>(x, s, z, t, z)"),
         after=f"""{_HEAD} {_I} {{ a = DequantizeLinear(x, s, z)  b = Softmax<axis = -1>(a)
             y = QuantizeLinear(b, t, z) }}""",
-        safety=Safety.NUMERIC,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "an average pool with padding",
         before=f"""{_HEAD} {_P} {{ y = com.microsoft.QLinearAveragePool<kernel_shape = [2, 2], strides = [2, 2]>
             (x, s, z, s, z) }}""",
         after=f"""{_HEAD} {_P} {{ a = DequantizeLinear(x, s, z)
             b = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(a)  y = QuantizeLinear(b, s, z) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "global average pooling",
         before=f"{_HEAD} {_P.replace('3,3', '1,1')} {{ y = com.microsoft.QLinearGlobalAveragePool(x, s, z, s, z) }}",
         after=f"""{_HEAD} {_P.replace("3,3", "1,1")} {{ a = DequantizeLinear(x, s, z)  b = GlobalAveragePool(a)
             y = QuantizeLinear(b, s, z) }}""",
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "inputs with the same scale are only concatenated",
@@ -318,58 +314,46 @@ quantized_operator_of_onnx_runtime.examples = [
         after=f"""{_HEAD} g (int8[N,4] x, int8[N,4] w) => (int8[N,8] y) <float t = {{0.125}}> {{
             y = Concat<axis = 1>(x, w) }}""",
     ),
-    Fixed(
+    _fixed(
         "inputs with different scales",
         before=f"""{_HEAD} {_TWO.replace("int8[4] w", "int8[N,4] w").replace("4] y", "8] y")} {{
             y = com.microsoft.QLinearConcat<axis = 1>(s, z, x, s, z, w, t, z) }}""",
         after=f"""{_HEAD} {_TWO.replace("int8[4] w", "int8[N,4] w").replace("4] y", "8] y")} {{
             {_TWO_DONE}  c = Concat<axis = 1>(a, b)  y = QuantizeLinear(c, s, z) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a Gemm with bias and per-column scales",
         before=f"{_HEAD} {_GEMM} {{ y = com.microsoft.QGemm<alpha = 1.0>(x, s, z, w, t, v, c, u, z) }}",
         after=f"""{_HEAD} {_GEMM.replace("int32[2] c = {4, -8}", "float[2] d = {1, -1}")} {{
             a = DequantizeLinear(x, s, z)  b = DequantizeLinear<axis = 1>(w, t, v)  g = Gemm<alpha = 1.0>(a, b, d)
             y = QuantizeLinear(g, u, z) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a Gemm with float output, without a bias",
         before=f"""{_HEAD} {_GEMM.replace("=> (int8", "=> (float")} {{
             y = com.microsoft.QGemm(x, s, z, w, t, v) }}""",
         after=f"""{_HEAD} {_GEMM.replace("=> (int8", "=> (float")} {{ a = DequantizeLinear(x, s, z)
             b = DequantizeLinear<axis = 1>(w, t, v)  y = Gemm(a, b) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Flagged(
-        "channels last",
-        _unary("com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(x, s, z, s, z)"),
-        safety=Safety.NUMERIC,
-        runs=False,
+    _flagged(
+        "channels last", _unary("com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(x, s, z, s, z)")
     ),
-    Flagged(
-        "int8 without zero points, which defaults to uint8",
-        _unary("com.microsoft.QLinearSigmoid(x, s, , t)"),
-        safety=Safety.NUMERIC,
-        runs=False,
+    _flagged(
+        "int8 without zero points, which defaults to uint8", _unary("com.microsoft.QLinearSigmoid(x, s, , t)")
     ),
-    Fixed(
+    _fixed(
         "a scale that may be overridden stays an input",
         before=f"""{_HEAD} g (int8[N,4] x, float s) => (int8[N,4] y) <float s = {{0.5}}, int8 z = {{0}}> {{
             y = com.microsoft.QLinearSigmoid(x, s, z, s, z) }}""",
         after=f"""{_HEAD} g (int8[N,4] x, float s) => (int8[N,4] y) <float s = {{0.5}}, int8 z = {{0}}> {{
             a = DequantizeLinear(x, s, z)  b = Sigmoid(a)  y = QuantizeLinear(b, s, z) }}""",
-        safety=Safety.NUMERIC,
         runs=False,
     ),
-    Flagged(
+    _flagged(
         "per-channel scales, which ONNX Runtime does not support there",
         _unary("com.microsoft.QLinearSigmoid(x, f, z, t, z)").replace(
             "<float s", "<float[4] f = {1,1,1,1}, float s"
         ),
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Silent(
         "the form after the fix",

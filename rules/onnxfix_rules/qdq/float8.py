@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -113,6 +114,9 @@ def _add(shop: Workshop, node: Node, op_type: str, inputs: Sequence[Value | str]
     shop.edits.append(AddNode(scope, proto, node))
 
 
+_fixed = partial(Fixed, ir_version=11, opset=24)
+_flagged = partial(Flagged, opset=19)
+_silent = partial(Silent, opset=19)
 cast_to_or_from_float8.examples = [
     Fixed(
         "a round trip",
@@ -153,23 +157,20 @@ cast_to_or_from_float8.examples = [
                         w = DequantizeLinear(x, r)  v = Neg(w) }> }""",
         opset=19,
     ),
-    Flagged(
+    _flagged(
         "without saturation overflow becomes NaN, unlike in TensorRT's QuantizeLinear",
         "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN, saturate = 0>(x)  y = DequantizeLinear(q, s) "
         " s = Constant<value = float {1}>() }",
-        opset=19,
         runs=False,
     ),
-    Flagged(
+    _flagged(
         "from double, which cannot be quantized",
         "g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = FLOAT8E4M3FN>(x) }",
-        opset=19,
         runs=False,
     ),
-    Silent(
+    _silent(
         "float8e5m2, which TensorRT does not support in any form",
         "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E5M2>(x)  y = Cast<to = FLOAT>(q) }",
-        opset=19,
     ),
     Flagged(
         "before opset 19, which has the type and its quantizers: onnx.checker refuses the model",
@@ -177,26 +178,20 @@ cast_to_or_from_float8.examples = [
         runs=False,
         opset=18,
     ),
-    Silent(
+    _silent(
         "a target without float8 support",
         "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
-        opset=19,
         target="trt8.6",
     ),
-    Silent(
+    _silent(
         "QuantizeLinear and DequantizeLinear",
         """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
     ),
-    Silent(
-        "other casts",
-        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT16>(x)  y = Cast<to = FLOAT>(q) }",
-        opset=19,
+    _silent(
+        "other casts", "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT16>(x)  y = Cast<to = FLOAT>(q) }"
     ),
-    Silent(
-        "Cast to float8e5m2", "g (float[2] x) => (float8e5m2[2] y) { y = Cast<to=FLOAT8E5M2>(x) }", opset=19
-    ),
+    _silent("Cast to float8e5m2", "g (float[2] x) => (float8e5m2[2] y) { y = Cast<to=FLOAT8E5M2>(x) }"),
 ]
 
 
@@ -246,29 +241,25 @@ def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
 
 
 unsupported_float8_form.examples = [
-    Flagged(
+    _flagged(
         "float8e5m2",
         """g (float[N] x) => (float[N] y) <float s = {1}, float8e5m2 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
     ),
-    Flagged(
+    _flagged(
         "overflow to NaN",
         """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
             q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
     ),
-    Silent(
+    _silent(
         "float8e4m3fn with saturation",
         """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
     ),
-    Silent(
+    _silent(
         "the attribute has no effect on integers",
         """g (float[N] x) => (float[N] y) <float s = {1}, int8 z = {0}> {
             q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
     ),
 ]
 
@@ -336,33 +327,27 @@ _W8 = "float8e4m3fn[2,4] w = {56, 60, 184, 1, 0, 126, 64, 48}"
 
 
 constant_powers_of_two.examples = [
-    Fixed(
+    _fixed(
         "the scales of blocks, cast to float (1, 2, 0.5 and 0.25)",
         before=f"""g (float[N,2] x) => (float[N,4] v) <{_W8}, float8e8m0[2,2] e = {{127, 128, 126, 125}}> {{
             s = Cast<to = FLOAT>(e)  {_SCALED}  v = MatMul(x, y) }}""",
         after=f"""g (float[N,2] x) => (float[N,4] v) <{_W8}, float[2,2] s = {{1, 2, 0.5, 0.25}}> {{
             {_SCALED}  v = MatMul(x, y) }}""",
-        opset=24,
-        ir_version=11,
     ),
-    Fixed(
+    _fixed(
         "read by the DequantizeLinear, for half precision",
         before=f"""g (float16[N,2] x) => (float16[N,4] v) <{_W8}, float8e8m0[2,2] s = {{127, 128, 126, 125}}> {{
             {_SCALED.replace("2>", "2, output_dtype = 10>")}  v = MatMul(x, y) }}""",
         after=f"""g (float16[N,2] x) => (float16[N,4] v)
             <{_W8}, float16[2,2] s = {{f16(1.0, 2.0, 0.5, 0.25)}}> {{ {_SCALED}  v = MatMul(x, y) }}""",
-        opset=24,
-        ir_version=11,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "the largest power is finite in bfloat16",
         before="""g (bfloat16[N] x) => (bfloat16[N] y) <float8e8m0[1] e = {254}> {
             a = Cast<to = BFLOAT16>(e)  y = Mul(x, a) }""",
         after="""g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16[1] a = {bf16(1.7014118346046923e38)}> {
             y = Mul(x, a) }""",
-        opset=24,
-        ir_version=11,
     ),
     Flagged(
         "2**16, which half precision lacks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnx import TensorProto, helper
 
@@ -66,6 +67,8 @@ def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 integer_matmul_or_conv.examples = [
     Fixed(
         "constant weights: no sum reaches 2**24",
@@ -86,12 +89,11 @@ integer_matmul_or_conv.examples = [
         after="""g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) {
             f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(w)  p = MatMul(f, g)  y = Cast<to = INT32>(p) }""",
     ),
-    Fixed(
+    _fixed(
         "600 terms: sums may reach 2**24",
         before="g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
         after="""g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) {
             f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(w)  p = MatMul(f, g)  y = Cast<to = INT32>(p) }""",
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "514 terms stay below: 514 * 255 * 128 is 16,776,960",
@@ -115,7 +117,7 @@ integer_matmul_or_conv.examples = [
             <float[1,1,3,3] w = {-1, 0, 1, 2, 3, 4, 5, 6, 7}, float a = {3}> {
             f = Cast<to = FLOAT>(x)  d = Sub(f, a)  p = Conv<pads = [1, 1, 1, 1]>(d, w)  y = Cast<to = INT32>(p) }""",
     ),
-    Fixed(
+    _fixed(
         "the output of DynamicQuantizeLinear",
         before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> {
             q, s, z = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, z)  f = Cast<to = FLOAT>(i)  y = Mul(f, s) }""",
@@ -126,7 +128,6 @@ integer_matmul_or_conv.examples = [
             i0 = Div(b, s)  i1 = Sub(o, i0)  i2 = Clip(i1, o, t)  z = Round(i2)
             q0 = Div(x, s)  q1 = Round(q0)  q2 = Add(q1, z)  q = Clip(q2, o, t)
             v = Sub(q, z)  p = MatMul(v, w)  i = Cast<to = INT32>(p)  f = Cast<to = FLOAT>(i)  y = Mul(f, s) }""",
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "zero points per row of the data, which ONNX Runtime refuses",
@@ -191,30 +192,26 @@ _NUMBERS = "float o = {0}, float t = {255}, float k = {1}"
 
 
 dynamic_quantization.examples = [
-    Fixed(
+    _fixed(
         "the result is dequantized",
         before=f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}",
         after=f"g (float[N,2] x) => (float[N,2] y) <{_NUMBERS}> {{ {_BODY}  v = Sub(q3, i3)  y = Mul(v, s) }}",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "all three results are graph outputs",
         before="g (float[N,2] x) => (uint8[N,2] q, float s, uint8 z) { q, s, z = DynamicQuantizeLinear(x) }",
         after=f"""g (float[N,2] x) => (uint8[N,2] q, float s, uint8 z) <{_NUMBERS}> {{ {_BODY}
             q = Cast<to = UINT8>(q3)  z = Cast<to = UINT8>(i3) }}""",
-        safety=Safety.NUMERIC,
         differs={
             "branch": "quantized values that leave a branch are not followed",
             "function": "quantized values that leave a function are not followed",
         },
     ),
     Flagged("requires --numeric-fixes", f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}"),
-    Flagged(
+    _flagged(
         "an unknown reader",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) {
             q, s, z = DynamicQuantizeLinear(x)  y = my.Op(q, s, z) }""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Silent(
         "a QuantizeLinear with a constant scale",
@@ -312,53 +309,46 @@ _D = "g (float[N,2] x) => (float[N,2] y) <uint8[2,2] w = {1, 2, 3, 4}, float t =
 
 
 fused_integer_matmul.examples = [
-    Fixed(
+    _fixed(
         "an integer product with scales",
         before=f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}",
         after=f"""{_HEAD} {_G}> {{ m = MatMulInteger(x, w)  f = Cast<to = FLOAT>(m)  k = Mul(s, t)
             y = Mul(f, k) }}""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "requires --numeric-fixes", f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}"
     ),
-    Fixed(
+    _fixed(
         "with zero points and a bias",
         before=f"""{_HEAD} {_G}, int8 z = {{3}}, int8[2] v = {{0, 1}}, float[2] b = {{1, 2}}> {{
             y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, z, v, b) }}""",
         after=f"""{_HEAD} {_G}, int8 z = {{3}}, int8[2] v = {{0, 1}}, float[2] b = {{1, 2}}> {{
             m = MatMulInteger(x, w, z, v)  f = Cast<to = FLOAT>(m)  k = Mul(s, t)  p = Mul(f, k)  y = Add(p, b) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "without the first zero point",
         before=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, , v) }}""",
         after=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{
             m = MatMulInteger(x, w, , v)  f = Cast<to = FLOAT>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "dynamically quantized data",
         before=f"{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x, w, t, v) }}",
         after=f"""{_HEAD} {_D}> {{ q, s, z = DynamicQuantizeLinear(x)  m = MatMulInteger(q, w, z, v)
             f = Cast<to = FLOAT>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "dynamically quantized data with a bias",
         before=f"""{_HEAD} {_D}, float[2] b = {{1, 2}}> {{
             y = com.microsoft.DynamicQuantizeMatMul(x, w, t, , b) }}""".replace(", uint8 v = {2}", ""),
         after=f"""{_HEAD} {_D}, float[2] b = {{1, 2}}> {{ q, s, z = DynamicQuantizeLinear(x)
             m = MatMulInteger(q, w, z)  f = Cast<to = FLOAT>(m)  k = Mul(s, t)  p = Mul(f, k)
             y = Add(p, b) }}""".replace(", uint8 v = {2}", ""),
-        safety=Safety.NUMERIC,
     ),
-    Flagged(
+    _flagged(
         "half precision",
         f"""{_HEAD} g (int8[N,2] x, float16 s, int8[2,2] w, float16 t) => (float16[N,2] y) {{
             y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Flagged(
         "opset 10 has no DynamicQuantizeLinear",

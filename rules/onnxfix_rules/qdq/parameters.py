@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -140,6 +141,7 @@ def _without_zeros(linear: Linear, weights: Array) -> Fix | None:
 _ADD = "d = DequantizeLinear(w, s)  y = Add(x, d)"
 _FOUR = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y)'
 _BLOCKS = "d = DequantizeLinear<axis = 1, block_size = 2>(w, s)  y = MatMul(x, d)"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
 scale_not_positive.examples = [
@@ -157,13 +159,12 @@ scale_not_positive.examples = [
         after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
             {_ADD} }}""",
     ),
-    Fixed(
+    _fixed(
         "a negative weight times 0 is -0.0, which would become 0.0",
         before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
             {_ADD} }}""",
         after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
             {_ADD} }}""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "-0.0 requires --numeric-fixes",
@@ -185,27 +186,24 @@ scale_not_positive.examples = [
         after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -2, 0, -3}}, float[2] s = {{0.5, 1}}> {{
             {_ADD} }}""",
     ),
-    Fixed(
+    _fixed(
         "int4 blocks in which 0 and -8 are turned (0, -8, 1, -8)",
         before=f"{_FOUR} <int4[2,2] w = {{128, 129}}, float[2,1] s = {{-0.5, 1}}> {{ {_BLOCKS} }}",
         after=f"{_FOUR} <int8[2,2] w = {{0, 8, 1, -8}}, float[2,1] s = {{0.5, 1}}> {{ {_BLOCKS} }}",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a turned -128: floats",
         before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -128, 3, 0}}, float[2] s = {{0.5, -1}}> {{
             {_ADD} }}""",
         after="g (float[N,2] x) => (float[N,2] y) <float[2,2] d = {0.5, 128, 1.5, -0}> { y = Add(x, d) }",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a negative scale of activations: floats",
         before="""g (float[N,2] x) => (float[N,2] y) <float s = {-0.5}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,2] x) => (float[N,2] y)
             <float s = {-0.5}, float z = {0}, float l = {-128}, float h = {127}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "a zero scale of activations",
@@ -310,19 +308,18 @@ _PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
 
 
 non_constant_zero_point.examples = [
-    Fixed(
+    _fixed(
         "a graph input",
         before=f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  f = Cast<to = FLOAT>(z)  a = Add(r, f)  c = Clip(a, l, h)
             g = Cast<to = FLOAT>(z)  b = Sub(c, g)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "requires --numeric-fixes",
         f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
     ),
-    Fixed(
+    _fixed(
         "per-channel zero points with a non-constant scale",
         before="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y) {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
@@ -331,18 +328,16 @@ non_constant_zero_point.examples = [
             t = Unsqueeze(s, e)  d = Div(x, t)  r = Round(d)  f = Cast<to = FLOAT>(z)  w = Unsqueeze(f, e)
             a = Add(r, w)  c = Clip(a, l, h)
             g = Cast<to = FLOAT>(z)  v = Unsqueeze(g, e)  b = Sub(c, v)  u = Unsqueeze(s, e)  y = Mul(b, u) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a default that may be overridden and is refused as it is",
         before=f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{3}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x, int8 z) => (float[N,4] y)
             <float s = {0.1}, int8 z = {3}, float l = {-128}, float h = {127}> {
             d = Div(x, s)  r = Round(d)  f = Cast<to = FLOAT>(z)  a = Add(r, f)  c = Clip(a, l, h)
             g = Cast<to = FLOAT>(z)  b = Sub(c, g)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "computed: ONNX's definition of DynamicQuantizeLinear",
         before="""g (float[N,4] x, float s, float m) => (uint8[N,4] q, uint8 z) <float l = {0}, float h = {255}> {
             a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Cast<to = UINT8>(r)  z = Identity(w)
@@ -352,7 +347,6 @@ non_constant_zero_point.examples = [
             a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Add(r, v)  i = Identity(w)
             z = Cast<to = UINT8>(i)  d = Div(x, s)  o = Round(d)  p = Add(o, w)  e = Clip(p, v, u)
             q = Cast<to = UINT8>(e) }""",
-        safety=Safety.NUMERIC,
         differs={
             "branch": "quantized values that leave a branch are not followed",
             "function": "the caller may give a constant",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -89,6 +90,7 @@ def _refusal(linear: Linear, model: Model) -> tuple[str, Severity]:
 
 
 _ADD = "d = DequantizeLinear(w, s, z)  y = Add(x, d)"
+_fixed = partial(Fixed, ir_version=10, opset=21)
 
 
 unsupported_quantized_constant.examples = [
@@ -132,7 +134,7 @@ unsupported_quantized_constant.examples = [
         after="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {-128, 127, -100, 100}, float[2] s = {0.1, 0.2}> {
             d = DequantizeLinear<axis = 0>(w, s)  y = MatMul(x, d) }""",
     ),
-    Fixed(
+    _fixed(
         "blocks with a shorter last one",
         before="""g (float[N,3] x) => (float[N,2] y) <uint8[3,2] w = {0, 255, 128, 127, 3, 4},
             float[2,2] s = {0.1, 0.2, 0.3, 0.4}, uint8[2,2] z = {128, 128, 1, 2}> {
@@ -140,26 +142,20 @@ unsupported_quantized_constant.examples = [
         after="""g (float[N,3] x) => (float[N,2] y) <int8[3,2] w = {-128, 127, 0, -1, 2, 2},
             float[2,2] s = {0.1, 0.2, 0.3, 0.4}> {
             d = DequantizeLinear<axis = 0, block_size = 2>(w, s)  y = MatMul(x, d) }""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "uint4 around 8 becomes int4 (0, 7, 8, 15, two per byte)",
         before="""g (float[N,4] x) => (float[N,4] y) <uint4[1,4] w = {112, 248}, float s = {0.1}, uint4 z = {8}> {
             d = DequantizeLinear(w, s, z)  y = Add(x, d) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <int4[1,4] w = {248, 112}, float s = {0.1}> {
             d = DequantizeLinear(w, s)  y = Add(x, d) }""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "uint4 around 0 becomes int8",
         before="""g (float[N,4] x) => (float[N,4] y) <uint4[1,4] w = {112, 248}, float s = {0.1}> {
             d = DequantizeLinear(w, s)  y = Add(x, d) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <int8[1,4] w = {0, 7, 8, 15}, float s = {0.1}> {
             d = DequantizeLinear(w, s)  y = Add(x, d) }""",
-        opset=21,
-        ir_version=10,
     ),
     Fixed(
         "two readers share the new constant, a third keeps the old one",
@@ -179,22 +175,18 @@ unsupported_quantized_constant.examples = [
             float[2] s = {0.1, 0.2}> { a = DequantizeLinear<axis = 0>(v, s)
             b = DequantizeLinear<axis = 1>(w, s)  c = Add(a, b)  y = Add(x, c) }""",
     ),
-    Fixed(
+    _fixed(
         "uint16, which TensorRT does not support: floats lose nothing",
         before=f"""g (float[N,2] x) => (float[N,2] y) <uint16[2] w = {{0, 65535}}, float s = {{0.5}},
             uint16 z = {{32768}}> {{ {_ADD} }}""",
         after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-16384, 16383.5}> { y = Add(x, d) }",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "the dequantized constant is a graph output",
         before="""g (float[N] x) => (float[2] y, float[N] v) <uint16[2] w = {1, 60000}, float s = {0.5}> {
             y = DequantizeLinear(w, s)  v = Neg(x) }""",
         after="""g (float[N] x) => (float[2] y, float[N] v) <float[2] w = {0.5, 30000}> {
             y = Identity(w)  v = Neg(x) }""",
-        opset=21,
-        ir_version=10,
     ),
     Fixed(
         "an empty tensor",
@@ -214,14 +206,12 @@ unsupported_quantized_constant.examples = [
         """g (float[N,2] x) => (float[N,2] y) <int8[1] w = {3}, float s = {0.5}> {
             d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
     ),
-    Fixed(
+    _fixed(
         "an odd number of int4 elements (1, 2, 3)",
         before="""g (float[N,3] x) => (float[N,3] y) <int4[3] w = {33, 3}, float s = {0.5}> {
             d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
         after="""g (float[N,3] x) => (float[N,3] y) <int8[3] w = {1, 2, 3}, float s = {0.5}> {
             d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
-        opset=21,
-        ir_version=10,
     ),
     Silent(
         "an even number of int4 elements",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
@@ -66,20 +67,19 @@ _BARE = "q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s)"
 _FLOATS = """<float s = {0.1}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }"""
 _NORMAL = "f = Cast<to = FLOAT>(x)  n = Div(f, k)"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
 uint8_read_as_int8.examples = [
-    Fixed(
+    _fixed(
         "zero point 0",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{0}}> {{ {_PAIR} }}",
         after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "without a zero point: uint8 by default",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
         after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "losing INT8 requires --numeric-fixes",
@@ -98,53 +98,48 @@ uint8_read_as_int8.examples = [
         after=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}, int8 z = {{0}}> {{
             {_NORMAL}  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s) }}""",
     ),
-    Fixed(
+    _fixed(
         "a Sigmoid in 7 bits: equivalent except for NaN",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, uint8 z = {0}> {
             n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, int8 z = {0}> {
             n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a Sigmoid in 8 bits does not fit",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00392157}, uint8 z = {0}> {
             n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00392157}, float l = {0}, float h = {255}> {
             n = Sigmoid(x)  d = Div(n, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "a Relu has no upper bound",
         f"g (float[N,4] w) => (float[N,4] y) <float s = {{0.1}}> {{ x = Relu(w)  {_BARE} }}",
     ),
-    Fixed(
+    _fixed(
         "a quantized graph output: TensorRT would return int8",
         before="g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}> { y = QuantizeLinear(x, s) }",
         after="""g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Cast<to = UINT8>(c) }""",
-        safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
-    Fixed(
+    _fixed(
         "per-channel zero points, all 0",
         before="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {0, 0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,2] x) => (float[N,2] y)
             <float[1,2] s = {0.1, 0.2}, float[1,2] z = {0, 0}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "half precision, with the division in half precision",
         before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <uint8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float16 l = {f16(0.0)}, float16 h = {f16(255.0)}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
         opset=19,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "opset 23: the division uses the scale's type, the result has its own",
         before="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}> {
             q = QuantizeLinear(x, s)  y = DequantizeLinear<output_dtype = 10>(q, s) }""",
@@ -153,7 +148,6 @@ uint8_read_as_int8.examples = [
             m = Mul(c, s)  y = Cast<to = FLOAT16>(m) }""",
         opset=23,
         ir_version=11,
-        safety=Safety.NUMERIC,
     ),
     Silent(
         "int8, by zero point or by output_dtype",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -218,21 +219,20 @@ class _Writer:
 
 _PRODUCT = """<float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}, float t = {0.23}, int8 v = {0},
             float u = {0.37}> { y = QLinearMatMul(x, s, z, w, t, v, u, z) }"""
+_fixed = partial(Fixed, ir_version=10, opset=21, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, ir_version=10, opset=21, runs=False, safety=Safety.NUMERIC)
 
 
 quantized_operator.examples = [
-    Fixed(
+    _fixed(
         "a product of signed values around 0",
         before=f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}",
         after="""g (int8[N,2] x) => (int8[N,2] y) <float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4},
             float t = {0.23}, int8 v = {0}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
             b = DequantizeLinear(w, t, v)  p = MatMul(a, b)  y = QuantizeLinear(p, u, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
     ),
     Flagged("requires --numeric-fixes", f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}"),
-    Fixed(
+    _fixed(
         "uint8 around 128, and per-column scales of the second factor",
         before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
             float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> {
@@ -240,11 +240,8 @@ quantized_operator.examples = [
         after="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
             float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
             b = DequantizeLinear<axis = 1>(w, t, v)  p = MatMul(a, b)  y = QuantizeLinear(p, u, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a convolution with a bias and per-filter scales",
         before="""g (int8[N,1,4,4] x) => (int8[N,2,4,4] y) <float s = {0.5}, int8 z = {0},
             int8[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, float[2] t = {0.5, 0.25},
@@ -255,9 +252,6 @@ quantized_operator.examples = [
             int8[2] v = {0, 0}, float u = {0.91}, float[2] b = {1, -1}> {
             d = DequantizeLinear(x, s, z)  e = DequantizeLinear<axis = 0>(w, t, v)
             c = Conv<pads = [1, 1, 1, 1]>(d, e, b)  y = QuantizeLinear(c, u, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "opset 10 has no axis: per-filter weights become floats",
@@ -270,7 +264,7 @@ quantized_operator.examples = [
         opset=10,
         safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a non-constant scale with a bias",
         before="""g (int8[N,1,2,2] x, float s) => (int8[N,1,2,2] y) <int8 z = {0}, int8[1,1,1,1] w = {4},
             float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
@@ -279,11 +273,8 @@ quantized_operator.examples = [
             float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
             d = DequantizeLinear(x, s, z)  e = DequantizeLinear(w, t, v)  m = Mul(s, t)  f = Cast<to = FLOAT>(b)
             i = Mul(f, m)  c = Conv(d, e, i)  y = QuantizeLinear(c, u, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "half-precision scales, combined to scale the sums in float32",
         before="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
             float16[2] t = {f16(0.00705, 0.01016)}, int8[2] v = {0, 0}, float16 u = {f16(0.0107)}> {
@@ -293,11 +284,8 @@ quantized_operator.examples = [
             float[2] ones = {1, 1}> {
             a = DequantizeLinear(x, one, z)  b = DequantizeLinear<axis = 1>(w, ones, v)  p = MatMul(a, b)
             m = Mul(s, t)  d = Div(m, u)  r = Cast<to = FLOAT>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "bfloat16",
         before="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
             bfloat16 u = {bf16(0.0108642578125)}> { y = QLinearMatMul(x, s, z, w, s, z, u, z) }""",
@@ -305,11 +293,8 @@ quantized_operator.examples = [
             bfloat16 u = {bf16(0.0108642578125)}, float one = {1}> {
             a = DequantizeLinear(x, one, z)  b = DequantizeLinear(w, one, z)  p = MatMul(a, b)
             m = Mul(s, s)  d = Div(m, u)  r = Cast<to = FLOAT>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "non-constant scales and zero points in half precision, as in ONNX's node tests",
         before="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
             float16[1] u, int8[1] o) => (int8[2,3] y) { y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
@@ -318,9 +303,6 @@ quantized_operator.examples = [
             a = Cast<to = 1>(x)  b = Cast<to = 1>(z)  c = Sub(a, b)  d = Cast<to = 1>(w)  e = Cast<to = 1>(v)
             f = Sub(d, e)  p = MatMul(c, f)  m = Mul(s, t)  q = Div(m, u)  k = Cast<to = FLOAT>(q)  i = Mul(p, k)
             r = Round(i)  n = Cast<to = FLOAT>(o)  j = Add(r, n)  g = Clip(j, l, h)  y = Cast<to = INT8>(g) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
     Fixed(
@@ -375,14 +357,10 @@ quantized_operator.examples = [
         safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
-    Flagged(
+    _flagged(
         "a float8 product",
         """g (float8e4m3fn[N,2] x, float8e4m3fn z) => (float8e4m3fn[N,2] y) <float s = {0.1}> {
             y = QLinearMatMul(x, s, z, x, s, z, s, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Silent(
         "the form after the fix",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -189,19 +190,20 @@ _WEIGHT = "d = DequantizeLinear<axis = 0, block_size = {b}>(w, s)  y = MatMul(x,
 _PAIR = """q = QuantizeLinear<axis = 1, block_size = {b}, output_dtype = 3>(x, {s})
             y = DequantizeLinear<axis = 1, block_size = {b}>(q, {s})"""
 _PAIR_6 = f"g (float[N,6] x) => (float[N,6] y) <float[1,2] s = {{0.5, 2}}> {{ {_PAIR.format(b=4, s='s')} }}"
+_fixed = partial(Fixed, ir_version=10, opset=21)
+_flagged = partial(Flagged, ir_version=10, opset=21)
+_silent = partial(Silent, ir_version=10, opset=21)
 
 
 partial_last_block.examples = [
-    Fixed(
+    _fixed(
         "a weight in blocks of 4 and 2, which TensorRT imports as two of 3",
         before=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
             {_WEIGHT.format(b=4)} }}""",
         after=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[3,2] s = {{1, 2, 1, 2, 10, 20}}> {{
             {_WEIGHT.format(b=2)} }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "with zero points",
         before=f"""g (float[N,6] x) => (float[N,2] y)
             <{_W}, float[2,2] s = {{1, 2, 10, 20}}, int8[2,2] z = {{0, 0, 1, 2}}> {{
@@ -209,18 +211,14 @@ partial_last_block.examples = [
         after=f"""g (float[N,6] x) => (float[N,2] y)
             <{_W}, float[3,2] s = {{1, 2, 1, 2, 10, 20}}, int8[3,2] z = {{0, 0, 0, 0, 1, 2}}> {{
             d = DequantizeLinear<axis = 0, block_size = 2>(w, s, z)  y = MatMul(x, d) }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "computed data; both nodes share the old and the new scales",
         before=_PAIR_6.replace("[N,6]", "[1,6]"),
         after=f"""g (float[1,6] x) => (float[1,6] y) <float[1,3] s = {{0.5, 0.5, 2}}> {{
             {_PAIR.format(b=2, s="s")} }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "a negative axis, and another reader that needs no new scales",
         before="""g (float[2,6] x, float[2,8] u) => (float[2,6] y, float[2,8] v) <float[2,2] s = {1, 2, 3, 4}> {
             q = QuantizeLinear<axis = -1, block_size = 4, output_dtype = 3>(x, s)
@@ -233,10 +231,8 @@ partial_last_block.examples = [
             y = DequantizeLinear<axis = 1, block_size = 2>(q, t)
             p = QuantizeLinear<axis = 1, block_size = 4, output_dtype = 3>(u, s)
             v = DequantizeLinear<axis = 1, block_size = 4>(p, s) }""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "non-constant scales, for a dynamic batch",
         before=f"g (float[N,6] x, float[N,2] s) => (float[N,6] y) {{ {_PAIR.format(b=4, s='s')} }}",
         after="""g (float[N,6] x, float[N,2] s) => (float[N,6] y)
@@ -244,10 +240,8 @@ partial_last_block.examples = [
             t = Gather<axis = 1>(s, i)  u = Gather<axis = 1>(s, j)
             q = QuantizeLinear<axis = 1, block_size = 2, output_dtype = 3>(x, t)
             y = DequantizeLinear<axis = 1, block_size = 2>(q, u) }""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "scales that may be overridden",
         before=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
             {_WEIGHT.format(b=4)} }}""",
@@ -255,32 +249,24 @@ partial_last_block.examples = [
             <{_W}, float[2,2] s = {{1, 2, 10, 20}}, int64[3] i = {{0, 0, 1}}> {{
             t = Gather<axis = 0>(s, i)
             d = DequantizeLinear<axis = 0, block_size = 2>(w, t)  y = MatMul(x, d) }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "blocks of 3 and 2 have divisor 1: the weight is padded",
         before="""g (float[N,5] x) => (float[N,1] y) <int8[5,1] w = {1, 2, 3, 4, 5}, float[2,1] s = {1, 10}> {
             d = DequantizeLinear<axis = 0, block_size = 3>(w, s)  y = MatMul(x, d) }""",
         after="""g (float[N,5] x) => (float[N,1] y) <int8[6,1] w = {1, 2, 3, 4, 5, 0}, float[2,1] s = {1, 10},
             int64[1] b = {0}, int64[1] e = {5}> {
             d = DequantizeLinear<axis = 0, block_size = 3>(w, s)  c = Slice(d, b, e, b)  y = MatMul(x, c) }""",
-        opset=21,
-        ir_version=10,
     ),
-    Flagged(
+    _flagged(
         "9 in blocks of 4, which TensorRT imports as three of 3; the data is not constant",
         f"""g (float[1,9] x) => (float[1,9] y) <float[1,3] s = {{1, 2, 3}}> {{
             {_PAIR.format(b=4, s="s")} }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Flagged(
+    _flagged(
         "non-constant zero points",
         f"""g (float[N,6] x, int8[2,2] z) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
             d = DequantizeLinear<axis = 0, block_size = 4>(w, s, z)  y = MatMul(x, d) }}""",
-        opset=21,
-        ir_version=10,
     ),
     Silent(
         "a size that depends on the function's caller",
@@ -291,38 +277,28 @@ partial_last_block.examples = [
             s = Constant<value = float[2,2] {1, 2, 10, 20}>()
             d = DequantizeLinear<axis = 0, block_size : int = @b>(w, s)  y = MatMul(x, d) }""",
     ),
-    Silent(
+    _silent(
         "whole blocks",
         f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
             {_WEIGHT.format(b=3)} }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "one block, longer than the axis, is the axis",
         f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[1,2] s = {{1, 2}}> {{
             {_WEIGHT.format(b=8)} }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "per-channel scales",
         f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2] s = {{1, 2}}> {{
             d = DequantizeLinear<axis = 1>(w, s)  y = MatMul(x, d) }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "invalid: one scale too many",
         f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[3,2] s = {{1, 2, 3, 4, 5, 6}}> {{
             {_WEIGHT.format(b=4)} }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "unknown axis size",
         f"g (float[2,M] x, float[2,K] s) => (float[2,M] y) {{ {_PAIR.format(b=4, s='s')} }}",
-        opset=21,
-        ir_version=10,
     ),
 ]

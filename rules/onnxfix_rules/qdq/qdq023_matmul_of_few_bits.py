@@ -243,29 +243,28 @@ _GROUPS = (
     f"uint8[1,2,8] w = {{{_many(16, 0x98)}}}, float[1,2] s = {{0.5, 2}}, int32[32] g = {{{_many(32, 0, 1)}}}"
 )
 _ORDER = ", ".join(str(index) for index in (*range(0, 32, 2), *range(1, 32, 2)))
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, safety=Safety.NUMERIC)
 
 
 matmul_of_few_bits.examples = [
-    Fixed(
+    _fixed(
         "4 bits around 8: int4",
         before=_model(_B4, _bits("a, w, s", 16, 2)),
         after=_model(f"int4[16,2] w = {{{_many(16, 0x20, 0xF1)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
-        safety=Safety.NUMERIC,
     ),
     Flagged("requires --numeric-fixes", _model(_B4, _bits("a, w, s", 16, 2))),
-    Fixed(
+    _fixed(
         "4 bits around 0 and 15: int8",
         before=_model(f"{_B4}, uint8[2,1] z = {{0, 15}}", _bits("a, w, s, z", 16, 2)),
         after=_model(f"int8[16,2] w = {{{_many(32, 8, -5, 9, -8)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "zero points as floats",
         before=_model(f"{_B4}, float[2,1] z = {{0, 15}}", _bits("a, w, s, z", 16, 2)),
         after=_model(f"int8[16,2] w = {{{_many(32, 8, -5, 9, -8)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a shorter last block",
         before=_model(
             f"uint8[1,2,8] w = {{{_many(16, 0x98)}}}, float[1,2] s = {{0.5, 2}}",
@@ -277,9 +276,8 @@ matmul_of_few_bits.examples = [
             _BLOCKED.replace("16", "8"),
             size="24,1",
         ),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "groups that are scattered over the columns",
         before=_model(_GROUPS, _bits("a, w, s, , g", 32, 1), size="32,1"),
         after=_model(
@@ -287,14 +285,12 @@ matmul_of_few_bits.examples = [
             f"e = Gather<axis = -1>(a, o)  {_BLOCKED.replace('MatMul(a', 'MatMul(e')}",
             size="32,1",
         ),
-        safety=Safety.NUMERIC,
     ),
-    Flagged(
+    _flagged(
         "groups and zero points, which ONNX Runtime ignores then",
         _model(f"{_GROUPS}, uint8[1,1] z = {{0}}", _bits("a, w, s, z, g", 32, 1), size="32,1"),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "8 bits around 128, half precision, a bias",
         before=_model(
             f"""uint8[2,1,16] w = {{{_many(32, 0, 255)}}}, float16[2,1] s = {{f16(0.5, 2.0)}},
@@ -308,9 +304,8 @@ matmul_of_few_bits.examples = [
             f"{_BLOCKED.replace('c =', 'm =')}  c = Add(m, b)",
             float_type="float16",
         ),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "2 bits, before opset 21: a scale for each row of one block",
         before=_model(
             f"uint8[2,1,4] w = {{{_many(8, 0xE4)}}}, float[2,1] s = {{0.5, 2}}",
@@ -322,9 +317,8 @@ matmul_of_few_bits.examples = [
             _ROWS,
             opset=17,
         ),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "TensorRT 8.6, which has neither blocks nor int4",
         before=_model(_B4, _bits("a, w, s", 16, 2)),
         after=_model(
@@ -333,9 +327,8 @@ matmul_of_few_bits.examples = [
             _ROWS,
         ),
         target="trt8.6",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "8 bits around 0, which int8 does not hold: floats",
         before=_model(
             f"uint8[1,1,16] w = {{{_many(16, 1, 255)}}}, float[1,1] s = {{2}}, uint8[1,1] z = {{0}}",
@@ -343,22 +336,15 @@ matmul_of_few_bits.examples = [
             size="16,1",
         ),
         after=_model(f"float[16,1] w = {{{_many(16, 2, 510)}}}", "c = MatMul(a, w)", size="16,1"),
-        safety=Safety.NUMERIC,
     ),
-    Flagged(
-        "accuracy level 4",
-        _model(_B4, _bits("a, w, s", 16, 2).replace("<", "<accuracy_level = 4, ")),
-        safety=Safety.NUMERIC,
-    ),
-    Flagged(
+    _flagged("accuracy level 4", _model(_B4, _bits("a, w, s", 16, 2).replace("<", "<accuracy_level = 4, "))),
+    _flagged(
         "weights that are an input",
         _model("float[2,1] s = {0.5, 2}", _bits("a, w, s", 16, 2), outer="uint8[2,1,8] w"),
-        safety=Safety.NUMERIC,
     ),
-    Flagged(
+    _flagged(
         "weights in the layout of one processor",
         _model(_B4, _bits("a, w, s", 16, 2).replace("<", "<weight_prepacked = 1, ")),
-        safety=Safety.NUMERIC,
         runs=False,
     ),
     Silent(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, name_of, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, name_of, rule
 
 from ._common import FLOATS, WEIGHT_LIMIT, Workshop, numpy_type, repeated
 
@@ -14,14 +15,7 @@ _FLOAT8 = (17, 18, 19, 20)
 """FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2 and FLOAT8E5M2FNUZ."""
 
 
-@rule(
-    "QDQ024",
-    ops=["DequantizeLinear"],
-    safety=Safety.EXACT,
-    severity=Severity.WARNING,
-    hazards=[32],
-    types=_FLOAT8,
-)
+@rule("QDQ024", ops=["DequantizeLinear"], safety=Safety.EXACT, hazards=[32], types=_FLOAT8)
 def float8_in_blocks(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of float8 with a scale for each of several blocks.
 
@@ -77,71 +71,56 @@ def _dequantize(node: Node, elem: int | None) -> Fix | None:
 
 _G = "g (float[N,2] x) => (float[N,4] v)"
 _W = "float8e4m3fn[2,4] w = {56, 60, 184, 1, 0, 126, 64, 48}"
+_fixed = partial(Fixed, ir_version=10, opset=21)
+_flagged = partial(Flagged, ir_version=10, opset=21, runs=False)
+_silent = partial(Silent, ir_version=10, opset=21)
 
 float8_in_blocks.examples = [
-    Fixed(
+    _fixed(
         "two blocks in each row (1, 2, 0.5 and 0.25)",
         before=f"""{_G} <{_W}, float[2,2] s = {{1, 2, 0.5, 0.25}}> {{
             y = DequantizeLinear<axis = -1, block_size = 2>(w, s)  v = MatMul(x, y) }}""",
         after=f"""{_G} <float[2,4] y = {{1, 1.5, -2, 0.00390625, 0, 224, 0.5, 0.125}}> {{
             v = MatMul(x, y) }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "two blocks in each column, in half precision",
         before=f"""g (float16[N,2] x) => (float16[N,4] v)
             <{_W}, float16[2,4] s = {{f16(1.0, 1.0, 2.0, 2.0, 0.5, 0.5, 1.0, 1.0)}}> {{
             y = DequantizeLinear<axis = 0, block_size = 1>(w, s)  v = MatMul(x, y) }}""",
         after="""g (float16[N,2] x) => (float16[N,4] v)
             <float16[2,4] y = {f16(1.0, 1.5, -2.0, 0.00390625, 0.0, 224.0, 2.0, 0.5)}> { v = MatMul(x, y) }""",
-        opset=21,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "the weights are the model's output",
         before=f"""g (float[N] x) => (float[N] z, float[2,4] y) <{_W}, float[2,2] s = {{1, 2, 4, 8}}> {{
             z = Neg(x)  y = DequantizeLinear<axis = 1, block_size = 2>(w, s) }}""",
         after="""g (float[N] x) => (float[N] z, float[2,4] y)
             <float[2,4] k = {1, 1.5, -2, 0.00390625, 0, 1792, 16, 4}> { z = Neg(x)  y = Identity(k) }""",
-        opset=21,
-        ir_version=10,
     ),
-    Flagged(
+    _flagged(
         "a product is no number of the type",
         f"""{_G.replace("float", "float16")} <{_W}, float16[2,2] s = {{f16(1.0, 2.0, 0.1, 1024.0)}}> {{
             y = DequantizeLinear<axis = -1, block_size = 2>(w, s)  v = MatMul(x, y) }}""",
-        opset=21,
-        ir_version=10,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "blocks of an input",
         """g (float8e4m3fn[2,4] w, float[N,2] x) => (float[N,4] v) <float[2,2] s = {1, 2, 0.5, 0.25}> {
             y = DequantizeLinear<axis = -1, block_size = 2>(w, s)  v = MatMul(x, y) }""",
-        opset=21,
-        ir_version=10,
-        runs=False,
     ),
-    Silent(
+    _silent(
         "one block",
         f"""{_G} <{_W}, float[2,1] s = {{1, 2}}> {{
             y = DequantizeLinear<axis = -1, block_size = 4>(w, s)  v = MatMul(x, y) }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "a scale for each column",
         f"""{_G} <{_W}, float[4] s = {{1, 2, 4, 8}}> {{
             y = DequantizeLinear<axis = 1>(w, s)  v = MatMul(x, y) }}""",
-        opset=21,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "int8",
         f"""{_G} <int8[2,4] w = {{1, 2, 3, 4, 5, 6, 7, 8}}, float[2,2] s = {{1, 2, 0.5, 0.25}}> {{
             y = DequantizeLinear<axis = -1, block_size = 2>(w, s)  v = MatMul(x, y) }}""",
-        opset=21,
-        ir_version=10,
     ),
 ]

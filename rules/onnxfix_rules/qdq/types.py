@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnx import TensorProto
 
@@ -62,29 +63,25 @@ def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match
 
 
 _PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+_fixed = partial(Fixed, ir_version=10, opset=21, safety=Safety.NUMERIC)
+_silent = partial(Silent, ir_version=10, opset=21)
 
 
 quantization_to_unsupported_type.examples = [
-    Fixed(
+    _fixed(
         "int16",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x) => (float[N,4] y)
             <float s = {0.1}, float z = {0}, float l = {-32768}, float h = {32767}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "uint16 by output_dtype alone, in half precision: the integers need float32",
         before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) {
             q = QuantizeLinear<output_dtype = 4>(x, s)  y = DequantizeLinear(q, s) }""",
         after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float l = {0}, float h = {65535}> {
             d = Div(x, s)  w = Cast<to = FLOAT>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
             n = Cast<to = FLOAT16>(c)  y = Mul(n, s) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
         runs=False,
     ),
     Flagged(
@@ -93,15 +90,12 @@ quantization_to_unsupported_type.examples = [
         opset=21,
         ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "uint4 around 3",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{3}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x) => (float[N,4] y)
             <float s = {0.5}, float z = {3}, float l = {0}, float h = {15}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "Microsoft's domain, which supported it before ONNX",
@@ -114,19 +108,15 @@ quantization_to_unsupported_type.examples = [
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
         safety=Safety.NUMERIC,
     ),
-    Silent(
+    _silent(
         "uint4 around 8 is covered by QDQ001",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{8}}> {{ {_PAIR} }}",
-        opset=21,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "int8 and int4",
         """g (float[N,4] x) => (float[N,4] y) <float s = {0.5}, int8 z = {0}, int4 w = {0}> {
             q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
             p = QuantizeLinear(d, s, w)  y = DequantizeLinear(p, s, w) }""",
-        opset=21,
-        ir_version=10,
     ),
     Silent(
         "a 16-bit zero point at a DequantizeLinear",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
@@ -50,6 +51,8 @@ def centered_unsigned_quantization(node: Node, model: Model) -> Iterator[Match]:
 
 
 _PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 
 
 centered_unsigned_quantization.examples = [
@@ -136,31 +139,27 @@ centered_unsigned_quantization.examples = [
         opset=21,
         ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "a graph output keeps its type: only floats are possible",
         before=f"g (float[N,4] x) => (float[N,4] y, uint8[N,4] q) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x) => (float[N,4] y, uint8[N,4] q)
             <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  q = Cast<to = UINT8>(c)
             b = Sub(c, z)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
-    Fixed(
+    _fixed(
         "an operator that uses the integer values",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
             q = QuantizeLinear(x, s, z)  y = Cast<to = FLOAT>(q) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Cast<to = FLOAT>(c) }""",
-        safety=Safety.NUMERIC,
     ),
-    Flagged(
+    _flagged(
         "an unknown reader",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
             q = QuantizeLinear(x, s, z)  y = my.Op(q) }""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Flagged(
         "readers with different zero points",
@@ -248,22 +247,20 @@ _FLOATS = """<float s = {0.1}, float z = {37}, float l = {0}, float h = {255}> {
 
 
 nonzero_zero_point.examples = [
-    Fixed(
+    _fixed(
         "uint8 around 37",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
         after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "losing INT8 requires --numeric-fixes",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
     ),
-    Fixed(
+    _fixed(
         "int8 around -128: equivalent to uint8 around 0",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{-128}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {-128}, float h = {127}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, z, h)  b = Sub(c, z)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "bounded data never saturates: an image between 0 and 1",
@@ -272,13 +269,12 @@ nonzero_zero_point.examples = [
         after="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, int8 z = {0}> {
             f = Cast<to = FLOAT>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),
-    Fixed(
+    _fixed(
         "bounded data that may be NaN, which is quantized differently",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, uint8 z = {10}> {
             n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, int8 z = {0}> {
             n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "a constant quantized in the graph",
@@ -287,16 +283,15 @@ nonzero_zero_point.examples = [
         after="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, int8 z = {0}> {
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Add(x, d) }""",
     ),
-    Fixed(
+    _fixed(
         "per-channel scales and zero points",
         before="""g (float[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {3, 0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,2,3] x) => (float[N,2,3] y)
             <float[1,2,1] s = {0.1, 0.2}, float[1,2,1] z = {3, 0}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a different scale after a Transpose",
         before="""g (float[N,4] x) => (float[4,N] y) <float s = {0.1}, float t = {0.2}, uint8 z = {37}, uint8[4,N] p> {
             q = QuantizeLinear(x, s, z)  p = Transpose(q)  y = DequantizeLinear(p, t, z) }""",
@@ -304,9 +299,8 @@ nonzero_zero_point.examples = [
             <float s = {0.1}, float t = {0.2}, float z = {37}, float l = {0}, float h = {255}, float[4,N] p> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  p = Transpose(c)
             b = Sub(p, z)  y = Mul(b, t) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "non-constant per-channel scales",
         before="""g (float[N,2,3] x, float[2] s) => (float[N,2,3] y) <uint8[2] z = {3, 0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
@@ -314,7 +308,6 @@ nonzero_zero_point.examples = [
             <int64[1] e = {1}, float[1,2,1] z = {3, 0}, float l = {0}, float h = {255}> { t = Unsqueeze(s, e)
             d = Div(x, t)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  u = Unsqueeze(s, e)
             y = Mul(b, u) }""",
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "int8 graph input",
@@ -322,7 +315,7 @@ nonzero_zero_point.examples = [
         after="""g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {3}> {
             c = Cast<to = FLOAT>(x)  b = Sub(c, z)  y = Mul(b, s) }""",
     ),
-    Fixed(
+    _fixed(
         "opset 10, which has no Round",
         before=f"g (float[2,4] x) => (float[2,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
         after="""g (float[2,4] x) => (float[2,4] y) <float s = {0.1}, float z = {37}, float k = {0.5}, float t = {2},
@@ -331,14 +324,11 @@ nonzero_zero_point.examples = [
             i = Sub(f, h2)  p2 = Mul(i, e)  p3 = Add(p1, p2)  g0 = Greater(p3, o)  u = Cast<to = 1>(g0)  r = Add(f, u)
             a = Add(r, z)  c = Clip<min = 0.0, max = 255.0>(a)  b = Sub(c, z)  y = Mul(b, s) }""",
         opset=10,
-        safety=Safety.NUMERIC,
     ),
-    Flagged(
+    _flagged(
         "unknown rank with an axis",
         """g (float[N,2,3] w, int64[K] r) => (float[] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {3, 0}> {
             x = Reshape(w, r)  q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Silent(
         "int8 around 0, as a scalar and as a vector",

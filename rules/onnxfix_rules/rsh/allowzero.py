@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 
 from onnxfix.rule import (
@@ -58,6 +59,8 @@ _GROWN = """g (float[N,2] x, float[1,2] t) => (float[A,B] y)
     <int64[1] i = {0}, int64[1] one = {1}, int64[1] m = {-1}> {
     d = Shape(x) n = Gather(d, i) k = Add(n, one) s = Concat<axis=0>(k, m)
     p = Concat<axis=0>(x, t) y = Reshape%s(p, s) }"""
+_fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
+_flagged = partial(Flagged, opset=13, runs=False)
 
 
 redundant_allowzero.examples = [
@@ -181,22 +184,18 @@ _BEFORE = "g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Re
 
 
 zero_and_minus_one_with_allowzero.examples = [
-    Fixed(
+    _fixed(
         "0 and -1 in one shape, which all backends refuse",
         before=_BEFORE,
         after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged("reported only, by default", _BEFORE, runs=False),
-    Fixed(
+    _fixed(
         "a concatenated shape that contains both for every N",
         before="""g (float[3,N,4] x) => (float[3,N,4] y) <int64[1] z = {0}, int64[1] m = {-1}, int64[1] i = {1}> {
             d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(z, n, m) y = Reshape<allowzero=1>(x, s) }""",
         after="""g (float[3,N,4] x) => (float[3,N,4] y) <int64[1] z = {0}, int64[1] m = {-1}, int64[1] i = {1}> {
             d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(z, n, m) y = Reshape(x, s) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged(
         "the 0 is beyond the data's last axis: nothing to copy",
@@ -204,13 +203,11 @@ zero_and_minus_one_with_allowzero.examples = [
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "for TensorRT 8.4 the attribute is required",
         before=_BEFORE,
         after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape<allowzero=0>(x, s) }",
-        safety=Safety.UNSAFE,
         target="trt8.4",
-        runs=False,
     ),
     Silent(
         "without allowzero the 0 copies",
@@ -341,27 +338,23 @@ allowzero_before_opset_14.examples = [
     Fixed(
         "1, but the shape holds no 0", before=_PLAIN % "<allowzero=1>", after=_PLAIN % "", opset=13, runs=False
     ),
-    Fixed(
+    _fixed(
         "1, and a 0 in the shape: TensorRT reads a length, a 0 of opset 13 copies",
         before=_COPIED % "<allowzero=1>",
         after=_COPIED % "",
         opset=13,
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "a tensor without elements, whose copied sizes would ask for some",
-        _ZERO % "<allowzero=1>", opset=13, safety=Safety.UNSAFE, runs=False,
+        _ZERO % "<allowzero=1>", safety=Safety.UNSAFE,
     ),
-    Flagged(
-        "where it matters it is only reported", _ZERO % "<allowzero=1>", opset=13, runs=False
+    _flagged(
+        "where it matters it is only reported", _ZERO % "<allowzero=1>",
     ),
-    Flagged(
+    _flagged(
         "1, and nothing is known of the shape",
         "g (float[4] x, int64[2] s) => (float[A,B] y) { y = Reshape<allowzero=1>(x, s) }",
 
-        opset=13,
-        runs=False,
     ),
     Silent("opset 14 has the attribute", _PLAIN % "<allowzero=0>", opset=14),
     Silent("no attribute", _PLAIN % "", opset=13),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -166,73 +167,54 @@ def _flat(target: str, data: str = "float[N,3,4]", attrs: str = "", result: str 
     return f"g ({data} x) => ({result} y) <int64[{count}] s = {{{target}}}> {{ y = Reshape{attrs}(x, s) }}"
 
 
+_fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
+_flagged = partial(Flagged, safety=Safety.UNSAFE)
 hard_coded_size.examples = [
-    Fixed(
-        "traced at batch 2: no other batch works",
-        before=_flat("2, 12"),
-        after=_flat("-1, 12"),
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
+    _fixed("traced at batch 2: no other batch works", before=_flat("2, 12"), after=_flat("-1, 12")),
     Flagged("reported only, by default", _flat("2, 12")),
-    Fixed(
+    _fixed(
         "the batch folded with the heads",
         before=_flat("16, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
         after=_flat("-1, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "a hard-coded sequence length after a copied batch",
         before=_flat("0, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
         after=_flat("0, -1, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "two symbols: one -1 cannot replace both",
         _flat("2, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
-        safety=Safety.UNSAFE,
     ),
-    Flagged(
+    _flagged(
         "the 4 could be -1, but then N would be folded into it: the intent is unknown",
         _flat("1, 4", "float[N,2]"),
-        safety=Safety.UNSAFE,
     ),
     Flagged("no size of N gives 7 elements", _flat("7", result="float[A]"), safety=Safety.UNSAFE, runs=False),
-    Flagged(
+    _flagged(
         "one element of 2 * N, besides the copied axis: works only if that is empty",
         _flat("0, 1", "float[N,N,2]"),
-        safety=Safety.UNSAFE,
         runs=False,
     ),
-    Flagged(
-        "a scalar: only for N = 1",
-        "g (float[N] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }",
-        safety=Safety.UNSAFE,
+    _flagged(
+        "a scalar: only for N = 1", "g (float[N] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }"
     ),
-    Fixed(
+    _fixed(
         "[1, -1]: at batch 2 the second sample becomes more columns of the first",
         before=_flat("1, -1"),
         after=_flat("0, -1"),
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "the same with allowzero=1, which the 0 rules out",
         before=_flat("1, -1", attrs="<allowzero=1>"),
         after=_flat("0, -1"),
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "a shape shared by two nodes: only the Reshape of batched data changes",
         before="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w) <int64[2] s = {2, 12}> {
             y = Reshape(x, s) w = Reshape(z, s) }""",
         after="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w)
             <int64[2] s = {2, 12}, int64[2] t = {-1, 12}> { y = Reshape(x, t) w = Reshape(z, s) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Silent("-1 leads", _flat("-1, 12")),
     Silent("0 leads", _flat("0, 12")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -96,71 +97,58 @@ _TOKEN = "g (float[N,5,4] x, float[1,1,4] z) => (float[N,6,4] y)"
 _TABLE = "g (float[N,3] x, float[10,3] t) => (float[N,3] y) <int64[1] b = {0}, int64[1] a = {0}"
 _ADD = "g (float[N,2] x) => (float[N,2] y)"
 _RNN = "g (float[T,N,3] x, float[1,16,3] w, float[1,16,4] r) => (float[1,N,4] q)"
+_fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
 
 
 hard_coded_batch.examples = [
-    Fixed(
+    _fixed(
         "a query repeated by Tile, read by a MatMul",
         before=_QUERY,
         after="""g (float[N,6,4] x) => (float[N,2,6] y) <int64[1] o = {0}, int64[2] r = {1, 1},
             float[1,2,4] q = {1,2,3,4,5,6,7,8}> { s = Shape(x)  n = Gather(s, o)  c = Concat<axis = 0>(n, r)
             t = Tile(q, c)  a = Transpose<perm = [0,2,1]>(x)  e = Exp(t)  y = MatMul(e, a) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged("reported only, by default", _QUERY, runs=False),
-    Fixed(
+    _fixed(
         "a class token expanded before a Concat",
         before=f"{_TOKEN} <int64[3] s = {{2, 1, 4}}> {{ e = Expand(z, s)  y = Concat<axis = 1>(e, x) }}",
         after=f"""{_TOKEN} <int64[1] o = {{0}}, int64[2] r = {{1, 4}}> {{ d = Shape(x)  n = Gather(d, o)
             s = Concat<axis = 0>(n, r)  e = Expand(z, s)  y = Concat<axis = 1>(e, x) }}""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "a class token traced at batch 1, a weight",
         before="""g (float[N,5,2] x) => (float[N,6,2] y) <float[1,1,2] z = {1, 2}> {
             y = Concat<axis = 1>(z, x) }""",
         after="""g (float[N,5,2] x) => (float[N,6,2] y) <float[1,1,2] z = {1, 2}, int64[1] o = {0},
             int64[2] r = {1, 1}> { d = Shape(x)  n = Gather(d, o)  s = Concat<axis = 0>(n, r)  e = Expand(z, s)
             y = Concat<axis = 1>(e, x) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "a weight that repeats one sample",
         before=f"{_ADD} <float[2,2] b = {{1, 2, 1, 2}}> {{ y = Add(x, b) }}",
         after=f"{_ADD} <float[1,2] b = {{1, 2}}> {{ y = Add(x, b) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "the initial state of an LSTM",
         before=f"""{_RNN} <int64[3] s = {{1, 2, 4}}> {{
             h = ConstantOfShape(s)  y, q, c = LSTM<hidden_size = 4>(x, w, r, , , h, h) }}""",
         after=f"""{_RNN} <int64[1] o = {{1}}, int64[1] f = {{1}}, int64[1] l = {{4}}> {{
             d = Shape(x)  n = Gather(d, o)  s = Concat<axis = 0>(f, n, l)
             h = ConstantOfShape(s)  y, q, c = LSTM<hidden_size = 4>(x, w, r, , , h, h) }}""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "the limit of a Range",
         before=f"""{_ADD} <int64 z = {{0}}, int64 l = {{4}}, int64 d = {{1}}, int64[1] a = {{1}}> {{
             i = Range(z, l, d)  u = Unsqueeze(i, a)  f = Cast<to = FLOAT>(u)  y = Add(x, f) }}""",
         after=f"""{_ADD} <int64 z = {{0}}, int64 o = {{0}}, int64 d = {{1}}, int64[1] a = {{1}}> {{
             s = Shape(x)  n = Gather(s, o)  i = Range(z, n, d)  u = Unsqueeze(i, a)  f = Cast<to = FLOAT>(u)
             y = Add(x, f) }}""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "the end of a Slice",
         before=f"{_TABLE}, int64[1] e = {{4}}> {{ s = Slice(t, b, e, a)  y = Add(x, s) }}",
         after=f"""{_TABLE}, int64[1] o = {{0}}> {{ d = Shape(x)  n = Gather(d, o)
             s = Slice(t, b, n, a)  y = Add(x, s) }}""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged(
         "the depth of a OneHot, which TensorRT requires to be constant",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from onnxfix.rule import (
     Dim,
@@ -69,29 +70,26 @@ def _message(dims: Sequence[Dim], data: Sequence[Dim], *, certain: bool) -> str:
 
 
 _BEFORE = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }"
+_fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
+_flagged = partial(Flagged, runs=False)
 
 
 nonempty_reshape_to_empty.examples = [
-    Fixed(
+    _fixed(
         "six elements cannot become an empty tensor",
         before=_BEFORE,
         after="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged("reported only, by default", _BEFORE, runs=False),
-    Flagged(
+    _flagged(
         "copying would not fit either: [2, 5] from six elements",
         "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 5}> { y = Reshape<allowzero=1>(x, s) }",
         safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "works only if N is 0",
         before="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
         after="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged(
         "reported by default where N may be 0",
@@ -150,28 +148,21 @@ def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
 
 
 zero_without_counterpart.examples = [
-    Flagged(
+    _flagged(
         "position 2 of a tensor with axes 0 and 1",
         "g (float[2,6] x) => (float[A,B,C] y) <int64[3] s = {2, 6, 0}> { y = Reshape(x, s) }",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "a known rank with unknown sizes; opset 13",
         "g (float[N,M] x) => (float[A,B,C] y) <int64[3] s = {0, -1, 0}> { y = Reshape(x, s) }",
         opset=13,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "the other elements of the shape are computed",
         """g (float[N] x) => (float[A,B] y) <int64[1] z = {0}> {
             d = Shape(x) s = Concat<axis=0>(d, z) y = Reshape(x, s) }""",
-        runs=False,
     ),
-    Flagged(
-        "a scalar has no axes",
-        "g (float x) => (float[A] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
-        runs=False,
-    ),
+    _flagged("a scalar has no axes", "g (float x) => (float[A] y) <int64[1] s = {0}> { y = Reshape(x, s) }"),
     Silent(
         "the last axis may be copied",
         "g (float[2,6] x) => (float[A,6] y) <int64[2] s = {-1, 0}> { y = Reshape(x, s) }",

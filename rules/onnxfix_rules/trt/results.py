@@ -220,7 +220,7 @@ _MACHINE = re.compile(
 )
 
 
-@rule("TRT003", per="build", severity=Severity.WARNING)
+@rule("TRT003", per="build")
 def warned_about(build: TrtBuild) -> Iterator[Match]:
     """TensorRT's parser or builder issues a warning.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,7 @@ def _left_int64(shift: Shift, x: str) -> str:
 
 
 _TABLE = "int32[9] t = {1, 2, 4, 8, 16, 32, 64, 128, 256}, int32 k = {8}"
+_fixed = partial(Fixed, ir_version=13, opset=26)
 
 
 bit_shift.examples = [
@@ -252,28 +254,22 @@ def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
 
 
 bit_cast_of_bytes.examples = [
-    Fixed(
+    _fixed(
         "int8 as uint8",
         before="g (int8[N] x) => (uint8[N] y) { y = BitCast<to = UINT8>(x) }",
         after="""g (int8[N] x) => (uint8[N] y) <int32 m = {256}> {
             w = Cast<to = INT32>(x)  r = Mod(w, m)  y = Cast<to = UINT8>(r) }""",
-        opset=26,
-        ir_version=13,
     ),
-    Fixed(
+    _fixed(
         "uint8 as int8",
         before="g (uint8[N] x) => (int8[N] y) { y = BitCast<to = INT8>(x) }",
         after="""g (uint8[N] x) => (int8[N] y) <int32 h = {128}, int32 m = {256}> {
             w = Cast<to = INT32>(x)  a = Add(w, h)  r = Mod(a, m)  s = Sub(r, h)  y = Cast<to = INT8>(s) }""",
-        opset=26,
-        ir_version=13,
     ),
-    Fixed(
+    _fixed(
         "booleans, which are bytes of 0 and 1",
         before="g (bool[N] x) => (uint8[N] y) { y = BitCast<to = UINT8>(x) }",
         after="g (bool[N] x) => (uint8[N] y) { y = Cast<to = UINT8>(x) }",
-        opset=26,
-        ir_version=13,
     ),
     Silent(
         "the bits of a float",

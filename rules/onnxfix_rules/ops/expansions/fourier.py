@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -245,16 +246,15 @@ def _selected(
     return draft.add("Slice", [result, draft.constant(np.zeros(rank, np.int64), "starts"), row])
 
 
+_fixed = partial(Fixed, opset=20, safety=Safety.NUMERIC, target="rtx")
+_flagged = partial(Flagged, opset=20, safety=Safety.NUMERIC, target="rtx")
 fourier_transform.examples = [
-    Fixed(
+    _fixed(
         "two real values: their sum and difference",
         before="g (float[N,2,1] x) => (float[N,2,2] y) { y = DFT(x) }",
         after="""g (float[N,2,1] x) => (float[N,2,2] y)
             <int64[2] r = {0, 2}, float[2,4] w = {1, 0, 1, 0, 1, 0, -1, 0}, int64[3] s = {0, 2, 2}> {
             a = Reshape(x, r)  b = MatMul(a, w)  y = Reshape(b, s) }""",
-        safety=Safety.NUMERIC,
-        opset=20,
-        target="rtx",
     ),
     Fixed(
         "four real values, one-sided; the axis is an attribute",
@@ -268,17 +268,14 @@ fourier_transform.examples = [
         opset=17,
         target="rtx",
     ),
-    Fixed(
+    _fixed(
         "inverse, one complex value padded to two",
         before="g (float[1,2] x) => (float[2,2] y) <int64 n = {2}> { y = DFT<inverse = 1>(x, n) }",
         after="""g (float[1,2] x) => (float[2,2] y)
             <int64[2] r = {1, 2}, float[2,4] w = {0.5, 0, 0.5, 0, 0, 0.5, 0, 0.5}, int64[2] s = {2, 2}> {
             a = Reshape(x, r)  b = MatMul(a, w)  y = Reshape(b, s) }""",
-        safety=Safety.NUMERIC,
-        opset=20,
-        target="rtx",
     ),
-    Fixed(
+    _fixed(
         "a non-constant axis: computed along each, and one is selected",
         before="g (float[1,2,2] x, int64 a) => (float[1,2,2] y) { y = DFT(x, , a) }",
         after="""g (float[1,2,2] x, int64 a) => (float[1,2,2] y)
@@ -289,25 +286,10 @@ fourier_transform.examples = [
             f = Transpose<perm = [1,0,2]>(e)
             h = Reshape(x, q)  i = MatMul(h, w)  j = Reshape(i, t)
             k = Mod(a, three)  l = Equal(k, one)  y = Where(l, j, f) }""",
-        safety=Safety.NUMERIC,
         runs=False,  # an axis out of range means the last one, or an error
-        opset=20,
-        target="rtx",
     ),
-    Flagged(
-        "along a dynamic axis",
-        "g (float[2,N,1] x) => (float[2,N,2] y) { y = DFT(x) }",
-        safety=Safety.NUMERIC,
-        opset=20,
-        target="rtx",
-    ),
-    Flagged(
-        "a non-constant length",
-        "g (float[2,4,1] x, int64 n) => (float[2,N,2] y) { y = DFT(x, n) }",
-        safety=Safety.NUMERIC,
-        opset=20,
-        target="rtx",
-    ),
+    _flagged("along a dynamic axis", "g (float[2,N,1] x) => (float[2,N,2] y) { y = DFT(x) }"),
+    _flagged("a non-constant length", "g (float[2,4,1] x, int64 n) => (float[2,N,2] y) { y = DFT(x, n) }"),
     Silent(
         "TensorRT 11 has the plugin",
         "g (float[2,4,1] x) => (float[2,4,2] y) { y = DFT(x) }",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onnx import NodeProto
@@ -192,6 +193,9 @@ _CORNERS = """zero = Constant<value_int = 0>()  one = Constant<value_int = 1>()
             turned = Transpose<perm = [0, 2, 1]>(t)  moved = MatMul(rows, turned)
             dims = Constant<value_ints = [2]>()  h = Concat<axis = 0>(batch, image, dims)
             y = Reshape(moved, h)"""
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, opset=23)
+_silent = partial(Silent, ir_version=11, opset=23)
 
 
 operator_with_function_body.examples = [
@@ -226,26 +230,24 @@ operator_with_function_body.examples = [
         opset=28,
         ir_version=13,
     ),
-    Fixed(
+    _fixed(
         "a body whose operator has a body: SoftmaxCrossEntropyLoss",
         before="""g (float[N,C] x, int64[N] t) => (float[N] y, float[N,C] l) {
             y, l = SoftmaxCrossEntropyLoss<reduction = "none">(x, t) }""",
         after=f"""g (float[N,C] x, int64[N] t) => (float[N] y, float[N,C] l) {{
             l = LogSoftmax<axis = 1>(x)  {_GATHERED.replace("SOURCE", "l")} }}""",
-        safety=Safety.NUMERIC,
         opset=13,
         ir_version=8,
     ),
-    Fixed(
+    _fixed(
         "LayerNormalization whose mean is read; the batch may be empty",
         before=f"{_NORM} {{ y, m = LayerNormalization(x, s) }}",
         after=f"""{_NORM} {{ y = LayerNormalization(x, s)  w = Cast<to = FLOAT>(x)
             a = ReduceMean<axes = [-1], keepdims = 1>(w)  r = Constant<value = int64[3] {{0, 0, 1}}>()
             m = Reshape(a, r) }}""",
-        safety=Safety.NUMERIC,
         opset=17,
     ),
-    Fixed(
+    _fixed(
         "the inverse deviation of a LayerNormalization over two axes, in a branch",
         before="""g (float[2,3,4] x, float[3,4] s, bool c) => (float[2,1,1] z) {
             z = If(c)<then_branch = p () => (float[2,1,1] i) {
@@ -259,37 +261,32 @@ operator_with_function_body.examples = [
                           g = Constant<value = float {0.5}>()  f = Cast<to = FLOAT>(g)  h = Add(v, f)  r = Sqrt(h)
                           i = Reciprocal(r) },
                       else_branch = q () => (float[2,1,1] j) { j = Constant<value = float[2,1,1] {1, 2}>() }> }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "an operator without an importer",
         before="g (float[B,8] x, float[B,8] z) => (float[B,8] y) { y = SwiGLU(x, z) }",
         after="g (float[B,8] x, float[B,8] z) => (float[B,8] y) { s = Swish<alpha = 1.0>(x)  y = Mul(s, z) }",
-        safety=Safety.NUMERIC,
         opset=28,
         ir_version=13,
     ),
-    Fixed(
+    _fixed(
         "half precision, which TensorRT's importer does not support",
         before="g (float16[2,3] x) => (float16[2,3] y) { y = Celu<alpha = 2.0>(x) }",
         after="""g (float16[2,3] x) => (float16[2,3] y) {
             a = Constant<value_float = 2.0>()  b = CastLike(a, x)  c = Div(x, b)  d = Elu<alpha = 1.0>(c)
             y = Mul(b, d) }""",
-        safety=Safety.NUMERIC,
         opset=28,
         ir_version=13,
     ),
-    Flagged(
+    _flagged(
         "attention with a softcap: not by default, since it changes the computation",
         f"{_QKV} {{ y = Attention<softcap = 30.0>(q, k, v) }}".replace("TYPE", "float16"),
-        opset=23,
         ir_version=11,
     ),
-    Flagged(
+    _flagged(
         "float32 attention, for which TensorRT-RTX has no kernel",
         f"{_QKV} {{ y = Attention(q, k, v) }}".replace("TYPE", "float"),
         target="rtx",
-        opset=23,
         ir_version=11,
     ),
     Flagged(
@@ -298,29 +295,23 @@ operator_with_function_body.examples = [
         target="trt8.4",
         opset=17,
     ),
-    Silent(
+    _silent(
         "attention that TensorRT supports",
         f"{_QKV} {{ y = Attention<is_causal = 1>(q, k, v) }}".replace("TYPE", "float16"),
         target="rtx",
         differs={"branch": "TensorRT-RTX builds no attention there"},
-        opset=23,
-        ir_version=11,
     ),
-    Silent(
+    _silent(
         "TensorRT 11, about whose builder nothing is known",
         f"{_QKV} {{ y = Attention(q, k, v) }}".replace("TYPE", "float"),
-        opset=23,
-        ir_version=11,
     ),
-    Silent(
+    _silent(
         "three static dimensions: not fused attention",
         f"{_QKV} {{ y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v) }}".replace(
             "TYPE[1,2", "float[2"
         ),
         target="rtx",
         differs={"branch": "TensorRT-RTX builds no attention there"},
-        opset=23,
-        ir_version=11,
     ),
     Silent(
         "LayerNormalization with one output; an unused mean is OPS021's",
@@ -356,12 +347,11 @@ operator_with_function_body.examples = [
         """g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {1,1,4,5}> { y = AffineGrid(t, s) }""",
         opset=20,
     ),
-    Fixed(
+    _fixed(
         "aligned corners; no size is 1",
         before="""g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {1,1,4,5}> {
             y = AffineGrid<align_corners = 1>(t, s) }""",
         after=f"g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {{1,1,4,5}}> {{ {_CORNERS} }}",
-        safety=Safety.NUMERIC,
         opset=20,
     ),
     Flagged(
@@ -382,16 +372,14 @@ operator_with_function_body.examples = [
         "HannWindow of a constant size, which TensorRT imports",
         "g (float[8] x) => (float[8] y) <int64 n = {8}> { w = HannWindow(n) y = Mul(x, w) }",
     ),
-    Flagged(
+    _flagged(
         "a cache (past_key, present)",
         """g (float16[1,2,16,64] q, float16[1,2,16,64] k, float16[1,2,16,64] v, float16[1,2,4,64] pk,
             float16[1,2,4,64] pv) => (float16[1,2,16,64] y, float16[1,2,20,64] a, float16[1,2,20,64] b) { y, a,
             b = Attention(q, k, v, , pk, pv) }""",
-        opset=23,
     ),
-    Flagged(
+    _flagged(
         "softmax_precision",
         f"{_QKV} {{ y = Attention<softmax_precision = 1>(q, k, v) }}".replace("TYPE", "float16"),
-        opset=23,
     ),
 ]

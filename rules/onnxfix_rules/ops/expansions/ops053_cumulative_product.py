@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,8 +150,9 @@ def _selected(draft: Draft, axis: Value, products: dict[int, str], model: Model)
     return result
 
 
+_fixed = partial(Fixed, ir_version=13, opset=26)
 cumulative_product.examples = [
-    Fixed(
+    _fixed(
         "four elements: two doublings",
         before="g (float[N,4] x) => (float[N,4] y) <int64 a = {1}> { y = CumProd(x, a) }",
         after="""g (float[N,4] x) => (float[N,4] y)
@@ -158,21 +160,17 @@ cumulative_product.examples = [
              bool[1,4] m = {1, 0, 0, 0}, bool[1,4] n = {1, 1, 0, 0}> {
             s = Gather<axis = 1>(x, i)  b = Where(m, one, s)  c = Mul(x, b)
             t = Gather<axis = 1>(c, j)  d = Where(n, one, t)  y = Mul(c, d) }""",
-        opset=26,
-        ir_version=13,
         safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "integers, reverse and exclusive: exact",
         before="g (int32[3] x) => (int32[3] y) <int64 a = {-1}> { y = CumProd<reverse = 1, exclusive = 1>(x, a) }",
         after="""g (int32[3] x) => (int32[3] y) <int32 one = {1}, int64[3] i = {1, 2, 2}, int64[3] j = {2, 2, 2},
             bool[3] m = {0, 0, 1}, bool[3] n = {0, 1, 1}> {
             r = Gather<axis = 0>(x, i)  e = Where(m, one, r)  s = Gather<axis = 0>(e, i)  b = Where(m, one, s)
             c = Mul(e, b)  t = Gather<axis = 0>(c, j)  d = Where(n, one, t)  y = Mul(c, d) }""",
-        opset=26,
-        ir_version=13,
     ),
-    Fixed(
+    _fixed(
         "a non-constant axis: computed along each, and one is selected",
         before="g (int32[2,2] x, int32 a) => (int32[2,2] y) { y = CumProd(x, a) }",
         after="""g (int32[2,2] x, int32 a) => (int32[2,2] y)
@@ -181,8 +179,6 @@ cumulative_product.examples = [
             s = Gather<axis = 0>(x, i)  b = Where(m, one, s)  c = Mul(x, b)
             t = Gather<axis = 1>(x, i)  d = Where(n, one, t)  e = Mul(x, d)
             r = Mod(a, two)  f = Equal(r, z)  y = Where(f, c, e) }""",
-        opset=26,
-        ir_version=13,
         runs=False,  # ONNX's reference treats an axis out of range as none
     ),
     Flagged(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from onnx import TensorProto, helper
 
@@ -105,61 +106,55 @@ _G = "g (float[N,4] x) => (float[N,4] y)"
 _B = "g (float[N,4] x, float[4] b) => (float[N,4] y)"
 _ERF = """<float r = {0.707106769}, float o = {1}, float h = {0.5}> {
             SUM m = Mul(DATA, r)  e = Erf(m)  a = Add(e, o)  k = Mul(DATA, h)  y = Mul(k, a) }"""
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 
 
 gelu_of_onnx_runtime.examples = [
-    Fixed(
+    _fixed(
         "a bias and an exact Gelu, before opset 20",
         before=f"{_HEAD} {_B} {{ y = com.microsoft.BiasGelu(x, b) }}",
         after=f"{_HEAD} {_B} {_ERF.replace('SUM', 's = Add(x, b)').replace('DATA', 's')}",
-        safety=Safety.NUMERIC,
     ),
     Flagged("without --numeric-fixes: reported only", f"{_HEAD} {_B} {{ y = com.microsoft.BiasGelu(x, b) }}"),
-    Fixed(
+    _fixed(
         "opset 20 has Gelu",
         before=f"{_NEW} {_B} {{ y = com.microsoft.BiasGelu(x, b) }}",
         after=f"{_NEW} {_B} {{ s = Add(x, b)  y = Gelu(s) }}",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "TensorRT 8.6 does not import Gelu",
         before=f"{_NEW} {_G} {{ y = com.microsoft.Gelu(x) }}",
         after=f"{_NEW} {_G} {_ERF.replace('SUM', '').replace('DATA', 'x')}",
-        safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Fixed(
+    _fixed(
         "the approximation by Tanh, without a bias",
         before=f"{_HEAD} {_G} {{ y = com.microsoft.FastGelu(x) }}",
         after=f"""{_HEAD} {_G} <float c = {{0.0356774069}}, float s = {{0.797884583}}, float o = {{1}},
             float h = {{0.5}}> {{ q = Mul(x, x)  i = Mul(q, c)  f = Add(i, s)  z = Mul(x, f)  t = Tanh(z)  a = Add(t, o)
             k = Mul(x, h)  y = Mul(k, a) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "the approximation by Tanh, with a bias",
         before=f"{_NEW} {_B} {{ y = com.microsoft.FastGelu(x, b) }}",
         after=f'{_NEW} {_B} {{ s = Add(x, b)  y = Gelu<approximate = "tanh">(s) }}',
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "QuickGelu with its own alpha",
         before=f"{_HEAD} {_G} {{ y = com.microsoft.QuickGelu(x) }}",
         after=f"""{_HEAD} {_G} <float a = {{1.702}}> {{ m = Mul(x, a)  s = Sigmoid(m)  y = Mul(x, s) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "QuickGelu with alpha 1, which is SiLU",
         before=f"{_HEAD} {_G} {{ y = com.microsoft.QuickGelu<alpha = 1.0>(x) }}",
         after=f"{_HEAD} {_G} {{ s = Sigmoid(x)  y = Mul(x, s) }}",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "half precision",
         before=f"{_HEAD} g (float16[N,4] x) => (float16[N,4] y) {{ y = com.microsoft.QuickGelu<alpha = 2.0>(x) }}",
         after=f"""{_HEAD} g (float16[N,4] x) => (float16[N,4] y) <float16 a = {{f16(2.0)}}> {{
             m = Mul(x, a)  s = Sigmoid(m)  y = Mul(x, s) }}""",
-        safety=Safety.NUMERIC,
         runs=False,
     ),
     Flagged(
@@ -168,17 +163,12 @@ gelu_of_onnx_runtime.examples = [
             y = com.microsoft.BiasGelu(x, b) }}""",
         safety=Safety.NUMERIC,
     ),
-    Flagged(
+    _flagged(
         "an alpha that float16 cannot represent",
         f"{_HEAD} g (float16[2] x) => (float16[2] y) {{ y = com.microsoft.QuickGelu<alpha = 100000.0>(x) }}",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
-    Flagged(
-        "bfloat16",
-        f"{_HEAD} g (bfloat16[2] x) => (bfloat16[2] y) {{ y = com.microsoft.QuickGelu(x) }}",
-        safety=Safety.NUMERIC,
-        runs=False,
+    _flagged(
+        "bfloat16", f"{_HEAD} g (bfloat16[2] x) => (bfloat16[2] y) {{ y = com.microsoft.QuickGelu(x) }}"
     ),
     Silent(
         "a Gelu that TensorRT-RTX imports as ONNX's",

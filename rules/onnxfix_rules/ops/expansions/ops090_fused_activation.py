@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from onnx import AttributeProto, TensorProto, helper
@@ -157,6 +158,8 @@ def _conv(attributes: str) -> str:
     return f"{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}, {attributes}>(x, w) }}"
 
 
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 fused_activation.examples = [
     Fixed(
         "a convolution and its Relu",
@@ -167,11 +170,10 @@ fused_activation.examples = [
         "an addend, without --numeric-fixes: reported only",
         f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Relu">(x, w, b, z) }}',
     ),
-    Fixed(
+    _fixed(
         "half precision, for which ONNX Runtime has no CPU kernel",
         before=_conv('activation = "Relu"').replace("float[", "float16["),
         after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}".replace("float[", "float16["),
-        safety=Safety.NUMERIC,
         runs=False,
     ),
     Fixed(
@@ -179,17 +181,15 @@ fused_activation.examples = [
         before=f"{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}>(x, w) }}",
         after=f"{_HEAD} {_G} {{ y = Conv<{_P}>(x, w) }}",
     ),
-    Fixed(
+    _fixed(
         "bias, addend and activation",
         before=f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Sigmoid">(x, w, b, z) }}',
         after=f"{_HEAD} {_Z} {{ c = Conv<{_P}>(x, w, b)  a = Add(c, z)  y = Sigmoid(a) }}",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "an addend without bias or activation",
         before=f"{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}>(x, w, , z) }}",
         after=f"{_HEAD} {_Z} {{ c = Conv<{_P}>(x, w)  y = Add(c, z) }}",
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "Tanh",
@@ -211,12 +211,11 @@ fused_activation.examples = [
         before=_conv('activation = "HardSigmoid", activation_params = [0.25, 0.5]'),
         after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = HardSigmoid<alpha = 0.25, beta = 0.5>(c) }}",
     ),
-    Fixed(
+    _fixed(
         "a FusedGemm with LeakyRelu",
         before=f"""{_HEAD} {_M} {{
             y = com.microsoft.FusedGemm<alpha = 0.5, activation = "LeakyRelu", activation_alpha = 0.25>(x, w, c) }}""",
         after=f"{_HEAD} {_M} {{ g = Gemm<alpha = 0.5>(x, w, c)  y = LeakyRelu<alpha = 0.25>(g) }}",
-        safety=Safety.NUMERIC,
     ),
     Fixed(
         "in a branch",
@@ -228,17 +227,10 @@ fused_activation.examples = [
                       else_branch = q () => (float[1,1,2] v) {{ v = Neg(x) }}> }}""",
     ),
     Flagged("a missing slope", _conv('activation = "LeakyRelu"'), safety=Safety.NUMERIC, runs=False),
-    Flagged(
-        "an activation that ONNX Runtime does not fuse",
-        _conv('activation = "Mish"'),
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Flagged(
+    _flagged("an activation that ONNX Runtime does not fuse", _conv('activation = "Mish"')),
+    _flagged(
         "crossed bounds of a Clip, where TensorRT and ONNX differ",
         _conv('activation = "Clip", activation_params = [6.0, 0.0]'),
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Silent("ONNX's Conv", f"{_HEAD} {_G} {{ y = Conv<{_P}>(x, w) }}"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from onnx import TensorProto
 
@@ -154,25 +155,25 @@ _OLD = '<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>'
 _S = "g (float[B,S,8] x, float[B,S,8] k, float[8] s) => (float[B,S,8] y)"
 _A = "float[8] b, float[8] c"
 _SKIP = "y = com.microsoft.SkipLayerNormalization<epsilon = 0.001>"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 
 
 fused_normalization.examples = [
-    Fixed(
+    _fixed(
         "a sum and its norm",
         before=f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}",
         after=f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s) }}",
-        safety=Safety.NUMERIC,
     ),
     Flagged("without --numeric-fixes: reported only", f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}"),
-    Fixed(
+    _fixed(
         "beta and bias; the sum is read; the skip tensor has no batch",
         before=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
             y, , , z = com.microsoft.SkipLayerNormalization(x, k, s, b, c) }}""",
         after=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
             a = Add(x, k)  z = Add(a, c)  y = LayerNormalization<axis = -1, epsilon = 1e-12>(z, s, b) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "mean and inverse deviation are read",
         before=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i) {{
             y, m, i = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, x, s) }}""",
@@ -181,17 +182,15 @@ fused_normalization.examples = [
             a = Add(x, x)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s)
             m = ReduceMean<axes = [-1], keepdims = 1>(a)  d = Sub(a, m)  q = Mul(d, d)
             v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  i = Reciprocal(r) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "opset 13 has no LayerNormalization",
         before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}",
         after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  m = ReduceMean<axes = [-1], keepdims = 1>(a)
             d = Sub(a, m)  q = Mul(d, d)  v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)
             n = Div(d, r)  y = Mul(n, s) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "half precision: computed in float32, since squares overflow",
         before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "float16["),
         after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  w = Cast<to = FLOAT>(a)
@@ -200,18 +199,16 @@ fused_normalization.examples = [
             f = Cast<to = FLOAT>(s)  o = Mul(n, f)  y = Cast<to = FLOAT16>(o) }}""".replace(
             "float[", "float16["
         ),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "without the mean, for a target without an importer",
         before=f"{_HEAD} {_S} {{ y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>(x, k, s) }}",
         after=f"""{_HEAD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  q = Mul(a, a)
             v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(a, r)
             y = Mul(n, s) }}""",
-        safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Fixed(
+    _fixed(
         "opset 23 has RMSNormalization; TensorRT-RTX does not import the second output",
         before=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
             y, i = SimplifiedLayerNormalization<epsilon = 0.001>(x, s) }}""",
@@ -219,10 +216,9 @@ fused_normalization.examples = [
             <float e = {{0.001}}, int64[1] a = {{-1}}> {{
             y = RMSNormalization<axis = -1, epsilon = 0.001>(x, s)  q = Mul(x, x)
             v = ReduceMean<keepdims = 1>(q, a)  p = Add(v, e)  r = Sqrt(p)  i = Reciprocal(r) }}""",
-        safety=Safety.NUMERIC,
         target="rtx",
     ),
-    Fixed(
+    _fixed(
         "a second output, which TensorRT-RTX does not import",
         before=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
             y, i = SimplifiedLayerNormalization(x, s) }}""",
@@ -231,7 +227,6 @@ fused_normalization.examples = [
             q = Mul(x, x)  v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(x, r)
             y = Mul(n, s)  q2 = Mul(x, x)  v2 = ReduceMean<axes = [-1], keepdims = 1>(q2)  p2 = Add(v2, e2)
             r2 = Sqrt(p2)  i = Reciprocal(r2) }}""",
-        safety=Safety.NUMERIC,
         target="rtx",
     ),
     Flagged(
@@ -241,27 +236,18 @@ fused_normalization.examples = [
         safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Flagged(
+    _flagged(
         "the mean, which this norm does not compute",
         f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m) {{
             y, m = com.microsoft.SkipSimplifiedLayerNormalization(x, x, s) }}""",
-        safety=Safety.NUMERIC,
         target="trt8.6",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "statistics declared in half precision, which they never have",
         f"""{_HEAD} g (float16[2,8] x, float16[8] s) => (float16[2,8] y, float16[2,1] m) {{
             y, m = com.microsoft.SkipLayerNormalization(x, x, s) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
-    Flagged(
-        "bfloat16",
-        f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "bfloat16["),
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
+    _flagged("bfloat16", f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "bfloat16[")),
     Silent(
         "norms that TensorRT-RTX imports",
         f"""{_HEAD} {_S} {{ z = com.microsoft.SkipSimplifiedLayerNormalization(x, k, s)

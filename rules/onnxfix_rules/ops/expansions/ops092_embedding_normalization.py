@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -123,19 +124,19 @@ _TABLES = f"""<float[9,4] w = {{{",".join(map(str, range(36)))}}},
             float[4] s = {{1,2,3,4}}, float[4] b = {{1,2,3,4}}"""
 _CALL = "com.microsoft.EmbedLayerNormalization"
 _NORM = "LayerNormalization<axis = -1, epsilon = 0.001>"
+_fixed = partial(Fixed, runs=False, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 
 
 embedding_normalization.examples = [
-    Fixed(
+    _fixed(
         "word and position ids",
         before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
             y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
         after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
             c = Gather<axis = 0>(w, i)  d = Gather<axis = 0>(p, o)  f = Add(c, d)  y = {_NORM}(f, s, b) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "word and segment ids, without position ids; the sum is read",
         before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES}> {{
             y, , z = {_CALL}<epsilon = 0.001>(i, t, w, p, e, s, b) }}""",
@@ -143,8 +144,6 @@ embedding_normalization.examples = [
             int64[1] k = {{0}}, int64[1] l = {{3}}, int64[1] a = {{0}}> {{
             c = Gather<axis = 0>(w, i)  d = Slice(p, k, l, a)  f = Add(c, d)  g = Gather<axis = 0>(e, t)
             z = Add(f, g)  y = {_NORM}(z, s, b) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Flagged(
         "without --numeric-fixes: reported only",
@@ -152,19 +151,15 @@ embedding_normalization.examples = [
             y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
         runs=False,
     ),
-    Flagged(
+    _flagged(
         "the lengths without a mask",
         f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y, int32[N] m) {_TABLES}> {{
             y, m = {_CALL}(i, , w, p, , s, b) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "a segment table without ids",
         f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
             y = {_CALL}<mask_index_type = 0>(i, , w, p, e, s, b) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Silent(
         "the operators that it was fused from",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -137,6 +138,7 @@ def _before(
     return f"{_HEAD} {head[:-1]}{result}) {{ y = com.microsoft.Attention<{attributes}>({inputs}) }}"
 
 
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 attention_of_onnx_runtime.examples = [
     Fixed(
         "two heads of size 2",
@@ -165,28 +167,16 @@ attention_of_onnx_runtime.examples = [
             j4 = Cast<to = INT32>(j3)  g6 = Less(g5, j4)  s3 = Where(g6, b, s2)  {_END.format(scores="s3")}""",
         safety=Safety.NUMERIC,
     ),
-    Flagged(
+    _flagged(
         "past states in a buffer shared with the present",
         _before(
             "x, w, c, , p, , l",
             "num_heads = 2, past_present_share_buffer = 1",
             more=", float[2,B,2,P,2] p, int32[1] l",
         ),
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
-    Flagged(
-        "a mask of unknown form",
-        _before("x, w, c, m", more=", int32[M] m"),
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Flagged(
-        "rotary embeddings inside",
-        _before(attributes="num_heads = 2, do_rotary = 1"),
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
+    _flagged("a mask of unknown form", _before("x, w, c, m", more=", int32[M] m")),
+    _flagged("rotary embeddings inside", _before(attributes="num_heads = 2, do_rotary = 1")),
     Silent(
         "ONNX's Attention",
         """<ir_version: 10, opset_import: ["" : 23]> g (float[1,2,S,4] q, float[1,2,S,4] k, float[1,2,S,4] v) =>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import (
     Draft,
@@ -170,20 +171,20 @@ def _after(
 
 
 _PLAIN = _HEADED.format(q="q2 = Reshape(x, h)", k="k", v="v", n="n", u="u")
+_fixed = partial(Fixed, safety=Safety.NUMERIC, target="rtx")
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC, target="rtx")
 
 
 multi_head_attention_of_onnx_runtime.examples = [
-    Fixed(
+    _fixed(
         "keys and values as outputs, which TensorRT-RTX does not support",
         before=_before(result=", float[B,2,L,2] n, float[B,2,L,2] u", names=", n, u"),
         after=_after(_PLAIN, result=", float[B,2,L,2] n, float[B,2,L,2] u", names="nu"),
-        safety=Safety.NUMERIC,
-        target="rtx",
     ),
     Flagged(
         "without --numeric-fixes: reported only", _before("x, k, v, b", more=", float[12] b"), target="rtx"
     ),
-    Fixed(
+    _fixed(
         "a bias",
         before=_before("x, k, v, b", more=", float[12] b"),
         after=_after(
@@ -193,10 +194,8 @@ multi_head_attention_of_onnx_runtime.examples = [
             constants=", int64[3] l = {4,4,4}",
             names="nu",
         ),
-        safety=Safety.NUMERIC,
-        target="rtx",
     ),
-    Fixed(
+    _fixed(
         "a mask of keys",
         before=_before("x, k, v, , m", more=", int32[B,L] m"),
         after=_after(
@@ -206,9 +205,7 @@ multi_head_attention_of_onnx_runtime.examples = [
             scores="s3",
             names="nu",
         ),
-        safety=Safety.NUMERIC,
         runs=False,
-        target="rtx",
     ),
     Fixed(
         "TensorRT 8 has no such operator",
@@ -238,19 +235,10 @@ multi_head_attention_of_onnx_runtime.examples = [
         _before("x, k, v, , , a", ", unidirectional = 1", ", float[1,1,S,L] a"),
         target="rtx",
     ),
-    Flagged(
-        "past states",
-        _before("x, k, v, , , , p, p", more=", float[B,2,P,2] p"),
-        safety=Safety.NUMERIC,
-        runs=False,
-        target="rtx",
-    ),
-    Flagged(
+    _flagged("past states", _before("x, k, v, , , , p, p", more=", float[B,2,P,2] p")),
+    _flagged(
         "packed inputs",
         f"""{_HEAD} g (float[1,3,2,3,2] x, int32[1,3] m) => (float[1,3,4] y) {{
             y = com.microsoft.MultiHeadAttention<num_heads = 2>(x, , , , m) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
-        target="rtx",
     ),
 ]

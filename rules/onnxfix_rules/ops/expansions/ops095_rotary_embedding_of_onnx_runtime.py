@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -224,25 +225,24 @@ _HEAD_11 = _HEAD.replace("17", "11")
 _G = "g (float[B,S,8] x, int64[{p}] p, float[9,2] c, float[9,2] s) => (float[B,S,8] y)"
 _FOUR = "g (float[2,3,5,4] x, int64[2,5] p, float[9,2] c, float[9,2] s) => (float[2,3,5,4] y)"
 _CALL = "com.microsoft.RotaryEmbedding"
+_fixed = partial(Fixed, runs=False, target="rtx")
+_flagged = partial(Flagged, runs=False, target="trt8.6")
+_silent = partial(Silent, runs=False, target="rtx")
 
 
 rotary_embedding_of_onnx_runtime.examples = [
-    Fixed(
+    _fixed(
         "no num_heads, which TensorRT-RTX requires: derived from the tables",
         before=f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}(x, p, c, s) }}",
         after=f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
-        target="rtx",
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "a single start position",
         before=f"{_HEAD} {_G.format(p='1')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
         after=f"""{_HEAD} {_G.format(p="1")} <int64 n0 = {{0}}, int64 n1 = {{1}}, int64[1] k0 = {{0}},
             int64[1] k1 = {{2}}, int64[1] k2 = {{0}}, int64 t = {{1}}> {{
             d = Shape(x)  l = Gather<axis = 0>(d, t)  r = Range(n0, l, n1)  a = Add(r, p)  e = Slice(d, k0, k1, k2)
             q = Expand(a, e)  y = {_CALL}<num_heads = 2>(x, q, c, s) }}""",
-        target="rtx",
-        runs=False,
     ),
     Fixed(
         "TensorRT 8 has no such operator",
@@ -272,39 +272,31 @@ rotary_embedding_of_onnx_runtime.examples = [
         target="trt8.6",
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "a start position in operator set 11, the first with all that it takes",
         before=f"{_HEAD_11} {_G.format(p='1')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
         after=f"""{_HEAD_11} {_G.format(p="1")} <int64 n0 = {{0}}, int64 n1 = {{1}}, int64[1] k0 = {{0}},
             int64[1] k1 = {{2}}, int64[1] k2 = {{0}}, int64 t = {{1}}> {{
             d = Shape(x)  l = Gather<axis = 0>(d, t)  r = Range(n0, l, n1)  a = Add(r, p)  e = Slice(d, k0, k1, k2)
             q = Expand(a, e)  y = {_CALL}<num_heads = 2>(x, q, c, s) }}""",
-        target="rtx",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "without --numeric-fixes: reported only",
         f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}",
 
-        target="trt8.6",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "tables of unknown width",
         f"""{_HEAD} g (float[2,3,5,4] x, int64[2,5] p, float[9,W] c, float[9,W] s) => (float[2,3,5,4] y) {{
             y = {_CALL}(x, p, c, s) }}""",
 
         safety=Safety.NUMERIC,
-        target="trt8.6",
-        runs=False,
     ),
-    Silent("TensorRT-RTX supports it", f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}", target="rtx",
-            runs=False),
-    Silent(
+    _silent("TensorRT-RTX supports it", f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}",
+            ),
+    _silent(
         "TensorRT-RTX supports three dimensions with num_heads",
         f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
-        target="rtx",
-        runs=False,
     ),
     Silent(
         "a local function of that name (OPS060)",

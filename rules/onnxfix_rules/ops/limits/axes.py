@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -74,37 +75,32 @@ def _from_caller(value: Value) -> bool:
 
 
 _G = "g (float[2,3,4] x, int64[1] a)"
+_flagged = partial(Flagged, runs=False)
+_silent = partial(Silent, runs=False)
 
 
 non_constant_axes.examples = [
-    Flagged(
-        "the axes of a reduction are a graph input",
-        f"{_G} => (float[A,B,C] y) {{ y = ReduceSum(x, a) }}",
-        runs=False,
+    _flagged(
+        "the axes of a reduction are a graph input", f"{_G} => (float[A,B,C] y) {{ y = ReduceSum(x, a) }}"
     ),
-    Flagged(
-        "the axes of an Unsqueeze are a graph input",
-        f"{_G} => (float[A,B,C,D] y) {{ y = Unsqueeze(x, a) }}",
-        runs=False,
+    _flagged(
+        "the axes of an Unsqueeze are a graph input", f"{_G} => (float[A,B,C,D] y) {{ y = Unsqueeze(x, a) }}"
     ),
-    Flagged(
+    _flagged(
         "the axes of a Squeeze are a graph input",
         "g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "the axes are computed from data, inside a branch",
         """g (float[2,3] x, bool c) => (float[A,B] y) {
             m = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(m)  a = Unsqueeze(i, z)  z = Constant<value_ints = [0]>()
             y = If(c)<then_branch = p () => (float[A,B] u) { u = ReduceMean(x, a) },
                       else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "the depth is a dynamic dimension",
         """g (int64[3] i, float[N,5] x) => (float[A,B] y) <float[2] v = {0, 1}> {
             d = Shape<start = 0, end = 1>(x)  y = OneHot(i, d, v) }""",
-        runs=False,
     ),
     Silent(
         "the depth is a static dimension",
@@ -117,15 +113,12 @@ non_constant_axes.examples = [
         """g (float[2,3,4] x) => (float[2] y) <int64 a = {1}, int64 b = {3}, int64 d = {1}> {
             r = Range(a, b, d)  y = ReduceSum<keepdims = 0>(x, r) }""",
     ),
-    Silent(
-        "axes with a default",
-        f"{_G} => (float[A,B,C] y) <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}",
-        runs=False,
+    _silent(
+        "axes with a default", f"{_G} => (float[A,B,C] y) <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}"
     ),
-    Silent(
+    _silent(
         "CumSum, whose axis need not be constant",
         "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
-        runs=False,
     ),
     Silent(
         "in a function, whose caller may pass a constant",
@@ -314,36 +307,30 @@ squeeze_over_non_constant_axes.examples = [
         before="g (float[N] x, int64[0] a) => (float[N] y) { u = Unsqueeze(x, a)  y = Neg(u) }",
         after="g (float[N] x, int64[0] a) => (float[N] y) { y = Neg(x) }",
     ),
-    Silent(
+    _silent(
         "Squeeze with empty axes: all of length 1 to ONNX Runtime, none to ONNX's reference",
         "g (float[1,3] x, int64[0] a) => (float[A] y) { y = Squeeze(x, a) }",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "no removable axis: the model is invalid",
         "g (float[2,3] x, int64[1] a) => (float[A] y) { y = Squeeze(x, a) }",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "axes computed from floats, which TensorRT does not accept as a shape",
         """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = INT64>(f)  y = Unsqueeze(x, a) }""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "an unknown number of axes",
         "g (float[2,3] x, int64[K] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "a dynamic axis before opset 14, whose Reshape cannot express 0",
         "g (float[N,3] x, int64[1] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
         opset=13,
-        runs=False,
     ),
-    Silent(
+    _silent(
         "more than eight dimensions, which TensorRT does not support",
         "g (float[1,1,1,2,1,1,1,2] x, int64[1] a) => (float[A,B,C,D,E,F,G,H,I] y) { y = Unsqueeze(x, a) }",
-        runs=False,
     ),
     Silent(
         "constant axes", "g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -123,17 +124,18 @@ def _padded(draft: Draft, data: Value, pads: list[int], elem: int) -> str:
     return draft.add("Pad", [data, amounts, lowest])
 
 
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_silent = partial(Silent, opset=19, safety=Safety.NUMERIC)
 dilated_pool.examples = [
-    Fixed(
+    _fixed(
         "one axis of dynamic size",
         before="g (float[N,2,L] x) => (float[N,2,M] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
         after="""g (float[N,2,L] x) => (float[N,2,M] y) <int64[1] s = {0}, int64[1] e = {-2}, int64[1] a = {2},
             int64[1] t = {1}, int64[1] u = {2}, int64[1] v = {9223372036854775807}> {
             p = Slice(x, s, e, a, t)  q = Slice(x, u, v, a, t)  y = Max(p, q) }""",
-        safety=Safety.NUMERIC,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "two axes, with strides and padding",
         before="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) {
             y = MaxPool<kernel_shape = [1,2], dilations = [1,3], strides = [2,3], pads = [0,1,0,0]>(x)  z = Neg(y) }""",
@@ -141,9 +143,8 @@ dilated_pool.examples = [
             int64[4] r = {0,2,4,6}, int64[2] s = {0,3}, int64[2] t = {3,6}> {
             d = Pad(x, p, l)  e = Gather<axis = 2>(d, r)  c = Gather<axis = 3>(e, s)  f = Gather<axis = 3>(e, t)
             y = Max(c, f)  z = Neg(y) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "both axes dilated",
         before="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) {
             y = MaxPool<kernel_shape = [2,2], dilations = [2,2]>(x) }""",
@@ -151,7 +152,6 @@ dilated_pool.examples = [
             int64[6] c = {0,1,2,3,4,5}, int64[6] d = {2,3,4,5,6,7}> {
             p = Gather<axis = 2>(x, a)  q = Gather<axis = 2>(x, b)  r = Max(p, q)
             s = Gather<axis = 3>(r, c)  t = Gather<axis = 3>(r, d)  y = Max(s, t) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "not fixed by default",
@@ -163,14 +163,13 @@ dilated_pool.examples = [
             y = MaxPool<kernel_shape = [5,5], dilations = [2,2]>(x) }""",
         safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "ceil_mode with a known size",
         before="""g (float[1,1,10] x) => (float[1,1,4] y) {
             y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
         after="""g (float[1,1,10] x) => (float[1,1,4] y) <int64[6] p = {0,0,0,0,0,2}, float l = {-inf},
             int64[4] a = {0,3,6,9}, int64[4] b = {2,5,8,11}> {
             d = Pad(x, p, l)  q = Gather<axis = 2>(d, a)  r = Gather<axis = 2>(d, b)  y = Max(q, r) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "ceil_mode with a dynamic size",
@@ -256,16 +255,15 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
 
 
 dilated_average.examples = [
-    Fixed(
+    _fixed(
         "one spatial dimension, two channels",
         before="g (float[N,2,9] x) => (float[N,2,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
         after="""g (float[N,2,9] x) => (float[N,2,7] y) <float[2,1,2] w = {1, 1, 1, 1}, float n = {2}> {
             s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [0, 0], group = 2>(x, w)
             y = Div(s, n) }""",
         opset=19,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "padding that does not count: fewer elements at the edge",
         before="""g (float[N,1,4] x) => (float[N,1,4] y) {
             y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
@@ -273,27 +271,20 @@ dilated_average.examples = [
             s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [1, 1], group = 1>(x, w)
             y = Div(s, n) }""",
         opset=19,
-        safety=Safety.NUMERIC,
     ),
-    Silent(
+    _silent(
         "a dynamic width, with padding that does not count",
         """g (float[N,1,W] x) => (float[N,1,V] y) {
             y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
-        opset=19,
-        safety=Safety.NUMERIC,
     ),
-    Silent(
+    _silent(
         "a dynamic number of channels",
         "g (float[N,C,9] x) => (float[N,C,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
-        opset=19,
-        safety=Safety.NUMERIC,
     ),
-    Silent(
+    _silent(
         "a stride of 0",
         """g (float[N,2,9] x) => (float[N,2,7] y) {
             y = AveragePool<kernel_shape = [2], dilations = [2], strides = [0]>(x) }""",
-        opset=19,
-        safety=Safety.NUMERIC,
         runs=False,
     ),
     Silent(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 
 from onnx import TensorProto, defs
 
@@ -99,6 +99,7 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
 
 
 _LP = "g (TYPE[1,4,8,8] x) => (TYPE[1,4,7,7] y) { y = LpPool<kernel_shape=[2,2]>(x) }"
+_flagged = partial(Flagged, runs=False)
 
 
 unsupported_operand_type.examples = [
@@ -124,10 +125,9 @@ unsupported_operand_type.examples = [
                       else_branch = q () => (bool[1,1] v) { v = Constant<value = bool[1,1] {1}>() }> }""",
         opset=20,
     ),
-    Flagged(
+    _flagged(
         "ArgMax of booleans, which ONNX does not define either",
         "g (bool[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }",
-        runs=False,
     ),
     Flagged(
         "ConstantOfShape of uint8",
@@ -273,28 +273,22 @@ def _nms(operator: str) -> str:
 
 
 operator_without_importer.examples = [
-    Flagged(
-        "an operator of another domain",
-        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.FusedNorm(x) }}",
-        runs=False,
+    _flagged(
+        "an operator of another domain", f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.FusedNorm(x) }}"
     ),
-    Flagged(
-        "a name that ONNX does not have", "g (float[2] x) => (float[2] y) { y = FusedNorm(x) }", runs=False
-    ),
-    Flagged(
+    _flagged("a name that ONNX does not have", "g (float[2] x) => (float[2] y) { y = FusedNorm(x) }"),
+    _flagged(
         "in a loop, and in a function that is called",
         f"""{_HEAD} g (float[2] x, int64 n) => (float[2] y) {{ y = Loop(n, , x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{
                 more = Constant<value = bool {{1}}>()  u = my.FusedNorm(v)  w = my.F(u) }}> }}
             {_FUNCTION} F (a) => (b) {{ b = my.FusedNorm(a) }}""",
-        runs=False,
     ),
     Flagged("a plugin that TensorRT 11 no longer has", _nms(_NMS), target="trt11", runs=False),
     Flagged("a plugin that TensorRT-RTX never had", _nms("my.EfficientNMS_TRT"), target="rtx", runs=False),
-    Flagged(
+    _flagged(
         "a standard name of another domain, which TensorRT refuses in any",
         f"{_HEAD} g (float[2,2] x) => (float y) {{ y = my.Det(x) }}",
-        runs=False,
     ),
     Flagged("a plugin that came with TensorRT 11", _nms("my.TopkLastDim"), target="trt10", runs=False),
     Silent("a plugin that TensorRT 10 has", _nms(_NMS), target="trt10.6", runs=False),

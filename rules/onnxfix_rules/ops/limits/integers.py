@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -83,28 +84,23 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
 
 _SIGNED = """rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)  s = Where(o, m, r)
             z = Where(dp, zero, minus)  e = Equal(r, zero)  n = Not(e)  y = Where(n, s, z) }"""
+_fixed = partial(Fixed, ir_version=14, opset=28, safety=Safety.NUMERIC)
 
 mod_of_floats.examples = [
-    Fixed(
+    _fixed(
         "the divisor's sign, the default, allowed for floats since opset 28",
         before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
         after="""g (float[N,3] x, float[3] d) => (float[N,3] y)
             <float zero = {0}, float minus = {-0.0}, float inf = {inf}, float last = {3.4028235e38}> {
             a = Abs(d)  i = Equal(a, inf)  f = Where(i, last, d)  r = Mod<fmod = 1>(x, f) """
         + _SIGNED,
-        opset=28,
-        ir_version=14,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a finite constant",
         before="g (float[N] x) => (float[N] y) <float d = {-2.5}> { y = Mod(x, d) }",
         after="""g (float[N] x) => (float[N] y) <float d = {-2.5}, float zero = {0}, float minus = {-0.0}> {
             r = Mod<fmod = 1>(x, d) """
         + _SIGNED,
-        opset=28,
-        ir_version=14,
-        safety=Safety.NUMERIC,
     ),
     Silent(
         "the dividend's sign, which TensorRT supports",

@@ -26,6 +26,7 @@ from onnxfix.rule import (
     takes,
     target_of,
 )
+from onnxfix.targets.documented import names
 from onnxfix_rules.ops.limits import _masks
 
 _COMBINED = {"add": "Add", "mul": "Mul"}
@@ -259,17 +260,7 @@ def _readers(value: Value) -> list[Node]:
     return list(found)
 
 
-_PASSED = (
-    "Cast",
-    "Flatten",
-    "Gather",
-    "GatherND",
-    "Identity",
-    "Reshape",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_PASSED = names("Cast Flatten Gather GatherND Identity Reshape Squeeze Transpose Unsqueeze")
 
 
 def _count(draft: Draft, mask: Value, model: Model) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, imported, rule, target_of
 from onnxfix_rules.ops._runtimes import OTHER_DOMAINS, is_foreign, is_imported, origin
@@ -68,6 +69,7 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
 
 _BRANCHES = """<then_branch = p () => (float[2] u) { u = Det(x) },
     else_branch = q () => (float[2] v) { v = GlobalMaxPool(x) }>"""
+_silent = partial(Silent, target="rtx")
 
 
 unsupported_operator.examples = [
@@ -125,13 +127,12 @@ unsupported_operator.examples = [
             g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
     ),
-    Silent(
+    _silent(
         "TensorRT calls a local function with that name, whatever its domain",
         """<ir_version: 9, opset_import: ["" : 19, "my" : 1]>
             g (float[1,1,3,3] x, float[1,1,2,2] w, float[1,8,2,2] o) => (float[1,1,2,2] y, float[1,1,3,3] z) {
             y = DeformConv(x, w, o)  z = my.DeformConv(x, w, o) }
             <domain: "my", opset_import: ["" : 19]> DeformConv (a, b, c) => (d) { d = Neg(a) }""",
-        target="rtx",
     ),
     Flagged(
         "an operator of ai.onnx.ml",
@@ -148,20 +149,18 @@ unsupported_operator.examples = [
         "operators that every target imports",
         "g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Sigmoid(a) }",
     ),
-    Silent(
+    _silent(
         "newer operators: Swish and RMSNormalization",
         "g (float[2,8] x, float[8] s) => (float[2,8] y) { a = Swish(x)  y = RMSNormalization(a, s) }",
         opset=24,
-        target="rtx",
     ),
-    Silent(
+    _silent(
         "GroupNormalization, Hardmax, IsInf, and GridSample in bicubic mode",
         """g (float[2,4,4,4] x, float[4] s, float[2,2,2,2] q)
             => (float[2,4,4,4] y, float[2,4,4,4] h, bool[2,4,4,4] i, float[2,4,2,2] z) {
             y = GroupNormalization<num_groups = 2>(x, s, s)  h = Hardmax(x)  i = IsInf(x)
             z = GridSample<mode = "cubic">(x, q) }""",
         opset=21,
-        target="rtx",
     ),
     Silent(
         "Scatter of opset 9, which TensorRT-RTX imports",
@@ -254,16 +253,13 @@ operator_of_onnx_runtime.examples = [
         f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
         target="trt8.6",
     ),
-    Silent(
-        "TensorRT-RTX has Gelu",
-        f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
-        target="rtx",
+    _silent(
+        "TensorRT-RTX has Gelu", f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}"
     ),
-    Silent(
+    _silent(
         "an operator that TensorRT-RTX imports",
         f"""{_HEAD} g (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {{
             y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) }}""",
-        target="rtx",
     ),
     Silent(
         "an operator of another domain",

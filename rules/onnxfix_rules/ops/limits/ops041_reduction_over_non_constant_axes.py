@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import helper
@@ -171,6 +172,7 @@ _TABLES = """int64[1] rank = {2}, int64[1] zero = {0}, int64[4,1] from = {0, 3, 
     int64[1] a0 = {0}, int64[1] a1 = {1}, int64[1] line = {0}"""
 _LOOKUP = "p = Add(a, rank)  c = Squeeze(p, zero)"
 _PICK = "f = Gather<axis = 0>(from, c)  t = Gather<axis = 0>(to, c)  u = Slice(all, f, t, line)"
+_silent = partial(Silent, runs=False)
 
 
 reduction_over_non_constant_axes.examples = [
@@ -253,61 +255,47 @@ reduction_over_non_constant_axes.examples = [
         "keepdims other than 0 and 1, which is 1 for ONNX's reference and 0 for ONNX Runtime",
         "g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum<keepdims = 2>(x, a) }",
     ),
-    Silent(
-        "an unknown number of axes",
-        "g (float[2,3] x, int64[K] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
-        runs=False,
+    _silent(
+        "an unknown number of axes", "g (float[2,3] x, int64[K] a) => (float[A,B] y) { y = ReduceSum(x, a) }"
     ),
-    Silent(
+    _silent(
         "unknown rank",
         "g (float[A,B] x, int64[K] h, int64[1] a) => (float[D,E] y) { r = Reshape(x, h)  y = ReduceSum(r, a) }",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "a dynamic axis before opset 14, whose Reshape cannot express 0",
         "g (float[N,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
         opset=13,
-        runs=False,
     ),
-    Silent(
+    _silent(
         "axes computed from floats, which TensorRT does not accept as a shape",
         """g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = INT64>(f)  y = ReduceSum(x, a) }""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "axes that depend on the iteration of a loop",
         """g (float[2,3] x, int64 n) => (float[2,3] y) <int64[1] s = {1}> {
             y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3] v) => (bool d, float[2,3] w) {
                 d = Identity(c)  a = Reshape(i, s)  r = ReduceMax(v, a)  w = Add(v, r) }> }""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "a rewrite of 948 layers",
         """g (float[2,2,2,2,2,2,2,2] x, int64[4] a) => (float[A,B,C,D] y) {
             y = ReduceLogSumExp<keepdims = 0>(x, a) }""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "the same axis twice, which ONNX leaves open and its reference refuses",
         """g (float[N,N] z, int32[2,3,4] x) => (int32[A,B,C] y) { a = Shape(z)  y = ReduceMax(x, a) }""",
-        runs=False,
     ),
-    Silent(
-        "more axes than the rank",
-        "g (float[3] x, int64[2] a) => (float[A] y) { y = ReduceSum(x, a) }",
-        runs=False,
-    ),
+    _silent("more axes than the rank", "g (float[3] x, int64[2] a) => (float[A] y) { y = ReduceSum(x, a) }"),
     Silent("a scalar: OPS024", "g (float x, int64[0] a) => (float y) { y = ReduceSum(x, a) }"),
-    Silent(
+    _silent(
         "a type whose reduction TensorRT does not support either",
         "g (int32[2,3] x, int64[1] a) => (int32[A,B] y) { y = ReduceLogSum(x, a) }",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "booleans, which OPS025 casts to integers first",
         "g (bool[2,3] x, int64[1] a) => (bool[A,B] y) { y = ReduceMax(x, a) }",
         opset=20,
-        runs=False,
     ),
     Silent("constant axes", "g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }"),
     Silent("no axes input", "g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -191,26 +192,25 @@ _BATCH = """d = Sub(x, m1)  q1 = Mul(d, d)  VAR  e = Add(v1, eps)  r = Sqrt(e)  
 _AXES = "int64[2] a = {0, 2}, int64[2] a2 = {0, 2}, float eps = {0.01}"
 _18 = f"m1 = ReduceMean(x, a)  {_BATCH.replace('VAR', 'v1 = ReduceMean(q1, a2)')}"
 _9 = "m1 = ReduceMean<axes = [0, 2]>(x)  " + _BATCH.replace("VAR", "v1 = ReduceMean<axes = [0, 2]>(q1)")
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
 training_mode.examples = [
-    Fixed(
+    _fixed(
         "unused running mean and variance",
         before=f"{_BN} {{ y, p, q = BatchNormalization<training_mode = 1, epsilon = 0.01>(x, s, b, m, v) }}",
         after=f"""{_BN} <{_AXES}, int64[1] c = {{1}}, int64[1] c2 = {{1}}> {{
             {_18}  u = Unsqueeze(s, c)  w = Unsqueeze(b, c2)  z = Mul(n, u)  y = Add(z, w) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "the running mean is a graph output",
         before=f"""{_RUNNING} {{
             y, p, q = BatchNormalization<training_mode = 1, epsilon = 0.01, momentum = 0.75>(x, s, b, m, v) }}""",
         after=f"""{_RUNNING} <{_AXES}, int64[1] c = {{1}}, int64[1] c2 = {{1}}, float o = {{0.75}}, float i = {{0.25}},
             int64[2] a3 = {{0, 2}}> {{ {_18}  u = Unsqueeze(s, c)  w = Unsqueeze(b, c2)  z = Mul(n, u)  y = Add(z, w)
             old = Mul(m, o)  l = Squeeze(m1, a3)  new = Mul(l, i)  p = Add(old, new) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a matrix in half precision, with statistics in float32, in opset 15",
         before="""g (float16[N,2] x, float16[2] s, float16[2] b, float[2] m, float[2] v) => (float16[N,2] y) {
             y, , = BatchNormalization<training_mode = 1, epsilon = 0.01>(x, s, b, m, v) }""",
@@ -221,17 +221,15 @@ training_mode.examples = [
             h = Cast<to = FLOAT>(s)  i = Cast<to = FLOAT>(b)
             z = Mul(n, h)  w = Add(z, i)  y = Cast<to = FLOAT16>(w) }""",
         opset=15,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "before opset 14 more outputs mean training mode",
         before=f"{_BN} {{ y, p, q, r, t = BatchNormalization<epsilon = 0.01>(x, s, b, m, v) }}",
         after=f"""{_BN} <float eps = {{0.01}}> {{
             {_9}  u = Unsqueeze<axes = [1]>(s)  w = Unsqueeze<axes = [1]>(b)  z = Mul(n, u)  y = Add(z, w) }}""",
         opset=9,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "standardized weights",
         before="""g (float[N,1,4] x) => (float[N,2,3] y) <float[1,2,2] k = {1, 3, 2, 2}, float[2] s = {2, 1},
             float[2] b = {0.5, 0.25}, float[2] m = {0, 0}, float[2] v = {1, 1}, int64[3] h = {2, 1, 2}> {
@@ -239,7 +237,6 @@ training_mode.examples = [
             r = Reshape(w, h)  y = Conv(x, r) }""",
         after="""g (float[N,1,4] x) => (float[N,2,3] y) <float[1,2,2] w = {-0.5, 1.5, 0.25, 0.25},
             int64[3] h = {2, 1, 2}> { r = Reshape(w, h)  y = Conv(x, r) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "not fixed by default, nor by the given mean and variance",

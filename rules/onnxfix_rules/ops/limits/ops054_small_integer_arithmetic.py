@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnx import NodeProto, TensorProto
 
@@ -175,6 +176,7 @@ def _wraps(node: Node, model: Model, elem: int) -> bool:
     return found is None or found[0] < INTEGERS[elem].low or INTEGERS[elem].high < found[1]
 
 
+_fixed = partial(Fixed, target="trt10.6")
 small_integer_arithmetic.examples = [
     Fixed(
         "a comparison",
@@ -287,33 +289,30 @@ small_integer_arithmetic.examples = [
                 => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)
                 j = Cast<to = INT32>(v)  l = Cast<to = INT32>(w)  r = Greater(j, l) }> }""",
     ),
-    Fixed(
+    _fixed(
         "TensorRT 10.6 takes int8 for a quantized type: in float, and wrapped around",
         before="g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }",
         after="""g (int8[N] x, int8[N] z) => (int8[N] y)
             <float s = {1}, float h = {128}, float m = {256}, float u = {0.00390625}, int8 o = {0}> {
             v = DequantizeLinear(x, s)  w = DequantizeLinear(z, s)  a = Add(v, w)
             b = Add(a, h)  t = Mul(b, u)  f = Floor(t)  k = Mul(f, m)  r = Sub(a, k)  y = QuantizeLinear(r, s, o) }""",
-        target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "a product that leaves the type only for -128, for TensorRT 10.6",
         before="g (int8[N] x) => (int8[N] y) <int8 k = {-1}> { y = Mul(x, k) }",
         after="""g (int8[N] x) => (int8[N] y)
             <float s = {1}, float k = {-1}, float h = {128}, float m = {256}, float u = {0.00390625}, int8 o = {0}> {
             v = DequantizeLinear(x, s)  a = Mul(v, k)
             b = Add(a, h)  t = Mul(b, u)  f = Floor(t)  n = Mul(f, m)  r = Sub(a, n)  y = QuantizeLinear(r, s, o) }""",
-        target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "a comparison of int8 for TensorRT 10.6",
         before="g (int8[N] x, int8[N] z) => (bool[N] y) { y = Less(x, z) }",
         after="""g (int8[N] x, int8[N] z) => (bool[N] y) <float s = {1}> {
             a = DequantizeLinear(x, s)  v = Cast<to = INT32>(a)  b = DequantizeLinear(z, s)  w = Cast<to = INT32>(b)
             y = Less(v, w) }""",
-        target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "a quotient of int8, rounded to 0 and wrapped around, for TensorRT 10.6",
         before="g (int8[N,3] x) => (int8[N,3] y) <int8[3] d = {-1, 3, -7}> { y = Div(x, d) }",
         after="""g (int8[N,3] x) => (int8[N,3] y) <float s = {1}, float[3] d = {-1, 3, -7},
@@ -321,23 +320,20 @@ small_integer_arithmetic.examples = [
             v = DequantizeLinear(x, s)  q = Div(v, d)  g = Sign(q)  i = Abs(q)
             j = Add(i, e)  l = Floor(j)  a = Mul(g, l)
             b = Add(a, h)  t = Mul(b, u)  f = Floor(t)  k = Mul(f, m)  r = Sub(a, k)  y = QuantizeLinear(r, s, o) }""",
-        target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "a remainder of int8 for TensorRT 10.6",
         before="g (int8[N] x) => (int8[N] y) <int8 d = {-7}> { y = Mod(x, d) }",
         after="""g (int8[N] x) => (int8[N] y) <float s = {1}, float d = {-7}, float e = {0.00390625}, int8 o = {0}> {
             v = DequantizeLinear(x, s)  q = Div(v, d)  j = Add(q, e)  f = Floor(j)  k = Mul(d, f)  r = Sub(v, k)
             y = QuantizeLinear(r, s, o) }""",
-        target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "a selection of int8, as in the function body of Clip, for TensorRT 10.6",
         before="g (bool[N] c, int8[N] x, int8 m) => (int8[N] y) { y = Where(c, m, x) }",
         after="""g (bool[N] c, int8[N] x, int8 m) => (int8[N] y) <float s = {1}, int8 o = {0}> {
             v = DequantizeLinear(m, s)  w = DequantizeLinear(x, s)  r = Where(c, v, w)
             y = QuantizeLinear(r, s, o) }""",
-        target="trt10.6",
     ),
     Silent("Where of int8 for TensorRT 11", "g (bool[N] c, int8[N] x) => (int8[N] y) { y = Where(c, x, x) }"),
     Silent("int32", "g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),

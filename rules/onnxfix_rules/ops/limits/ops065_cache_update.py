@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -87,18 +88,18 @@ def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) 
 
 
 _CACHE = "g (float[2,5,3] p, float[2,1,3] u, int64[2] w) => (float[2,5,3] y)"
+_fixed = partial(Fixed, ir_version=12, opset=24)
+_flagged = partial(Flagged, ir_version=12, opset=24, runs=False)
 
 
 cache_update.examples = [
-    Fixed(
+    _fixed(
         "three dimensions, one row",
         before=f"{_CACHE} {{ y = TensorScatter(p, u, w) }}",
         after=f"""{_CACHE} <int64[3] s = {{-1, 1, 1}}> {{
             f = Reshape(w, s)  d = Shape(u)  i = Expand(f, d)  y = ScatterElements<axis = 1>(p, i, u) }}""",
-        opset=24,
-        ir_version=12,
     ),
-    Fixed(
+    _fixed(
         "several rows of a circular cache",
         before="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y) {
             y = TensorScatter<mode = "circular">(p, u, w) }""",
@@ -106,16 +107,12 @@ cache_update.examples = [
             <int64[4] s = {-1, 1, 1, 1}, int64[2,1] n = {0, 1}, int64 m = {5}> {
             f = Reshape(w, s)  a = Add(f, n)  r = Mod(a, m)  d = Shape(u)  i = Expand(r, d)
             y = ScatterElements<axis = 2>(p, i, u) }""",
-        opset=24,
-        ir_version=12,
     ),
-    Fixed(
+    _fixed(
         "no write indices: from the start",
         before="g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) { y = TensorScatter(p, u) }",
         after="""g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) <int64[2,1] n = {0, 1}> {
             d = Shape(u)  i = Expand(n, d)  y = ScatterElements<axis = 1>(p, i, u) }""",
-        opset=24,
-        ir_version=12,
     ),
     Silent(
         "four dimensions, which TensorRT supports",
@@ -124,19 +121,13 @@ cache_update.examples = [
         opset=24,
         ir_version=12,
     ),
-    Flagged(
+    _flagged(
         "a circular cache of unknown length",
         """g (float[2,N,3] p, float[2,1,3] u, int64[2] w) => (float[2,N,3] y) {
             y = TensorScatter<mode = "circular">(p, u, w) }""",
-        opset=24,
-        ir_version=12,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "an unknown number of rows",
         "g (float[2,5,3] p, float[2,N,3] u, int64[2] w) => (float[2,5,3] y) { y = TensorScatter(p, u, w) }",
-        opset=24,
-        ir_version=12,
-        runs=False,
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnx import TensorProto
 
@@ -89,16 +90,16 @@ def _decomposed(
 
 _BOTH = "g (float[N] x, float a, float b) => (float[N] y)"
 _BELOW = "g (float[N] x, float a) => (float[N] y)"
+_fixed = partial(Fixed, safety=Safety.NUMERIC, target="trt8.6")
+_silent = partial(Silent, target="trt8.6")
 
 
 clip_with_non_constant_bounds.examples = [
-    Fixed(
+    _fixed(
         "both bounds are graph inputs",
         before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
         after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
         opset=13,
-        safety=Safety.NUMERIC,
-        target="trt8.6",
     ),
     Fixed(
         "only a minimum, computed by the model",
@@ -108,15 +109,13 @@ clip_with_non_constant_bounds.examples = [
         safety=Safety.NUMERIC,
         target="trt8.4",
     ),
-    Fixed(
+    _fixed(
         "a non-constant maximum; the minimum is a weight",
         before=f"{_BELOW} <float z = {{0}}> {{ y = Clip(x, z, a) }}",
         after=f"""{_BELOW} <float z = {{0}}> {{
             u = Max(x, z)  y = Min(u, a) }}""",
-        safety=Safety.NUMERIC,
-        target="trt8.6",
     ),
-    Fixed(
+    _fixed(
         "half precision, in a branch",
         before="""g (float16[2] x, float16 a, bool c) => (float16[2] y) {
             y = If(c)<then_branch = p () => (float16[2] u) { u = Clip(x, , a) },
@@ -124,8 +123,6 @@ clip_with_non_constant_bounds.examples = [
         after="""g (float16[2] x, float16 a, bool c) => (float16[2] y) {
             y = If(c)<then_branch = p () => (float16[2] u) { u = Min(x, a) },
                       else_branch = q () => (float16[2] v) { v = Neg(x) }> }""",
-        safety=Safety.NUMERIC,
-        target="trt8.6",
     ),
     Fixed(
         "TensorRT 10 accepts it only since 10.2",
@@ -136,32 +133,24 @@ clip_with_non_constant_bounds.examples = [
     ),
     Flagged("not fixed by default", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt8.6"),
     Silent("TensorRT 11 accepts it", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt11"),
-    Silent(
-        "weights",
-        "g (float[N] x) => (float[N] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }",
-        target="trt8.6",
-    ),
-    Silent(
+    _silent("weights", "g (float[N] x) => (float[N] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }"),
+    _silent(
         "a default that the caller may override, which TensorRT treats as a weight",
         "g (float[N] x, float a = {0}) => (float[N] y) { y = Clip(x, a) }",
-        target="trt8.6",
     ),
-    Silent(
+    _silent(
         "bounds as attributes",
         "g (float[N] x) => (float[N] y) { y = Clip<min = 0.0, max = 6.0>(x) }",
         opset=6,
-        target="trt8.6",
     ),
-    Silent(
+    _silent(
         "integers, which TensorRT clips by Min and Max layers",
         "g (int32[N] x, int32 a) => (int32[N] y) { y = Clip(x, a) }",
-        target="trt8.6",
     ),
-    Silent(
+    _silent(
         "in a function, whose caller may pass weights",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float a = {0}> {
             y = d.f(x, a) }
             <domain: "d", opset_import: ["" : 18]> f (u, l) => (w) { w = Clip(u, l) }""",
-        target="trt8.6",
     ),
 ]

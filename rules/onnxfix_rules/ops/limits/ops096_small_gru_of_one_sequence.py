@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from onnxfix.rule import (
     Model,
     Node,
     Safety,
-    Severity,
     Silent,
     Value,
     is_read,
@@ -32,7 +32,7 @@ _OUTPUT_BATCH_AXES = (2, 1)
 """Batch axes of Y and Y_h."""
 
 
-@rule("OPS096", ops=["GRU"], safety=Safety.NUMERIC, severity=Severity.WARNING)
+@rule("OPS096", ops=["GRU"], safety=Safety.NUMERIC)
 def small_gru_of_one_sequence(node: Node, model: Model) -> Iterator[Match]:
     """A GRU of batch 1 with a static length and a small hidden size: TensorRT-RTX compiles it for a minute or longer.
 
@@ -125,19 +125,19 @@ _BOTH_DIRECTIONS = "float[2,9,2] w, float[2,9,3] r"
 _ENDS = "int64[1] s = {0}, int64[1] e = {1}, int64[1] a = {1}"
 _ENDS_OF_Y = "int64[1] s2 = {0}, int64[1] e2 = {1}, int64[1] a2 = {2}"
 _BEFORE = f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{ , h = GRU<hidden_size = 3>(x, w, r) }}"""
+_fixed = partial(Fixed, safety=Safety.NUMERIC, target="rtx")
+_silent = partial(Silent, target="rtx")
 
 
 small_gru_of_one_sequence.examples = [
-    Fixed(
+    _fixed(
         "the last state, length 8",
         before=_BEFORE,
         after=f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
             , u = GRU<hidden_size = 3>(t, w, r)  h = Slice(u, s, e, a) }}""",
-        safety=Safety.NUMERIC,
-        target="rtx",
     ),
     Flagged("not fixed by default", _BEFORE, target="rtx"),
-    Fixed(
+    _fixed(
         "reverse, with sequence_lens and initial_h; both outputs",
         before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,18] b, int32[1] l, float[1,1,3] i) =>
             (float[3,1,1,3] y, float[1,1,3] h) {{
@@ -147,22 +147,18 @@ small_gru_of_one_sequence.examples = [
             m = Concat<axis = 0>(l, l)  j = Concat<axis = 1>(i, i)
             v, u = GRU<hidden_size = 3, direction = "reverse">(t, w, r, b, m, j)
             y = Slice(v, s2, e2, a2)  h = Slice(u, s, e, a) }}""",
-        safety=Safety.NUMERIC,
         opset=22,
-        target="rtx",
     ),
-    Fixed(
+    _fixed(
         "bidirectional, in an opset whose Slice has attributes; the last state is unused",
         before=f"""g (float[3,1,2] x, {_BOTH_DIRECTIONS}) => (float[3,2,1,3] y) {{
             y, dead = GRU<hidden_size = 3, direction = "bidirectional">(x, w, r) }}""",
         after=f"""g (float[3,1,2] x, {_BOTH_DIRECTIONS}) => (float[3,2,1,3] y) {{ t = Concat<axis = 1>(x, x)
             v = GRU<hidden_size = 3, direction = "bidirectional">(t, w, r)
             y = Slice<starts = [0], ends = [1], axes = [2]>(v) }}""",
-        safety=Safety.NUMERIC,
         opset=7,
-        target="rtx",
     ),
-    Fixed(
+    _fixed(
         "in a branch, of a captured sequence",
         before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
             h = If(c)<then_branch = p () => (float[1,1,3] u) {{ , u = GRU<hidden_size = 3>(x, w, r) }},
@@ -171,41 +167,31 @@ small_gru_of_one_sequence.examples = [
             h = If(c)<then_branch = p () => (float[1,1,3] u) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
                           , m = GRU<hidden_size = 3>(t, w, r)  u = Slice(m, s, e, a) }},
                       else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
-        safety=Safety.NUMERIC,
-        target="rtx",
     ),
     Flagged("the hidden size from R", _BEFORE.replace("<hidden_size = 3>", ""), target="rtx"),
     Silent("another target", _BEFORE),
-    Silent(
+    _silent(
         "linear_before_reset=1",
         f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{
             , h = GRU<hidden_size = 3, linear_before_reset = 1>(x, w, r) }}""",
-        target="rtx",
     ),
     Silent("batch 2", _BEFORE.replace("[8,1,2]", "[8,2,2]").replace("[1,1,3] h", "[1,2,3] h"), target="rtx"),
-    Silent(
-        "a dynamic batch",
-        _BEFORE.replace("[8,1,2]", "[8,B,2]").replace("[1,1,3] h", "[1,B,3] h"),
-        target="rtx",
-    ),
+    _silent("a dynamic batch", _BEFORE.replace("[8,1,2]", "[8,B,2]").replace("[1,1,3] h", "[1,B,3] h")),
     Silent("length 1", _BEFORE.replace("[8,1,2]", "[1,1,2]"), target="rtx"),
     Silent("a dynamic length", _BEFORE.replace("[8,1,2]", "[T,1,2]"), target="rtx"),
-    Silent(
+    _silent(
         "a hidden size above 16",
         """g (float[8,1,2] x, float[1,51,2] w, float[1,51,17] r) => (float[1,1,17] h) {
             , h = GRU<hidden_size = 17>(x, w, r) }""",
-        target="rtx",
     ),
-    Silent(
+    _silent(
         "layout=1: OPS011 comes first",
         """g (float[1,8,2] x, float[1,9,2] w, float[1,9,3] r) => (float[1,1,3] h) {
             , h = GRU<hidden_size = 3, layout = 1>(x, w, r) }""",
-        target="rtx",
     ),
-    Silent(
+    _silent(
         "an LSTM",
         """g (float[8,1,2] x, float[1,12,2] w, float[1,12,3] r) => (float[1,1,3] h) {
             , h = LSTM<hidden_size = 3>(x, w, r) }""",
-        target="rtx",
     ),
 ]

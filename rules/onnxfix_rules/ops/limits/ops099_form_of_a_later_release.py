@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -207,6 +208,7 @@ def _raise_floats(node: Node, model: Model) -> Fix | None:
     return Fix("raise in floating point", draft.edits, Safety.NUMERIC)
 
 
+_fixed = partial(Fixed, target="trt10.6")
 form_of_a_later_release.examples = [
     Fixed(
         "the last dimensions, for TensorRT 8.6",
@@ -215,22 +217,20 @@ form_of_a_later_release.examples = [
             w = Shape(x)  s = Slice(w, b, e)  y = Neg(s) }""",
         target="trt8.6",
     ),
-    Fixed(
+    _fixed(
         "the power is an integer",
         before="g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }",
         after="g (float[3] x, int32[3] p) => (float[3] y) { f = Cast<to = 1>(p)  y = Pow(x, f) }",
-        target="trt10.6",
         safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "integers alone",
         before="g (int64[3] x, int32[3] p) => (int64[3] y) { y = Pow(x, p) }",
         after="""g (int64[3] x, int32[3] p) => (int64[3] y) {
             a = Cast<to = 1>(x)  f = Cast<to = 1>(p)  w = Pow(a, f)  y = Cast<to = 7>(w) }""",
-        target="trt10.6",
         safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a kernel that is computed",
         before="""g (float[2,4,9] x, float[6,2,3] w, float[6] b) => (float[2,6,5] y) {
             y = Conv<group = 2, strides = [2], pads = [1,1], kernel_shape = [3], dilations = [1]>(x, w, b) }""",
@@ -239,21 +239,18 @@ form_of_a_later_release.examples = [
             c = Conv<auto_pad = "NOTSET", group = 2, strides = [1,2], pads = [0,1,0,1], kernel_shape = [1,3],
                 dilations = [1,1]>(u, v, b)
             y = Squeeze(c, e) }""",
-        target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "the axis of a vector",
         before="g (float[3] x, int64 a) => (float[3] y) { y = CumSum<reverse = 1>(x, a) }",
         after="g (float[3] x, int64 a) => (float[3] y) <int64 z = {0}> { y = CumSum<reverse = 1>(x, z) }",
-        target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "ScatterND with the default written out",
         before="""g (float[N,6] x, int64[2,1] i, float[2,6] u) => (float[N,6] y) {
             s = ScatterND<reduction = "none">(x, i, u)  y = Neg(s) }""",
         after="""g (float[N,6] x, int64[2,1] i, float[2,6] u) => (float[N,6] y) {
             s = ScatterND(x, i, u)  y = Neg(s) }""",
-        target="trt10.6",
     ),
     Fixed(
         "for TensorRT 10.7 too",

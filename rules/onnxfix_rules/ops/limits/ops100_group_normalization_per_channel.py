@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -97,55 +98,41 @@ _DYNAMIC = "g (float[N,4,L] x, float[4] s, float[4] b) => (float[N,4,L] y)"
 _CALL = "y = GroupNormalization<num_groups = 2, epsilon = 0.01>(x, s, b)"
 _UNITS = "float[2] one = {1, 1}, float[2] zero = {0, 0}"
 _NORM = "m = InstanceNormalization<epsilon = 0.01>(r, one, zero)"
+_fixed = partial(Fixed, opset=21, safety=Safety.NUMERIC)
+_silent = partial(Silent, opset=21, target="trt10")
 
 
 group_normalization_per_channel.examples = [
-    Fixed(
+    _fixed(
         "two channels a group",
         before=f"{_IO} {{ {_CALL} }}",
         after=f"""{_IO} <{_UNITS}, int64[3] h = {{0, 2, 12}}, int64[4] k = {{0, 4, 2, 3}},
             int64[2] a = {{1, 2}}, int64[2] c = {{1, 2}}> {{
             r = Reshape(x, h)  {_NORM}  o = Reshape(m, k)
             u = Unsqueeze(s, a)  p = Mul(o, u)  v = Unsqueeze(b, c)  y = Add(p, v) }}""",
-        opset=21,
-        safety=Safety.NUMERIC,
         target="trt10",
     ),
-    Fixed(
+    _fixed(
         "a dynamic length, for TensorRT 8.6",
         before=f"{_DYNAMIC} {{ {_CALL} }}",
         after=f"""{_DYNAMIC} <{_UNITS}, int64[3] h = {{0, 2, -1}}, int64[1] a = {{1}}, int64[1] c = {{1}}> {{
             r = Reshape(x, h)  {_NORM}  k = Shape(x)  o = Reshape(m, k)
             u = Unsqueeze(s, a)  p = Mul(o, u)  v = Unsqueeze(b, c)  y = Add(p, v) }}""",
-        opset=21,
-        safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Fixed(
+    _fixed(
         "half precision, normalized in float32",
         before=f"{_HALF} {{ {_CALL} }}",
         after=f"""{_HALF} <{_UNITS}, int64[3] h = {{0, 2, 12}}, int64[4] k = {{0, 4, 2, 3}},
             int64[2] a = {{1, 2}}, int64[2] c = {{1, 2}}> {{
             w = Cast<to = FLOAT>(x)  r = Reshape(w, h)  {_NORM}  n = Cast<to = FLOAT16>(m)  o = Reshape(n, k)
             u = Unsqueeze(s, a)  p = Mul(o, u)  v = Unsqueeze(b, c)  y = Add(p, v) }}""",
-        opset=21,
-        safety=Safety.NUMERIC,
         target="trt10",
     ),
     Flagged("not fixed by default", f"{_IO} {{ {_CALL} }}", opset=21, target="trt10"),
     Silent("TensorRT 11 builds it", f"{_IO} {{ {_CALL} }}", opset=21),
-    Silent(
-        "each channel is a group",
-        f"{_IO} {{ y = GroupNormalization<num_groups = 4>(x, s, b) }}",
-        opset=21,
-        target="trt10",
-    ),
-    Silent(
-        "one group: OPS072",
-        f"{_IO} {{ y = GroupNormalization<num_groups = 1>(x, s, b) }}",
-        opset=21,
-        target="trt10",
-    ),
+    _silent("each channel is a group", f"{_IO} {{ y = GroupNormalization<num_groups = 4>(x, s, b) }}"),
+    _silent("one group: OPS072", f"{_IO} {{ y = GroupNormalization<num_groups = 1>(x, s, b) }}"),
     Silent(
         "before opset 21 scale and bias are per group",
         "g (float[N,4,2,3] x, float[2] s, float[2] b) => (float[N,4,2,3] y) "

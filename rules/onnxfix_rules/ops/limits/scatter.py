@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -266,6 +267,8 @@ _ND = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
 _EL = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
 _ROWS = "<int64[2,1] i = {0, 2}>"
 _PLACES = "<int64[2,3] i = {0, 1, 2, 3, 0, 1}>"
+_fixed = partial(Fixed, runs=False, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 
 
 scatter_with_reduction.examples = [
@@ -317,7 +320,7 @@ scatter_with_reduction.examples = [
             y = ScatterND<reduction = "add">(x, i, u) }""",
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "non-constant indices: compared with each element's index",
         before="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y) {
             y = ScatterND<reduction = "add">(x, i, u) }""",
@@ -327,8 +330,7 @@ scatter_with_reduction.examples = [
             d = Reshape(i, a)  e = Mod(d, n)  f = Reshape(e, b)  h = Equal(f, r)
             v = Reshape(u, c)  w = Where(h, v, zero)  t = ReduceSum<keepdims = 0>(w, k)  q = Reshape(t, s)
             y = Add(x, q) }""",
-        safety=Safety.NUMERIC,
-        runs=False,  # indices that are out of range
+        # not run: indices may be out of range
     ),
     Fixed(
         "duplicate indices, with numeric fixes",
@@ -341,7 +343,7 @@ scatter_with_reduction.examples = [
             y = Max(x, q) }}""",
         safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "ScatterElements with non-constant indices",
         before="""g (int32[3,2] x, int32[2,2] u, int64[2,2] i) => (int32[3,2] y) {
             y = ScatterElements<axis = 0, reduction = "mul">(x, i, u) }""",
@@ -351,9 +353,7 @@ scatter_with_reduction.examples = [
             it = Transpose<perm = [1,0]>(i)  ut = Transpose<perm = [1,0]>(u)
             c = Mod(it, n)  d = Unsqueeze(c, a)  h = Equal(d, r)  v = Unsqueeze(ut, f)  w = Where(h, v, one)
             t = ReduceProd<keepdims = 0>(w, b)  q = Transpose<perm = [1,0]>(t)  y = Mul(x, q) }""",
-        safety=Safety.NUMERIC,
         target="rtx",
-        runs=False,
     ),
     Flagged(
         "TensorRT 8.6 ignores the axes of a ReduceMax of opset 18",
@@ -361,19 +361,15 @@ scatter_with_reduction.examples = [
         safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Flagged(
+    _flagged(
         "int8, which ONNX's ReduceSum does not support",
         """g (int8[4,3] x, int8[2,3] u, int64[2,1] i) => (int8[4,3] y) {
             y = ScatterND<reduction = "add">(x, i, u) }""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "non-constant indices along a dynamic axis",
         """g (float[N,3] x, float[2,3] u, int64[2,1] i) => (float[N,3] y) {
             y = ScatterND<reduction = "add">(x, i, u) }""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
     Silent(
         "for ScatterElements TensorRT has a plugin",
@@ -383,11 +379,9 @@ scatter_with_reduction.examples = [
     Silent(
         "an explicit reduction of none", f'{_ND} {_ROWS} {{ y = ScatterND<reduction = "none">(x, i, u) }}'
     ),
-    Flagged(
+    _flagged(
         "booleans, which a scatter adds but Add does not support",
         """g (bool[4] x, bool[2] u) => (bool[4] y) <int64[2,1] i = {0, 2}> {
             y = ScatterND<reduction = "add">(x, i, u) }""",
-        safety=Safety.NUMERIC,
-        runs=False,
     ),
 ]

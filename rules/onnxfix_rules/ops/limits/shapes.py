@@ -24,6 +24,7 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
+from onnxfix.targets.documented import names
 
 
 @rule("OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[56])
@@ -122,37 +123,9 @@ SHAPE_INPUTS: dict[str, tuple[tuple[int, tuple[int, ...]], ...]] = {
     "Resize": ((11, (2, 3)), (10, (1,))),
 }
 """Inputs that determine a shape, and the first opset where they do."""
-FOLLOWED = frozenset(
-    {
-        "Abs",
-        "Add",
-        "Cast",
-        "Ceil",
-        "Concat",
-        "Div",
-        "Equal",
-        "Exp",
-        "Floor",
-        "Gather",
-        "Greater",
-        "Identity",
-        "Less",
-        "Max",
-        "Min",
-        "Mul",
-        "Neg",
-        "Pow",
-        "ReduceMax",
-        "ReduceSum",
-        "Reshape",
-        "Round",
-        "Slice",
-        "Sqrt",
-        "Squeeze",
-        "Sub",
-        "Unsqueeze",
-        "Where",
-    }
+FOLLOWED = names(
+    "Abs Add Cast Ceil Concat Div Equal Exp Floor Gather Greater Identity Less Max Min Mul Neg Pow ReduceMax "
+    "ReduceSum Reshape Round Slice Sqrt Squeeze Sub Unsqueeze Where"
 )
 """Operators between the graph input and the shape for which the refusal was measured."""
 _MOST_VISITED = 100

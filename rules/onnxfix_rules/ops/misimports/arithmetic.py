@@ -123,7 +123,7 @@ remainder_of_floats.examples = [
 ]
 
 
-@rule("OPS103", ops=["Equal"], safety=Safety.EXACT, severity=Severity.WARNING)
+@rule("OPS103", ops=["Equal"], safety=Safety.EXACT)
 def maximum_of_minus_infinity(node: Node, model: Model) -> Iterator[Match]:
     """A ReduceMax compared with -inf: TensorRT 10.6's maximum of a row of -inf is a finite number.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -57,6 +58,8 @@ def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
+_fixed = partial(Fixed, ir_version=10, opset=28)
+_silent = partial(Silent, ir_version=10, opset=28)
 trilu_without_upper.examples = [
     Fixed(
         "the upper triangle, by default",
@@ -158,32 +161,26 @@ def _fix(node: Node, data: Value, block: object, shape: Sequence[Dim] | None) ->
 
 
 space_to_depth_crd.examples = [
-    Fixed(
+    _fixed(
         "static sizes",
         before="""g (float[1,2,4,6] x) => (float[1,8,2,3] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
         after="""g (float[1,2,4,6] x) => (float[1,8,2,3] y)
             <int64[6] s = {0, 2, 2, 2, 3, 2}, int64[4] t = {0, 8, 2, 3}> {
             a = Reshape(x, s)  b = Transpose<perm = [0,1,3,5,2,4]>(a)  y = Reshape(b, t) }""",
-        opset=28,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "a dynamic batch, between other nodes",
         before="""g (float[N,3,6,3] x) => (float[N,27,2,1] y) {
             a = Neg(x)  b = SpaceToDepth<mode = "CRD", blocksize = 3>(a)  y = Neg(b) }""",
         after="""g (float[N,3,6,3] x) => (float[N,27,2,1] y)
             <int64[6] s = {0, 3, 2, 3, 1, 3}, int64[4] t = {0, 27, 2, 1}> {
             a = Neg(x)  p = Reshape(a, s)  q = Transpose<perm = [0,1,3,5,2,4]>(p)  b = Reshape(q, t)  y = Neg(b) }""",
-        opset=28,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "a dynamic image: a Gather permutes the channels",
         before="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
         after="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) <int64[8] i = {0, 2, 4, 6, 1, 3, 5, 7}> {
             a = SpaceToDepth<blocksize = 2>(x)  y = Gather<axis = 1>(a, i) }""",
-        opset=28,
-        ir_version=10,
     ),
     Flagged(
         "the number of channels is dynamic",
@@ -191,23 +188,16 @@ space_to_depth_crd.examples = [
         opset=28,
         ir_version=10,
     ),
-    Silent(
+    _silent(
         "one channel: both orders are the same",
         """g (float[N,1,H,W] x) => (float[N,4,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
-        opset=28,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "explicit DCR",
         """g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2, mode = "DCR">(x) }""",
-        opset=28,
-        ir_version=10,
     ),
-    Silent(
-        "DCR by default",
-        "g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2>(x) }",
-        opset=28,
-        ir_version=10,
+    _silent(
+        "DCR by default", "g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2>(x) }"
     ),
     Silent(
         "DepthToSpace is imported correctly in both orders",

@@ -10,7 +10,7 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule, ta
 from onnxfix_rules.ops import _scatter_indices
 
 
-@rule("OPS033", ops=["ScatterElements", "ScatterND"], severity=Severity.WARNING, hazards=[62])
+@rule("OPS033", ops=["ScatterElements", "ScatterND"], hazards=[62])
 def duplicate_scatter_indices(node: Node, model: Model) -> Iterator[Match]:
     """A ScatterND or ScatterElements with duplicate constant indices.
 

@@ -68,7 +68,7 @@ def sizes_of(scores: Value, model: Model) -> tuple[Dim | None, Dim | None]:
     return (shape[1], shape[2]) if shape is not None and len(shape) == 3 else (None, None)
 
 
-@rule("OPS077", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[16])
+@rule("OPS077", ops=["NonMaxSuppression"], hazards=[16])
 def nms_of_several_classes(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression over several classes: TensorRT returns its rows in another order.
 
@@ -136,7 +136,7 @@ _NODE_LIMIT = 32
 """Maximum number of nodes to follow from the scores to their source."""
 
 
-@rule("OPS078", ops=["NonMaxSuppression"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[16])
+@rule("OPS078", ops=["NonMaxSuppression"], safety=Safety.NUMERIC, hazards=[16])
 def nms_without_score_threshold(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression without `score_threshold`: TensorRT drops boxes whose score is not above 0.
 
@@ -255,7 +255,7 @@ _LIMIT = 5000
 """topk_box_limit's default and maximum; 2000 on devices of compute capability 5.3 and 6.2."""
 
 
-@rule("OPS079", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[16])
+@rule("OPS079", ops=["NonMaxSuppression"], hazards=[16])
 def nms_of_many_boxes(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression over more than 5000 scores per image: TensorRT considers only the 5000 highest.
 

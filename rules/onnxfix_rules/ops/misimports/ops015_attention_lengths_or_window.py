@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -160,41 +161,35 @@ def _joined(draft: Draft, mask: Value, elem: int, allowed: str, pads: list[int])
 _QKV = "float[2,2,2,8] q, float[2,2,3,8] k, float[2,2,3,8] v"
 _OUT = "=> (float[2,2,2,8] y)"
 _DYNAMIC = "float[B,2,S,8] q, float[B,2,T,8] k, float[B,2,T,8] v"
+_fixed = partial(Fixed, ir_version=10, opset=24, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, ir_version=10, opset=24)
+_silent = partial(Silent, ir_version=10, opset=25)
 
 
 attention_lengths_or_window.examples = [
-    Fixed(
+    _fixed(
         "lengths: keys beyond them are padding",
         before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention(q, k, v, , , , n) }}",
         after=f"""g ({_QKV}, int64[2] n) {_OUT}
             <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, bool[2,1] r = {{1, 1}}> {{
             m = Unsqueeze(n, a)  p = Less(j, m)  w = And(p, r)  y = Attention(q, k, v, w) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "lengths and causality",
         before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
         after=f"""g ({_QKV}, int64[2] n) {_OUT}
             <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[2,1] i = {{-2, -1}}> {{
             m = Unsqueeze(n, a)  p = Add(m, i)  c = LessOrEqual(j, p)  y = Attention(q, k, v, c) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "lengths and a mask, in half precision",
         before="""g (float16[2,2,2,8] q, float16[2,2,3,8] k, float16[2,2,3,8] v, bool[2,3] b, int64[2] n)
             => (float16[2,2,2,8] y) { y = Attention<scale = 0.5>(q, k, v, b, , , n) }""",
         after="""g (float16[2,2,2,8] q, float16[2,2,3,8] k, float16[2,2,3,8] v, bool[2,3] b, int64[2] n)
             => (float16[2,2,2,8] y) <int64[3] a = {1, 2, 3}, int64[3] j = {0, 1, 2}> {
             m = Unsqueeze(n, a)  p = Less(j, m)  w = And(b, p)  y = Attention<scale = 0.5>(q, k, v, w) }""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "lengths, and sequences of dynamic length",
         before=f"g ({_DYNAMIC}, int64[B] n) => (float[B,2,S,8] y) {{ y = Attention(q, k, v, , , , n) }}",
         after=f"""g ({_DYNAMIC}, int64[B] n) => (float[B,2,S,8] y)
@@ -203,19 +198,13 @@ attention_lengths_or_window.examples = [
             m = Unsqueeze(n, a)  p = Less(j, m)
             s = Shape<start = 2, end = 3>(q)  s0 = Squeeze(s)  r = Range(o, s0, u)  i = Unsqueeze(r, b)
             e = Equal(i, i)  w = And(p, e)  y = Attention(q, k, v, w) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "lengths and an additive mask",
         before=f"g ({_QKV}, float[2,1,2,3] b, int64[2] n) {_OUT} {{ y = Attention(q, k, v, b, , , n) }}",
         after=f"""g ({_QKV}, float[2,1,2,3] b, int64[2] n) {_OUT}
             <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, float o = {{0}}, float e = {{-inf}}> {{
             m = Unsqueeze(n, a)  p = Less(j, m)  s = Where(p, o, e)  w = Add(b, s)  y = Attention(q, k, v, w) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
     ),
     Fixed(
         "a left window with static sizes: the mask is a constant",
@@ -247,21 +236,16 @@ attention_lengths_or_window.examples = [
         opset=25,
         ir_version=10,
     ),
-    Flagged(
+    _flagged(
         "without --numeric-fixes: reported only",
         f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention(q, k, v, , , , n) }}",
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "lengths equal to the number of keys but longer than the queries: causality begins elsewhere",
         before=f"g ({_QKV}) {_OUT} <int64[2] n = {{3, 3}}> {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
         after=f"""g ({_QKV}) {_OUT}
             <int64[2] n = {{3, 3}}, int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[2,1] i = {{-2, -1}}> {{
             m = Unsqueeze(n, a)  p = Add(m, i)  c = LessOrEqual(j, p)  y = Attention(q, k, v, c) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
     ),
     Flagged(
         "with a cache: TensorRT rejects it anyway",
@@ -270,43 +254,32 @@ attention_lengths_or_window.examples = [
         opset=25,
         ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "a mask shorter than the keys",
         before=f"g ({_QKV}, bool[2,2] b, int64[2] n) {_OUT} {{ y = Attention(q, k, v, b, , , n) }}",
         after=f"""g ({_QKV}, bool[2,2] b, int64[2] n) {_OUT}
             <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
             m = Unsqueeze(n, a)  p = Less(j, m)  c = Pad(b, e, f)  w = And(c, p)  y = Attention(q, k, v, w) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
     ),
-    Flagged(
+    _flagged(
         "a mask that may be shorter than the keys",
         f"""g ({_DYNAMIC}, bool[S,M] b, int64[B] n) => (float[B,2,S,8] y) {{
             y = Attention(q, k, v, b, , , n) }}""",
         runs=False,
-        opset=24,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "explicit -1: no window",
         f"g ({_QKV}) {_OUT} {{ y = Attention<left_window_size = -1, right_window_size = -1>(q, k, v) }}",
-        opset=25,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "a window that includes every key",
         f"""g ({_QKV}) {_OUT} {{
             y = Attention<left_window_size = 1, right_window_size = 2>(q, k, v) }}""",
-        opset=25,
-        ir_version=10,
     ),
-    Silent(
+    _silent(
         "a right window that causality makes irrelevant",
         f"""g ({_DYNAMIC}) => (float[B,2,S,8] y) {{
             y = Attention<is_causal = 1, right_window_size = 0>(q, k, v) }}""",
-        opset=25,
-        ir_version=10,
     ),
     Silent(
         "lengths equal to the number of keys",
@@ -321,11 +294,9 @@ attention_lengths_or_window.examples = [
         opset=24,
         ir_version=10,
     ),
-    Flagged(
+    _flagged(
         "an integer mask: no -inf",
         f"g ({_QKV}, int64[2] n, int32[2,3] m) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
-        opset=24,
-        ir_version=10,
         runs=False,
     ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from onnx import defs
 
@@ -100,19 +100,15 @@ def _standard(op_type: str) -> bool:
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>\n'
 _FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
+_flagged = partial(Flagged, runs=False)
 
 
 namesake_of_a_standard_operator.examples = [
-    Flagged(
-        "an operator of another domain",
-        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}",
-        runs=False,
-    ),
-    Flagged(
+    _flagged("an operator of another domain", f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}"),
+    _flagged(
         "an operator of com.microsoft",
         f"""{_HEAD} g (float[2,3] x, float[3] s) => (float[2,3] y) {{
             y = com.microsoft.LayerNormalization(x, s) }}""",
-        runs=False,
     ),
     Fixed(
         "a local function: TensorRT ignores its body",
@@ -127,11 +123,10 @@ namesake_of_a_standard_operator.examples = [
         after="""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }""",
         runs=False,  # other tools reject it
     ),
-    Flagged(
+    _flagged(
         "a body that calls its own name",
         """<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }
             <domain: "", opset_import: ["" : 18]> Relu (a) => (b) { c = Neg(a)  b = Relu(c) }""",
-        runs=False,
     ),
     Fixed(
         "called by a function that is called twice",
@@ -161,17 +156,15 @@ namesake_of_a_standard_operator.examples = [
             m = LeakyRelu<alpha = 0.25>(x)  y = Add(l, m)  n = Elu(x) }}""",
         runs=False,  # ONNX Runtime requires every attribute and every output
     ),
-    Flagged(
+    _flagged(
         "an omitted input that a node of the body requires",
         f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Sub(x) }}
             {_FUNCTION} Sub (a, c) => (b) {{ b = Add(a, c) }}""",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "an omitted attribute that a node of the body requires",
         f"""{_HEAD} g (float[2] x) => (int32[2] y) {{ y = my.Cast(x) }}
             {_FUNCTION} Cast <to> (a) => (b) {{ b = Cast<to: int = @to>(a) }}""",
-        runs=False,
     ),
     Fixed(
         "two outputs with the same value, one of them an input",
@@ -200,18 +193,16 @@ namesake_of_a_standard_operator.examples = [
         after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}",
         runs=False,  # ONNX Runtime does not support two opsets
     ),
-    Flagged(
+    _flagged(
         "a function with another opset whose operators differ",
         f"""{_HEAD} g (float[2] x) => (float[K] y) {{ y = my.Relu(x) }}
             <domain: "my", opset_import: ["" : 13]> Relu (a) => (b) {{ b = ReduceMax(a) }}""",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "in a loop",
         f"""{_HEAD} g (float[2] x, int64 n) => (float[2] y) {{ y = Loop(n, , x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{
                 more = Constant<value = bool {{1}}>()  w = my.Tanh(v) }}> }}""",
-        runs=False,
     ),
     Silent(
         "a name that no standard operator has",

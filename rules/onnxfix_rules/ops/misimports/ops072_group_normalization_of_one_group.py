@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import (
     Draft,
@@ -87,10 +88,11 @@ def _fix(node: Node, data: Value, rank: int | None) -> Fix | None:
 
 
 _PER_CHANNEL = "<float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 2}>"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
 group_normalization_of_one_group.examples = [
-    Fixed(
+    _fixed(
         "an image; scale and bias per channel, since opset 21",
         before=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_PER_CHANNEL} {{
             y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
@@ -98,17 +100,15 @@ group_normalization_of_one_group.examples = [
             a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
             c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
         opset=21,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "scale and bias per group, before opset 21; a dynamic batch of images",
         before="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",
         after="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
             y = LayerNormalization<axis = 1>(x, s, b) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a signal in half precision, with all attributes and a dynamic number of channels",
         before="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y) {
             y = GroupNormalization<num_groups = 1, epsilon = 0.01, stash_type = 1>(x, s, b) }""",
@@ -116,9 +116,8 @@ group_normalization_of_one_group.examples = [
             <int64[1] a = {1}, int64[1] c = {1}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
             y = LayerNormalization<axis = 1, epsilon = 0.01, stash_type = 1>(x, u, v) }""",
         opset=22,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a volume; the scale is a graph input with a default",
         before="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y) {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",
@@ -126,9 +125,8 @@ group_normalization_of_one_group.examples = [
             <int64[3] a = {1, 2, 3}, int64[3] c = {1, 2, 3}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
             y = LayerNormalization<axis = 1>(x, u, v) }""",
         opset=21,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "in a local function that gets epsilon from the call",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
@@ -138,9 +136,8 @@ group_normalization_of_one_group.examples = [
             g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
             <domain: "my", opset_import: ["" : 18]> F <e> (x, s, b) => (y) {
                 y = LayerNormalization<epsilon : float = @e, axis = 1>(x, s, b) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "one element per channel, which the builder rejects since opset 21",
         before=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_PER_CHANNEL} {{
             y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
@@ -148,7 +145,6 @@ group_normalization_of_one_group.examples = [
             a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
             c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
         opset=21,
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "an unknown rank: a scale per channel cannot be aligned with the channels",

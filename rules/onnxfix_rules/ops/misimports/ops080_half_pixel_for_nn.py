@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,24 +145,24 @@ _G = "g (float[N,2,4,4] x) => (float[N,2,8,6] y)"
 _ROI = "float[0] r = {}"
 _ODD = "int64[2] b = {1, 1}, int64[2] e = {9223372036854775807, 9223372036854775807}, int64[2] t = {2, 2}"
 _LAST = f"{_ODD}, int64[2] a = {{2, 3}}"
+_fixed = partial(Fixed, opset=11)
+_silent = partial(Silent, opset=11)
 
 
 half_pixel_for_nn.examples = [
-    Fixed(
+    _fixed(
         "linear, scales of 2 and 1.5",
         before=f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}, mode = "linear">(x, r, s) }}',
         after=f"""{_G} <{_ROI}, float[4] s = {{1, 1, 4, 3}}, {_LAST}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
     ),
-    Fixed(
+    _fixed(
         "cubic, of dynamic size, shrinking one axis",
         before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 2.3, 0.5}}> {{
             y = Resize<{_TF}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)  z = Neg(y) }}""",
         after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 4.6, 1}}, {_LAST}> {{
             d = Resize<{_ASYM}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)
             y = Slice(d, b, e, a, t)  z = Neg(y) }}""",
-        opset=11,
     ),
     Fixed(
         "linear, one axis; nearest_mode has no effect",
@@ -173,13 +174,12 @@ half_pixel_for_nn.examples = [
         opset=12,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "an image of dynamic size that may keep its size: ONNX Runtime copies it",
         before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
         safety=Safety.UNSAFE,
         runs=False,
     ),
@@ -189,13 +189,12 @@ half_pixel_for_nn.examples = [
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         opset=11,
     ),
-    Fixed(
+    _fixed(
         "the same factors with static sizes",
         before=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         after=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
     ),
     Fixed(
         "in a local function that contains the scales",
@@ -215,36 +214,31 @@ half_pixel_for_nn.examples = [
             s = Concat<axis = 0>(o, k)  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         opset=11,
     ),
-    Silent(
+    _silent(
         "nearest mode, for which it is intended",
         f"{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}>(x, r, s) }}",
-        opset=11,
     ),
-    Silent(
+    _silent(
         "half_pixel mode",
         f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<mode = "linear">(x, r, s) }}',
-        opset=11,
     ),
-    Silent(
+    _silent(
         "nothing is resized",
         f"""g (float[N,2,4,4] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1, 1}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        opset=11,
     ),
-    Silent(
+    _silent(
         "one pixel has no neighbor",
         f"""g (float[N,2,1,1] x) => (float[N,2,3,2] y) <{_ROI}, float[4] s = {{1, 1, 3, 2}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        opset=11,
     ),
-    Fixed(
+    _fixed(
         "half of each size: the copy has no rounding of a sum",
         before=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 0.5}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         after=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 1}}, int64[1] b = {{1}},
             int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
         safety=Safety.NUMERIC,
         runs=False,
     ),
@@ -255,11 +249,10 @@ half_pixel_for_nn.examples = [
         opset=18,
         runs=False,
     ),
-    Silent(
+    _silent(
         "sizes instead of scales, which TensorRT rejects",
         f"""{_G} <{_ROI}, float[0] s = {{}}, int64[4] z = {{1, 2, 8, 6}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s, z) }}""",
-        opset=11,
         runs=False,
     ),
 ]

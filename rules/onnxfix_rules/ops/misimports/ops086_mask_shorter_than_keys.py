@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -116,34 +117,31 @@ _OUT = "=> (float[2,2,2,8] y)"
 _LONG = "float16[B,2,S,64] q, float16[B,2,T,64] k, float16[B,2,T,64] v"
 _WIDE = "=> (float16[B,2,S,64] y)"
 _CALL = "y = Attention(q, k, v, m)"
+_fixed = partial(Fixed, ir_version=10, opset=24)
+_flagged = partial(Flagged, ir_version=10, opset=24, runs=False)
+_silent = partial(Silent, ir_version=10, opset=24)
 
 
 mask_shorter_than_keys.examples = [
-    Fixed(
+    _fixed(
         "a boolean mask",
         before=f"g ({_KEYS}, bool[2,2] m) {_OUT} {{ {_CALL} }}",
         after=f"""g ({_KEYS}, bool[2,2] m) {_OUT} <int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
             w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "a four-dimensional additive mask",
         before=f"g ({_KEYS}, float[2,1,2,2] m) {_OUT} {{ {_CALL} }}",
         after=f"""g ({_KEYS}, float[2,1,2,2] m) {_OUT} <int64[8] e = {{0,0,0,0,0,0,0,1}}, float f = {{-inf}}> {{
             w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "a mask of one key, which TensorRT broadcasts to all keys",
         before=f"g ({_KEYS}, float[2,1] m) {_OUT} {{ {_CALL} }}",
         after=f"""g ({_KEYS}, float[2,1] m) {_OUT} <int64[4] e = {{0, 0, 0, 2}}, float f = {{-inf}}> {{
             w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "a key prepended to a dynamic number of keys",
         before=f"""g ({_LONG}, float16[B,2,1,64] a, float16[B,2,1,64] b, bool[S,T] m) {_WIDE} {{
             c = Concat<axis = 2>(a, k)  d = Concat<axis = 2>(b, v)  y = Attention(q, c, d, m) }}""",
@@ -151,10 +149,8 @@ mask_shorter_than_keys.examples = [
             <int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
             c = Concat<axis = 2>(a, k)  d = Concat<axis = 2>(b, v)
             w = Pad(m, e, f)  y = Attention(q, c, d, w) }}""",
-        opset=24,
-        ir_version=10,
     ),
-    Fixed(
+    _fixed(
         "three-dimensional, in a branch",
         before="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m, bool c) => (float[2,2,8] y) {
             y = If(c)<then_branch = p () => (float[2,2,8] u) {
@@ -164,8 +160,6 @@ mask_shorter_than_keys.examples = [
             y = If(c)<then_branch = p () => (float[2,2,8] u) <int64[4] e = {0, 0, 0, 1}, bool f = {0}> {
                           w = Pad(m, e, f)  u = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, w) },
                       else_branch = r () => (float[2,2,8] o) { o = Neg(q) }> }""",
-        opset=24,
-        ir_version=10,
     ),
     Fixed(
         "a one-dimensional mask, in opset 25",
@@ -182,38 +176,19 @@ mask_shorter_than_keys.examples = [
         opset=24,
         ir_version=10,
     ),
-    Flagged(
-        "dimensions with different names: information",
-        f"g ({_LONG}, float16[S,M] m) {_WIDE} {{ {_CALL} }}",
-        runs=False,
-        opset=24,
-        ir_version=10,
+    _flagged(
+        "dimensions with different names: information", f"g ({_LONG}, float16[S,M] m) {_WIDE} {{ {_CALL} }}"
     ),
-    Flagged(
+    _flagged(
         "a mask of two keys where there may be more: information",
         f"g ({_LONG}, bool[S,2] m) {_WIDE} {{ {_CALL} }}",
-        runs=False,
-        opset=24,
-        ir_version=10,
     ),
-    Silent(
-        "as long as the keys, by name",
-        f"g ({_LONG}, bool[B,1,S,T] m) {_WIDE} {{ {_CALL} }}",
-        opset=24,
-        ir_version=10,
-    ),
-    Silent(
-        "as long as the keys, by static size",
-        f"g ({_KEYS}, float[2,3] m) {_OUT} {{ {_CALL} }}",
-        opset=24,
-        ir_version=10,
-    ),
-    Silent(
+    _silent("as long as the keys, by name", f"g ({_LONG}, bool[B,1,S,T] m) {_WIDE} {{ {_CALL} }}"),
+    _silent("as long as the keys, by static size", f"g ({_KEYS}, float[2,3] m) {_OUT} {{ {_CALL} }}"),
+    _silent(
         "a single key",
         """g (float[2,2,2,8] q, float[2,2,1,8] k, float[2,2,1,8] v, bool[2,1] m) => (float[2,2,2,8] y) {
             y = Attention(q, k, v, m) }""",
-        opset=24,
-        ir_version=10,
     ),
     Silent(
         "opset 23 does not allow it: a mask of one key is broadcast",
@@ -229,11 +204,9 @@ mask_shorter_than_keys.examples = [
             g ({_KEYS}, bool[2,2] m) {_OUT} {{ y = my.F(q, k, v, m) }}
             <domain: "my", opset_import: ["" : 24]> F (q, k, v, m) => (y) {{ {_CALL} }}""",
     ),
-    Silent(
+    _silent(
         "lengths, where OPS015 replaces the whole mask",
         f"g ({_KEYS}, bool[2,2] m, int64[2] n) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
-        opset=24,
-        ir_version=10,
     ),
     Silent(
         "a window, where OPS015 replaces the whole mask",
@@ -241,18 +214,10 @@ mask_shorter_than_keys.examples = [
         opset=25,
         ir_version=10,
     ),
-    Silent(
+    _silent(
         "a cache, which TensorRT rejects",
         """g (float[1,1,2,8] q, float[1,1,2,8] k, float[1,1,2,8] v, bool[2,1] m, float[1,1,3,8] a,
             float[1,1,3,8] b) => (float[1,1,2,8] y) { y = Attention(q, k, v, m, a, b) }""",
-        opset=24,
-        ir_version=10,
     ),
-    Flagged(
-        "an integer mask: no -inf",
-        f"g ({_KEYS}, int32[2,2] m) {_OUT} {{ {_CALL} }}",
-        opset=24,
-        ir_version=10,
-        runs=False,
-    ),
+    _flagged("an integer mask: no -inf", f"g ({_KEYS}, int32[2,2] m) {_OUT} {{ {_CALL} }}"),
 ]

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import (
-    Dim,
-    Draft,
-    Fix,
-    Fixed,
-    Flagged,
-    Match,
-    Model,
-    Node,
-    Safety,
-    Severity,
-    Silent,
-    Value,
-    rule,
-)
+from onnxfix.rule import Dim, Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, Value, rule
 
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _FAR: dict[int, str] = {
@@ -33,7 +20,7 @@ _FAR: dict[int, str] = {
 """Where exp(-distance) rounds to 0: half of the type's smallest value is e to this power."""
 
 
-@rule("OPS087", ops=["LogSoftmax"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[29])
+@rule("OPS087", ops=["LogSoftmax"], safety=Safety.NUMERIC, hazards=[29])
 def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
     """A LogSoftmax: TensorRT computes the softmax first, so probabilities that underflow to 0 become -inf.
 
@@ -149,28 +136,22 @@ def _after(io: str, axes: str, source: str = "x", target: str = "y", more: str =
 
 _N8 = "g (float[N,8] x) => (float[N,8] y)"
 _HALF = "g (float16[N,60000] x) => (float16[N,60000] y)"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
 log_softmax_underflow.examples = [
-    Fixed(
-        "the last axis, by default",
-        before=f"{_N8} {{ y = LogSoftmax(x) }}",
-        after=_after(_N8, "-1"),
-        safety=Safety.NUMERIC,
-    ),
-    Fixed(
+    _fixed("the last axis, by default", before=f"{_N8} {{ y = LogSoftmax(x) }}", after=_after(_N8, "-1")),
+    _fixed(
         "another axis, of dynamic size, between other nodes",
         before="g (float[N,C,H,W] x) => (float[N,C,H,W] y) { n = Neg(x)  z = LogSoftmax<axis = 1>(n)  y = Neg(z) }",
         after=_after("g (float[N,C,H,W] x) => (float[N,C,H,W] y)", "1", "n", "z", "n = Neg(x)", "y = Neg(z)"),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "half precision and a vocabulary: computed in float32",
         before=f"{_HALF} {{ y = LogSoftmax<axis = -1>(x) }}",
         after=_after(_HALF, "-1", "w", "z", "w = Cast<to = FLOAT>(x)", "y = Cast<to = FLOAT16>(z)"),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "bfloat16",
         before="g (bfloat16[2,8] x) => (bfloat16[2,8] y) { y = LogSoftmax(x) }",
         after=_after(
@@ -181,48 +162,42 @@ log_softmax_underflow.examples = [
             "w = Cast<to = FLOAT>(x)",
             "y = Cast<to = BFLOAT16>(z)",
         ),
-        safety=Safety.NUMERIC,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "float64, which TensorRT imports as float32",
         before="g (double[2,8] x) => (double[2,8] y) { y = LogSoftmax(x) }",
         after=_after("g (double[2,8] x) => (double[2,8] y)", "-1"),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "before opset 18 the axes of ReduceMax are an attribute",
         before=f"{_N8} {{ y = LogSoftmax<axis = -2>(x) }}",
         after=f"""{_N8} <int64[1] b = {{-2}}> {{ m = ReduceMax<axes = [-2]>(x)  d = Sub(x, m)  e = Exp(d)
             s = ReduceSum(e, b)  l = Log(s)  y = Sub(d, l) }}""",
         opset=13,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "before opset 13 all axes from the given one on count together; both reductions have attributes",
         before="g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax(x) }",
         after="""g (float[2,3,4] x) => (float[2,3,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
         opset=12,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a negative axis before opset 13; an unknown shape",
         before="g (float[A,B,C] x) => (float[A,B,C] y) { y = LogSoftmax<axis = -2>(x) }",
         after="""g (float[A,B,C] x) => (float[A,B,C] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
         opset=11,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a vector before opset 13, which TensorRT treats as a matrix",
         before="g (float[8] x) => (float[8] y) { y = LogSoftmax<axis = 0>(x) }",
         after="""g (float[8] x) => (float[8] y) { m = ReduceMax<axes = [0]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [0]>(e)  l = Log(s)  y = Sub(d, l) }""",
         opset=9,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "in a branch, with a captured value; IR version 3 requires initializers to be inputs",
         before="""g (float[2,3] x, bool c) => (float[2,3] y) {
             y = If(c)<then_branch = p () => (float[2,3] u) { u = LogSoftmax(x) },
@@ -234,9 +209,8 @@ log_softmax_underflow.examples = [
                           l = Log(s)  u = Sub(d, l) },
                       else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
         ir_version=3,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "in a local function, where the type is unknown: computed in its own type",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (i) => (o) { o = LogSoftmax<axis = 1>(i) }""",
@@ -244,23 +218,20 @@ log_softmax_underflow.examples = [
             <domain: "my", opset_import: ["" : 18]> F (i) => (o) {
                 a = Constant<value = int64[1] {1}>()  b = Constant<value = int64[1] {1}>()
                 m = ReduceMax(i, a)  d = Sub(i, m)  e = Exp(d)  s = ReduceSum(e, b)  l = Log(s)  o = Sub(d, l) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "an ArgMax along another axis, which compares rows",
         before="g (float[4,8] x) => (int64[1,8] y) { z = LogSoftmax(x)  y = ArgMax(z) }",
         after=_after("g (float[4,8] x) => (int64[1,8] y)", "-1", "x", "z", rest="y = ArgMax(z)"),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "an ArgMax, and another node that reads the logarithms",
         before="g (float[N,8] x) => (float[N,8] y, int64[N,1] i) { y = LogSoftmax(x)  i = ArgMax<axis = -1>(y) }",
         after=_after(
             "g (float[N,8] x) => (float[N,8] y, int64[N,1] i)", "-1", rest="i = ArgMax<axis = -1>(y)"
         ),
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a TopK: all but the first may be far below it",
         before="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i) <int64[1] k = {3}> {
             z = LogSoftmax<axis = 1>(x)  y, i = TopK<axis = 1>(z, k) }""",
@@ -268,7 +239,6 @@ log_softmax_underflow.examples = [
             <int64[1] k = {3}, int64[1] a = {1}, int64[1] b = {1}> {
             m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, b)  l = Log(s)  z = Sub(d, l)
             y, i = TopK<axis = 1>(z, k) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "an unknown rank before opset 13: unknown axes",
@@ -284,21 +254,19 @@ log_softmax_underflow.examples = [
         opset=6,
         safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "an ArgMax along the first of two axes that are normalized together",
         before="""g (float[2,3,4] x) => (int64[2,1,4] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = 1>(z) }""",
         after="""g (float[2,3,4] x) => (int64[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  z = Sub(d, l)  y = ArgMax<axis = 1>(z) }""",
         opset=12,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "two axes that are normalized together, one of them of length 1",
         before="g (float[2,1,4] x) => (float[2,1,4] y) { y = LogSoftmax(x) }",
         after="""g (float[2,1,4] x) => (float[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
         opset=9,
-        safety=Safety.NUMERIC,
     ),
     Silent(
         "one score: the result is 0", "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }"

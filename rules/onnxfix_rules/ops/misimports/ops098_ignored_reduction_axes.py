@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -178,54 +179,51 @@ def _old(io: str, body: str, constants: str = "") -> str:
 _KEPT = "g (float[N,3,2] x) => (float[N,1,2] y)"
 _HALF = "g (float16[N,3,2] x) => (float16[N,1,2] y)"
 _GONE = "g (float[N,3,2] x) => (float[N,2] y)"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, safety=Safety.NUMERIC, target="trt8.6")
+_silent = partial(Silent, target="trt10.6")
 
 
 ignored_reduction_axes.examples = [
-    Fixed(
+    _fixed(
         "an axis in the middle",
         before=_old(_KEPT, "y = ReduceLogSumExp(x, a)"),
         after=_result(_KEPT).replace(", int64[1] c = {1}", ""),
-        safety=Safety.NUMERIC,
         target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "without keepdims, between other nodes",
         before=_old(_GONE, "n = Neg(x)  z = ReduceLogSumExp<keepdims = 0>(n, a)  y = Neg(z)"),
         after=_result(_GONE, "n", "k", "n = Neg(x)", "z = Squeeze(k, c)  y = Neg(z)"),
-        safety=Safety.NUMERIC,
         target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "half precision: computed in float32",
         before=_old(_HALF, "y = ReduceLogSumExp(x, a)"),
         after=_result(_HALF, "w", "z", "w = Cast<to = FLOAT>(x)", "y = Cast<to = FLOAT16>(z)").replace(
             ", int64[1] c = {1}", ""
         ),
-        safety=Safety.NUMERIC,
         target="trt10.6",
     ),
-    Fixed(
+    _fixed(
         "a sum of absolute values, for TensorRT 8.6",
         before=_old(_GONE, "y = ReduceL1<keepdims = 0>(x, a)"),
         after=_old(_GONE, "b = Abs(x)  y = ReduceSum<keepdims = 0>(b, a)"),
-        safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Fixed(
+    _fixed(
         "a sum of squares of integers, for TensorRT 8.6",
         before=_old("g (int32[N,3] x) => (int32[N,1] y)", "y = ReduceSumSquare(x, a)"),
         after=_old("g (int32[N,3] x) => (int32[N,1] y)", "b = Mul(x, x)  y = ReduceSum<keepdims = 1>(b, a)"),
-        safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Fixed(
+    _fixed(
         "a norm, for TensorRT 8.6",
         before=_old(_KEPT, "y = ReduceL2(x, a)"),
         after=_old(_KEPT, "b = Mul(x, x)  s = ReduceSum<keepdims = 1>(b, a)  y = Sqrt(s)"),
-        safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Fixed(
+    _fixed(
         "a mean, for TensorRT 8.6",
         before=_old("g (float[4,3] x) => (float[4,1] y)", "y = ReduceMean(x, a)"),
         after=_old(
@@ -233,53 +231,38 @@ ignored_reduction_axes.examples = [
             "s = ReduceSum<keepdims = 1>(x, a)  y = Div(s, n)",
             ", float n = {3}",
         ),
-        safety=Safety.NUMERIC,
         target="trt8.6",
     ),
     Flagged("not fixed by default", _old(_KEPT, "y = ReduceLogSumExp(x, a)"), target="trt10.6"),
-    Fixed(
+    _fixed(
         "axes that are not constant: OPS041 goes on from here",
         before="g (float[2,3] x, int64[1] a) => (float[A] y) { y = ReduceLogSumExp<keepdims = 0>(x, a) }",
         after=f"""g (float[2,3] x, int64[1] a) => (float[A] y) <{_LIMITS}> {{
             m = ReduceMax(x, a)  f = Clip(m, lo, hi)  d = Sub(x, f)  e = Exp(d)
             s = ReduceSum(e, a)  l = Log(s)  k = Add(l, f)  y = ReduceSum<keepdims = 0>(k, a) }}""",
-        safety=Safety.NUMERIC,
         target="trt10.6",
     ),
-    Flagged(
-        "a maximum, for TensorRT 8.6",
-        _old(_KEPT, "y = ReduceMax(x, a)"),
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-    ),
-    Flagged(
+    _flagged("a maximum, for TensorRT 8.6", _old(_KEPT, "y = ReduceMax(x, a)")),
+    _flagged(
         "a mean over a dynamic size, for TensorRT 8.6",
         _old("g (float[4,N] x) => (float[4,1] y)", "y = ReduceMean(x, a)"),
-        safety=Safety.NUMERIC,
-        target="trt8.6",
     ),
     Silent("TensorRT 11 reads the axes", _old(_KEPT, "y = ReduceLogSumExp(x, a)"), safety=Safety.NUMERIC),
-    Silent(
-        "all axes",
-        "g (float[2,3] x) => (float[1,1] y) <int64[2] a = {0, -1}> { y = ReduceLogSumExp(x, a) }",
-        target="trt10.6",
+    _silent(
+        "all axes", "g (float[2,3] x) => (float[1,1] y) <int64[2] a = {0, -1}> { y = ReduceLogSumExp(x, a) }"
     ),
-    Silent(
-        "no axes, which are all of them",
-        "g (float[2,3] x) => (float[1,1] y) { y = ReduceLogSumExp(x) }",
-        target="trt10.6",
+    _silent(
+        "no axes, which are all of them", "g (float[2,3] x) => (float[1,1] y) { y = ReduceLogSumExp(x) }"
     ),
-    Silent(
+    _silent(
         "before opset 18 the axes are an attribute",
         "g (float[2,3] x) => (float[2,1] y) { y = ReduceLogSumExp<axes = [1]>(x) }",
         opset=17,
-        target="trt10.6",
     ),
     Silent("TensorRT 10 reads the axes of others", _old(_KEPT, "y = ReduceMean(x, a)"), target="trt10.6"),
     Silent("TensorRT 8.6 reads those of sums", _old(_KEPT, "y = ReduceLogSum(x, a)"), target="trt8.6"),
-    Silent(
+    _silent(
         "integers, which TensorRT rejects",
         _old("g (int32[2,3] x) => (int32[2,1] y)", "y = ReduceLogSumExp(x, a)"),
-        target="trt10.6",
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 from onnxfix.shapes.ops.conv import Window, slid
@@ -76,15 +77,15 @@ def _fits(node: Node, model: Model, auto: str) -> bool:
 
 _POOL = "g (float[1,1,5,5] x) => (float[1,1,A,B] y)"
 _CONV = "g (float[1,1,5,5] x, float[1,1,3,3] w) => (float[1,1,A,B] y)"
+_fixed = partial(Fixed, safety=Safety.UNSAFE)
 
 
 pads_with_auto_pad.examples = [
-    Fixed(
+    _fixed(
         "a pool: ONNX Runtime ignores the pads, TensorRT ignores VALID",
         before=f"""{_POOL} {{
             y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }}""",
         after=f"""{_POOL} {{ y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID">(x) }}""",
-        safety=Safety.UNSAFE,
     ),
     Flagged(
         "without --unsafe-fixes: reported only",
@@ -102,33 +103,29 @@ pads_with_auto_pad.examples = [
             y = Conv<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }""",
         safety=Safety.UNSAFE,
     ),
-    Fixed(
+    _fixed(
         "the output declares the size that does not count them",
         before="""g (float[1,1,5,H] x) => (float[1,1,2,A] y) {
             y = LpPool<kernel_shape = [3,3], strides = [2,2], auto_pad = "VALID", pads = [2,1,2,1]>(x) }""",
         after="""g (float[1,1,5,H] x) => (float[1,1,2,A] y) {
             y = LpPool<kernel_shape = [3,3], strides = [2,2], auto_pad = "VALID">(x) }""",
-        safety=Safety.UNSAFE,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "a convolution, which ONNX Runtime rejects",
         before=f"""{_CONV} {{ y = Conv<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }}""",
         after=f"""{_CONV} {{ y = Conv<auto_pad = "VALID">(x, w) }}""",
-        safety=Safety.UNSAFE,
     ),
-    Fixed(
+    _fixed(
         "a transposed convolution: TensorRT uses the pads; all implementations disagree",
         before=f"""{_CONV} {{ y = ConvTranspose<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }}""",
         after=f"""{_CONV} {{ y = ConvTranspose<auto_pad = "VALID">(x, w) }}""",
-        safety=Safety.UNSAFE,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "SAME_UPPER with pads: TensorRT rejects it",
         before=f"""{_POOL} {{ y = LpPool<kernel_shape = [3,3], auto_pad = "SAME_UPPER", pads = [1,1,1,1]>(x) }}""",
         after=f"""{_POOL} {{ y = LpPool<kernel_shape = [3,3], auto_pad = "SAME_UPPER">(x) }}""",
-        safety=Safety.UNSAFE,
     ),
     Fixed(
         "SAME_LOWER with pads of 0, the same as none",

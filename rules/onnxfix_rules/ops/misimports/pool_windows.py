@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 from onnxfix_rules.ops.misimports import _windows
@@ -66,6 +67,7 @@ _ODD = "g (float[1,2,3,3] x) => (float[1,2,A,B] y)"
 _ANY = "g (float[1,2,H,W] x) => (float[1,2,A,B] y)"
 _SKIP = "kernel_shape = [1,1], strides = [2,2]"
 _PAIRS = "kernel_shape = [2,2], strides = [2,2], pads = [1,1,1,1]"
+_fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
 
 
 pool_window_in_padding.examples = [
@@ -199,12 +201,10 @@ pool_window_in_padding.examples = [
         """g (float[1,2,5,5] x) => (float[1,2,3,3] y) {
             y = AveragePool<kernel_shape = [2,2], strides = [3,3], ceil_mode = 1>(x) }""",
     ),
-    Fixed(
+    _fixed(
         "another axis, of dynamic size, may have no window, but one after rounding down",
         before=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], ceil_mode = 1>(x) }}",
         after=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], pads = [0,0,1,0]>(x) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged(
         "the same without --unsafe-fixes: reported only",
@@ -291,34 +291,29 @@ _APART = "kernel_shape = [2,2], strides = [2,2]"
 
 
 lp_pool_window_over_edge.examples = [
-    Fixed(
+    _fixed(
         "windows of 2 over an odd size",
         before=f"{_EDGE} {{ y = LpPool<{_APART}, ceil_mode = 1>(x) }}",
         after=f"{_EDGE} {{ y = LpPool<{_APART}, pads = [0,0,1,1]>(x) }}",
-        safety=Safety.UNSAFE,
-        runs=False,  # ONNX's reference evaluator agrees with TensorRT on the original
+        # not run: ONNX's reference evaluator agrees with TensorRT on the original
     ),
     Flagged(
         "without --unsafe-fixes: reported only",
         f"{_EDGE} {{ y = LpPool<{_APART}, p = 1, ceil_mode = 1>(x) }}",
         opset=22,
     ),
-    Fixed(
+    _fixed(
         "dynamic sizes: one padding is correct for all",
         before=f"{_ANY} {{ y = LpPool<{_APART}, pads = [0,0,1,1], ceil_mode = 1>(x) }}",
         after=f"{_ANY} {{ y = LpPool<{_APART}, pads = [0,0,1,1]>(x) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "a dynamic size that is always odd",
         before="""g (float[1,2,L,1] x, float[1,2,1,1] e) => (float[1,2,A,1] y) {
             d = Concat<axis = 2>(x, e, x)  y = LpPool<kernel_shape = [2,1], strides = [2,1], ceil_mode = 1>(d) }""",
         after="""g (float[1,2,L,1] x, float[1,2,1,1] e) => (float[1,2,A,1] y) {
             d = Concat<axis = 2>(x, e, x)
             y = LpPool<kernel_shape = [2,1], strides = [2,1], pads = [0,0,1,0]>(d) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Fixed(
         "a last window that starts in the padding, which all but TensorRT drop",
@@ -326,7 +321,7 @@ lp_pool_window_over_edge.examples = [
         " y = LpPool<kernel_shape = [1,1], strides = [2,1], ceil_mode = 1>(x) }",
         after="g (float[1,2,4,4] x) => (float[1,2,2,4] y) { y = LpPool<kernel_shape = [1,1], strides = [2,1]>(x) }",
     ),
-    Fixed(
+    _fixed(
         "a volume, in a branch",
         before="""g (float[1,1,5,4,4] x, bool c) => (float[1,1,3,2,2] y) {
             y = If(c)<then_branch = p () => (float[1,1,3,2,2] u) {
@@ -338,17 +333,13 @@ lp_pool_window_over_edge.examples = [
                           u = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], pads = [0,0,0,1,0,0]>(x) },
                       else_branch = q () => (float[1,1,3,2,2] v) {
                           v = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], pads = [0,0,0,1,0,0]>(x) }> }""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "in a local function, where no size is known",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_EDGE} {{ y = my.F(x) }}
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = LpPool<{_APART}, ceil_mode = 1>(a) }}""",
         after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_EDGE} {{ y = my.F(x) }}
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = LpPool<{_APART}, pads = [0,0,1,1]>(a) }}""",
-        safety=Safety.UNSAFE,
-        runs=False,
     ),
     Flagged(
         "auto_pad = VALID: implementations disagree about the number of windows",

@@ -200,10 +200,14 @@ class Draft:
         tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), self.name(hint))
         return self.tensor(tensor)
 
+    def integers(self, values: Any, hint: str = "const") -> str:
+        """Like ``constant``, for integers or nested lists of them, as int64."""
+        return self.constant(np.array(values, np.int64), hint)
+
     def tensor(self, tensor: TensorProto) -> str:
         """Like ``constant`` for a TensorProto whose name is already free."""
         scope = self.anchor.scope
-        if scope.kind == "function" or _in_function(scope) or scope.model.ir_version < 4:
+        if scope.root.kind == "function" or scope.model.ir_version < 4:
             attribute = helper.make_attribute("value", tensor)
             node = NodeProto(op_type="Constant", output=[tensor.name], attribute=[attribute])
             self.edits.append(AddNode(scope, node, self.anchor))
@@ -308,13 +312,12 @@ class Draft:
             self.replace_uses(output, source)
             self.remove(node)
             return
+        self.remove(node)
         producer = source.producer
         if producer is not None and source.replaceable and not output.pinned and source.scope is output.scope:
-            self.remove(node)
             self.edits.append(SetOutput(producer, source.output_index, output.name))
-            return
-        self.remove(node)
-        self.add("Identity", [source], output=output.name)
+        else:
+            self.add("Identity", [source], output=output.name)
 
     def replace_output(self, node: Node, value: Value | str) -> None:
         """Replace ``node`` by ``value`` at its first output. Its other outputs must be unused.
@@ -339,43 +342,45 @@ class Draft:
 
     def squeeze(self, value: Value | str, axes: Sequence[int], *, output: str = "") -> str:
         """Remove axes of length 1."""
-        return self._with_axes("Squeeze", value, axes, output)
+        return self.along("Squeeze", value, axes, output=output)
 
-    def unsqueeze(self, value: Value | str, axes: Sequence[int], *, output: str = "") -> str:
+    def unsqueeze(self, value: Value | str, axes: Sequence[int]) -> str:
         """Add axes of length 1."""
-        return self._with_axes("Unsqueeze", value, axes, output)
+        return self.along("Unsqueeze", value, axes)
 
-    def sum(
-        self, value: Value | str, axes: Sequence[int], *, keepdims: bool = False, output: str = ""
-    ) -> str:
+    def sum(self, value: Value | str, axes: Sequence[int], *, keepdims: bool = False) -> str:
         """The sum along axes."""
-        return self._with_axes("ReduceSum", value, axes, output, hint="axis", keepdims=int(keepdims))
+        return self.along("ReduceSum", value, axes, hint="axis", keepdims=int(keepdims))
+
+    def along(
+        self,
+        op_type: str,
+        value: Value | str,
+        axes: Sequence[int],
+        *,
+        hint: str = "axes",
+        output: str = "",
+        **attributes: Any,
+    ) -> str:
+        """An operator whose axes are an attribute in older opsets and an input, named by ``hint``, since then."""
+        since = 18 if op_type.startswith("Reduce") and op_type != "ReduceSum" else 13
+        if self.anchor.scope.opset() < since:
+            return self.add(op_type, [value], output=output, axes=list(axes), **attributes)
+        return self.add(op_type, [value, self.integers(list(axes), hint)], output=output, **attributes)
+
+    def split(self, value: Value | str, sizes: Sequence[int], axis: int, hint: str = "part") -> list[str]:
+        """The names of parts of these sizes along an axis; ``hint`` may number them (``part_{}``)."""
+        names = [self.name(hint.format(number)) for number in range(len(sizes))]
+        inputs = [value.name if isinstance(value, Value) else value]
+        given: dict[str, Any] = {"split": list(sizes)}
+        if self.anchor.scope.opset() >= 13:
+            inputs, given = [*inputs, self.integers(list(sizes), "sizes")], {}
+        proto = helper.make_node("Split", inputs, names, axis=axis, **given)
+        self.edits.append(AddNode(self.anchor.scope, proto, self.anchor))
+        return names
 
     def reshape(self, value: Value | str, shape: Sequence[int], *, hint: str = "", output: str = "") -> str:
         """``value`` reshaped to a static shape. -1 and 0 mean the same as in Reshape."""
         if self.anchor.scope.opset() < 5:
             return self.add("Reshape", [value], hint=hint, output=output, shape=list(shape))
-        sizes = self.constant(np.array(list(shape), np.int64), "shape")
-        return self.add("Reshape", [value, sizes], hint=hint, output=output)
-
-    def _with_axes(
-        self,
-        op_type: str,
-        value: Value | str,
-        axes: Sequence[int],
-        output: str,
-        hint: str = "axes",
-        **attributes: Any,
-    ) -> str:
-        """Add an operator whose axes are an attribute before opset 13, and an input since then."""
-        if self.anchor.scope.opset() < 13:
-            return self.add(op_type, [value], output=output, axes=list(axes), **attributes)
-        constant = self.constant(np.array(list(axes), np.int64), hint)
-        return self.add(op_type, [value, constant], output=output, **attributes)
-
-
-def _in_function(scope: Scope) -> bool:
-    root = scope
-    while root.parent is not None:
-        root = root.parent
-    return root.kind == "function"
+        return self.add("Reshape", [value, self.integers(list(shape), "shape")], hint=hint, output=output)

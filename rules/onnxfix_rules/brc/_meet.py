@@ -72,13 +72,8 @@ def _open_pairs(broadcast: Broadcast | Form) -> Iterator[tuple[int, _Side, _Side
                 continue
             if first is None:
                 first = (operand, dim)
-            elif _is_open(first[1], dim):
+            elif not is_static_one(dim) and not equal(first[1], dim).yes:
                 yield axis, first, (operand, dim)
-
-
-def _is_open(a: Dim, b: Dim) -> bool:
-    """Whether ``a`` and ``b`` may be different sizes, neither of which is always 1."""
-    return not is_static_one(b) and not equal(a, b).yes
 
 
 class _Answers(NamedTuple):

@@ -45,7 +45,7 @@ def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
         if array is not None:
             draft.set_input(node, 1, draft.constant(array.reshape(wanted), "slope"))
         else:
-            sizes = draft.constant(np.array(wanted, np.int64), "shape")
+            sizes = draft.integers(wanted, "shape")
             draft.set_input(node, 1, draft.add("Reshape", [slope, sizes], hint="slope"))
         fix = Fix("reshape it to one element per channel", draft.edits, Safety.UNSAFE)
     yield Match(

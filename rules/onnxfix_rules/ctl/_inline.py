@@ -9,6 +9,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 from onnxfix.files import tensors
 from onnxfix.rule import (
     AddNode,
+    Dim,
     Draft,
     Model,
     Node,
@@ -16,9 +17,12 @@ from onnxfix.rule import (
     SetValueInfo,
     Unknown,
     Value,
+    equal,
     least_inputs,
     shared,
+    target_of,
 )
+from onnxfix_rules.ops import _nested
 
 OPTIONAL_IDENTITY = 16
 """First opset whose Identity supports every type of value; it always supports tensors, and sequences since 14."""
@@ -211,22 +215,13 @@ class Inliner:
         return self._weights[id(value)]
 
 
-def graphs_of(node: NodeProto) -> list[GraphProto]:
-    """The graphs in a node's attributes, in the order of ``Node.subgraphs``."""
-    return [
-        graph
-        for attribute in node.attribute
-        for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
-    ]
-
-
 def _paired(node: Node, proto: NodeProto) -> list[tuple[Scope, GraphProto]]:
     """The graphs of a node, and those of its copy.
 
     Raises:
         Unknown: the copy has others, which a function's call sets.
     """
-    graphs = graphs_of(proto)
+    graphs = _nested.graphs(proto)
     if len(graphs) != len(node.subgraphs):
         raise Unknown(f"{node.place}: a graph that is set elsewhere")
     return list(zip(node.subgraphs, graphs, strict=True))
@@ -276,3 +271,15 @@ def known(condition: Value, model: Model) -> bool | None:
     symbolic = model.shapes.value(condition)
     static = None if symbolic is None else symbolic.static
     return bool(static[0]) if static is not None and len(static) == 1 else None
+
+
+def share_a_size(first: Sequence[Dim], second: Sequence[Dim]) -> bool:
+    """Whether two shapes of one rank have a dynamic size in common, and others that are not certainly equal."""
+    same = [equal(d, e).yes for d, e in zip(first, second, strict=True)]
+    return not all(same) and any(d.value is None for d, yes in zip(first, same, strict=True) if yes)
+
+
+def of_compiler(model: Model) -> bool:
+    """Whether the target compiles branches as TensorRT-RTX does, where this was measured."""
+    target = target_of(model)
+    return target.package == "tensorrt-rtx" or target.oldest >= (11,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from onnxfix.files import tensors
 from onnxfix.rule import Draft, Edit, Model, Node, Scope, Value
 
 
@@ -49,12 +50,12 @@ def goes_on(body: Scope, model: Model) -> bool:
     return always_true(body.outputs[0], body.inputs[1], model)
 
 
-def always_true(value: Value, given: Value | None, model: Model) -> bool:
-    """Whether the value is certainly true, if ``given`` is."""
+def always_true(value: Value, given: Value | None, model: Model, *, defaults: bool = False) -> bool:
+    """Whether the value is certainly true if ``given`` is; ``defaults``: unless a caller overrides a default."""
     pending, seen = [value], {value}
     while pending:
         value = pending.pop()
-        if value is given or _known_true(value, model):
+        if value is given or _known_true(value, model, defaults):
             continue
         node = value.producer
         if node is None or not node.is_onnx or node.op_type not in ("Identity", "And"):
@@ -68,8 +69,10 @@ def always_true(value: Value, given: Value | None, model: Model) -> bool:
     return True
 
 
-def _known_true(value: Value, model: Model) -> bool:
+def _known_true(value: Value, model: Model, defaults: bool) -> bool:
     array = value.constant()
+    if defaults and value.is_input and value.initializer is not None:
+        array = tensors.to_array(value.initializer, model.base_dir, 16)
     if array is not None:
         return array.dtype == np.bool_ and array.size == 1 and bool(array.all())
     known = model.shapes.value(value)

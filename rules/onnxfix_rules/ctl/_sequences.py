@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.rule import AddNode, Dim, Draft, Model, Node, Value, equal
+from onnxfix.rule import Dim, Draft, Model, Node, Value, equal
 
 MAX_ITEMS = 256
 _MOST_ROWS = 1 << 31
@@ -38,24 +38,12 @@ class Item:
         if self.start < 0:
             return self.source.name
         if self.squeezed:
-            row = draft.constant(np.array(self.start, np.int64), "row")
+            row = draft.integers(self.start, "row")
             return draft.add("Gather", [self.source, row], axis=self.axis)
         if self.parts:
-            return self._split(draft)
+            return draft.split(self.source, self.parts, self.axis, "part_{}")[self.place]
         numbers = ([self.start], [self.stop], [self.axis])
-        return draft.add("Slice", [self.source, *(draft.constant(np.array(n, np.int64)) for n in numbers)])
-
-    def _split(self, draft: Draft) -> str:
-        names = [draft.name(f"part_{number}") for number in range(len(self.parts))]
-        if draft.anchor.scope.opset() < 13:
-            draft.add("Split", [self.source], axis=self.axis, split=self.parts)
-        else:
-            sizes = draft.constant(np.array(self.parts, np.int64), "sizes")
-            draft.add("Split", [self.source, sizes], axis=self.axis)
-        added = draft.edits[-1]
-        assert isinstance(added, AddNode)
-        added.proto.output[:] = names
-        return names[self.place]
+        return draft.add("Slice", [self.source, *(draft.integers(n) for n in numbers)])
 
 
 def items(value: Value, model: Model) -> tuple[list[Item], list[Node]] | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, equal, is_read, rule
-from onnxfix_rules.ctl import _branches
-from onnxfix_rules.ctl._inline import known
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, equal, is_read, rule, target_of
+from onnxfix_rules.ctl import _inline
 
 
 @rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[39])
@@ -38,7 +37,7 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     """
     condition = node.require(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
-    if set(branches) != {"then_branch", "else_branch"} or known(condition, model) is not None:
+    if set(branches) != {"then_branch", "else_branch"} or _inline.known(condition, model) is not None:
         return
     if condition.is_constant or (condition.initializer is not None and condition.is_input):
         return  # TensorRT treats it as a weight and imports one branch only
@@ -50,23 +49,19 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
         texts = [f"[{','.join(map(str, shape))}]" for shape in (first, second)]
         if len(first) != len(second):
             yield Match(f"{output.name!r} is {texts[0]} in one branch and {texts[1]} in the other", node=node)
-        elif _before_9(model) and any(equal(d, e).no for d, e in zip(first, second, strict=True)):
+        elif not target_of(model).int64 and any(equal(d, e).no for d, e in zip(first, second, strict=True)):
             yield Match(
                 f"{output.name!r} is {texts[0]} in one branch and {texts[1]} in the other: TensorRT 8 refuses "
                 "different shapes",
                 node=node,
                 severity=Severity.WARNING,
             )
-        elif _branches.of_compiler(model) and _branches.share_a_size(first, second):
+        elif _inline.of_compiler(model) and _inline.share_a_size(first, second):
             yield Match(
                 f"{output.name!r} is {texts[0]} in one branch and {texts[1]} in the other: TensorRT refuses a "
                 "dynamic size in common beside one that differs",
                 node=node,
             )
-
-
-def _before_9(model: Model) -> bool:
-    return model.target is not None and not model.target.int64
 
 
 _GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)

@@ -177,7 +177,7 @@ def _constants(
         always[going] = draft.constant(np.array(True), "true")
     if counter not in inside:
         return dict(always)
-    return {**always, counter: draft.constant(np.array(number, np.int64), f"iteration_{number}")}
+    return {**always, counter: draft.integers(number, f"iteration_{number}")}
 
 
 def _targets(node: Node, body: Scope, nodes: Sequence[Node]) -> dict[Value, str]:
@@ -194,7 +194,7 @@ def _stack(draft: Draft, output: Value | None, rows: Sequence[str]) -> None:
     """Replace a scan output by its rows, concatenated along a new first axis."""
     assert output is not None
     opset = draft.anchor.scope.opset()
-    axes = draft.constant(np.array([0], np.int64), "axes") if opset >= 13 else ""
+    axes = draft.integers([0], "axes") if opset >= 13 else ""
     unsqueezed = [
         draft.add("Unsqueeze", [row, axes]) if axes else draft.add("Unsqueeze", [row], axes=[0])
         for row in rows

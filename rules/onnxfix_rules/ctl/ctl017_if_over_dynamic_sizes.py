@@ -22,8 +22,7 @@ from onnxfix.rule import (
     is_read,
     rule,
 )
-from onnxfix_rules.ctl import _branches, _inline, _select
-from onnxfix_rules.ctl._inline import known
+from onnxfix_rules.ctl import _inline, _select
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators without a kernel in TensorRT: the result is the first input, at most with another shape."""
@@ -76,7 +75,7 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     """
     condition = node.require(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
-    if not _branches.of_compiler(model):
+    if not _inline.of_compiler(model):
         return
     if set(branches) != {"then_branch", "else_branch"}:
         return
@@ -130,7 +129,7 @@ def _by_where(node: Node, then: Scope, other: Scope, model: Model) -> Fix | None
 
 def _varies(condition: Value, model: Model) -> bool:
     """Whether the condition is not constant when the engine is built."""
-    if known(condition, model) is not None or condition.is_constant:
+    if _inline.known(condition, model) is not None or condition.is_constant:
         return False
     return condition.initializer is None or not condition.is_input  # TensorRT treats a default as a weight
 
@@ -145,7 +144,7 @@ def _dynamic(output: Value, results: Sequence[Value], model: Model) -> tuple[Dim
     if elem is None or not dtypes.is_float(elem) or shape is None:
         return None
     shapes = [one for one in map(model.shapes.shape, results) if one is not None]
-    if len({len(one) for one in shapes}) > 1 or (len(shapes) > 1 and _branches.share_a_size(*shapes)):
+    if len({len(one) for one in shapes}) > 1 or (len(shapes) > 1 and _inline.share_a_size(*shapes)):
         return None
     if len(shapes) < 2:
         shapes = [shape]

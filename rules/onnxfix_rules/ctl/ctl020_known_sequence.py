@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
 from onnxfix.rule import AddNode, Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.ctl import _inline, _sequences
 
@@ -74,7 +72,7 @@ def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
     held, chain = found
     draft = Draft(node)
     if node.op_type == "SequenceLength":
-        count = draft.constant(np.array(len(held), np.int64), "length")
+        count = draft.integers(len(held), "length")
         return _replaced(node, draft, count), "replace by a constant", chain
     if node.op_type == "SequenceAt":
         position = node.input(1)
@@ -107,7 +105,7 @@ def _part(node: Node, sequence: Value, model: Model) -> _Found | None:
 def _unsqueezed(draft: Draft, parts: list[str], axis: int) -> list[str]:
     if draft.anchor.scope.opset() < 13:
         return [draft.add("Unsqueeze", [part], axes=[axis]) for part in parts]
-    axes = draft.constant(np.array([axis], np.int64), "axes")
+    axes = draft.integers([axis], "axes")
     return [draft.add("Unsqueeze", [part, axes]) for part in parts]
 
 

@@ -23,7 +23,7 @@ from onnxfix.rule import (
     dtypes,
     rule,
 )
-from onnxfix_rules.ctl import _branches, _inline, _loops
+from onnxfix_rules.ctl import _inline, _loops
 
 _SIZED_BY = {
     "ConstantOfShape": (0,),
@@ -65,7 +65,7 @@ def size_that_depends_on_the_iteration(node: Node, model: Model) -> Iterator[Mat
     - https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html
     """
     body = _loops.body_of(node)
-    if body is None or not _branches.of_compiler(model):
+    if body is None or not _inline.of_compiler(model):
         return
     for inner in _inline.needed(body, body.outputs) or ():
         places = _SIZED_BY.get(inner.op_type, ()) if inner.is_onnx else ()
@@ -137,7 +137,7 @@ def _masked(node: Node, body: Scope, model: Model) -> Fix | None:
         return None
     draft = Draft(node)
     bags = count.name if shapes.rank(count) == 0 else draft.squeeze(count, [0])
-    zero, one = (draft.constant(np.array(number, np.int64)) for number in (0, 1))
+    zero, one = (draft.integers(number) for number in (0, 1))
     length = draft.squeeze(draft.add("Shape", [ids]), [0])
     number = draft.add("Range", [zero, bags, one])
     ends = [_column(bound, body, draft, number, model) for bound in (start, end)]
@@ -150,7 +150,9 @@ def _masked(node: Node, body: Scope, model: Model) -> Fix | None:
     dtype = helper.tensor_dtype_to_np_dtype(elem)
     fill = draft.constant(np.array(_REDUCTIONS[reduction.op_type], dtype), "outside")
     held = draft.add("Where", [mask, draft.add("Gather", [table, ids], axis=0), fill])
-    draft.replace_output(node, _reduced(draft, reduction.op_type, held))
+    hint = "axis" if reduction.op_type == "ReduceSum" else "const"
+    total = draft.along(reduction.op_type, held, [1], hint=hint, keepdims=0)
+    draft.replace_output(node, total)
     return Fix("reduce all bags at once, by a mask", draft.edits, Safety.NUMERIC)
 
 
@@ -203,15 +205,6 @@ def _from_the_front(draft: Draft, bound: str, length: str, zero: str) -> str:
     """A bound of a Slice, which counts from the end where it is negative, of shape [iterations, 1]."""
     moved = draft.add("Add", [bound, length])
     return draft.unsqueeze(draft.add("Where", [draft.add("Less", [bound, zero]), moved, bound]), [1])
-
-
-def _reduced(draft: Draft, op_type: str, held: str) -> str:
-    """The reduction of [bags, indices, columns] along the indices."""
-    if op_type == "ReduceMax":
-        if draft.anchor.scope.opset() < 18:
-            return draft.add("ReduceMax", [held], axes=[1], keepdims=0)
-        return draft.add("ReduceMax", [held, draft.constant(np.array([1], np.int64))], keepdims=0)
-    return draft.sum(held, [1])
 
 
 _HEAD = "int64[L] ids, int64[N] offs"

@@ -97,10 +97,6 @@ def _axes(values: list[int], rank: int) -> list[int]:
 # ---------------------------------------------------------------------------------------------- data movement
 
 
-def _identity(node: Node, inputs: Inputs) -> Array:
-    return _first(inputs)
-
-
 def _first(inputs: Inputs) -> Array:
     assert inputs[0] is not None
     return inputs[0]
@@ -134,10 +130,6 @@ def _unsqueeze(node: Node, inputs: Inputs) -> Array:
     _need(axes is not None)
     assert axes is not None
     return np.expand_dims(data, tuple(_axes(axes, data.ndim + len(axes))))
-
-
-def _transpose(node: Node, inputs: Inputs) -> Array:
-    return _first(inputs).transpose(node.attr("perm"))
 
 
 def _concat(node: Node, inputs: Inputs) -> Array:
@@ -286,12 +278,12 @@ _MOST_INPUTS = {
 attributes (ONNX, Operators.md). For operators not listed, the evaluating function checks the inputs."""
 
 _OPERATORS: dict[str, Callable[[Node, Inputs], Array | list[Array]]] = {
-    "Identity": _identity,
+    "Identity": lambda node, inputs: _first(inputs),
     "Reshape": _reshape,
     "Flatten": _flatten,
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
-    "Transpose": _transpose,
+    "Transpose": lambda node, inputs: _first(inputs).transpose(node.attr("perm")),
     "Concat": _concat,
     "Split": _split,
     "Slice": _slice,

@@ -26,6 +26,7 @@ from onnxfix.rule import (
     shared,
     target_of,
 )
+from onnxfix_rules.gra._common import grouped
 from onnxfix_rules.gra._evaluate import FOLDABLE, Array, NotFoldable, evaluate, is_exact
 from onnxfix_rules.int_._common import Refused, sums
 from onnxfix_rules.int_._known import Known
@@ -159,30 +160,9 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     refused = Refused(
         model, lambda node: bool(node.outputs) and all(v in constants.arrays for v in node.outputs)
     )
-    for group in _together(found, exact):
+    for group in grouped({value: [(one, exact[value]) for one in found[value]] for value in found}):
         safety = Safety.EXACT if exact[group[0]] else Safety.NUMERIC
         yield _match(constants.arrays, group, found, safety, refused.why(group))
-
-
-def _together(found: dict[Value, list[Node]], exact: dict[Value, bool]) -> list[list[Value]]:
-    """Groups of values that share a reader: two fixes that change the same node cannot be applied in one round."""
-    leader: dict[Value, Value] = {}
-
-    def find(value: Value) -> Value:
-        while leader[value] is not value:
-            leader[value] = leader[leader[value]]
-            value = leader[value]
-        return value
-
-    first: dict[tuple[Node, bool], Value] = {}
-    for value, readers in found.items():
-        leader[value] = value
-        for reader in readers:
-            leader[find(value)] = find(first.setdefault((reader, exact[value]), value))
-    groups: dict[Value, list[Value]] = {}
-    for value in found:
-        groups.setdefault(find(value), []).append(value)
-    return list(groups.values())
 
 
 def _match(

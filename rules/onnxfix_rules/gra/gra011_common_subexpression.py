@@ -25,7 +25,7 @@ from onnxfix.rule import (
     Value,
     rule,
 )
-from onnxfix_rules.gra._common import RANDOM
+from onnxfix_rules.gra._common import RANDOM, grouped
 
 LIMIT = 4096
 """Constants up to this many bytes are compared by content, larger ones by name."""
@@ -181,24 +181,11 @@ def common_subexpression(model: Model) -> Iterator[Match]:
 
 def _together(firsts: dict[Node, Node]) -> list[list[Node]]:
     """Groups of repeated nodes that repeat the same node or read each other, so that fixes do not overlap."""
-    leader = {node: node for node in firsts}
-
-    def find(node: Node) -> Node:
-        while leader[node] is not node:
-            leader[node] = leader[leader[node]]
-            node = leader[node]
-        return node
-
-    of: dict[Node, Node] = {}
+    keys = {}
     for node, first in firsts.items():
-        near = [of.setdefault(first, node)]
-        near += [v.producer for v in (*node.inputs, *first.inputs) if v is not None and v.producer in firsts]
-        for other in near:
-            leader[find(node)] = find(other)
-    groups: dict[Node, list[Node]] = {}
-    for node in firsts:
-        groups.setdefault(find(node), []).append(node)
-    return list(groups.values())
+        read = [v.producer for v in (*node.inputs, *first.inputs) if v is not None and v.producer in firsts]
+        keys[node] = [first, node, *read]
+    return grouped(keys)
 
 
 def _match(nodes: list[Node], found: Repeated) -> Match:

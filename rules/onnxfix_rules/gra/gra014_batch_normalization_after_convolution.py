@@ -117,12 +117,8 @@ _RUN = "c = Conv(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, m, v)"
 _FOLDED = "float[2,2,1,1] w = {2, 4, 3, 4}, float[2] b = {-1, -3}"
 
 
-def _fixed(why: str, before: str, after: str, opset: int = 18, ir_version: int = 9) -> Fixed:
-    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir_version)
-
-
-def _flagged(why: str, before: str | Callable[[], ModelProto]) -> Flagged:
-    return Flagged(why, before, safety=Safety.NUMERIC)
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, safety=Safety.NUMERIC)
 
 
 def _half(weight: int, scale: float, bias: float = 0) -> str:

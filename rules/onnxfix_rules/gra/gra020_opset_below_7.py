@@ -1,10 +1,12 @@
-"""GRA020: broadcasting operators of operator sets before 7."""
+"""GRA020: models of an operator set below 7."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+
+from onnx import TensorProto, defs
 
 from onnxfix.rule import (
     Draft,
@@ -23,8 +25,11 @@ from onnxfix.rule import (
     rule,
 )
 from onnxfix.targets.documented import names
-from onnxfix_rules.gra import _legacy
 
+NEW = 7
+"""The first operator set with numpy's broadcasting."""
+
+_BINARY = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
 _REFUSED = names(
     "Add And Div Equal Gemm Greater Less LpNormalization Max Mean Min Mul Or PRelu Pow ReduceLogSumExp Sub "
     "Sum Upsample Xor"
@@ -67,18 +72,16 @@ def opset_below_7(model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md
     """
     version = model.opset()
-    if not 0 < version < _legacy.NEW:
+    if not 0 < version < NEW:
         return
     nodes = [node for node in model.nodes() if node.is_onnx]
-    refused = [
-        node for node in imported(model) if node.is_onnx and node.opset < _legacy.NEW and _refused(node)
-    ]
+    refused = [node for node in imported(model) if node.is_onnx and node.opset < NEW and _refused(node)]
     if not refused:
         return
     counts = Counter(node.op_type for node in refused)
     listed = ", ".join(f"{count} {op_type}" for op_type, count in sorted(counts.items()))
     message = f"TensorRT refuses broadcasting operators of operator set {version} ({listed})"
-    why = next((reason for node in nodes if (reason := _legacy.blocked(node))), "")
+    why = next((reason for node in nodes if (reason := _converted(node, Draft(node)))), "")
     if model.functions:
         why = "local functions import operator sets of their own"
     if why:
@@ -98,10 +101,139 @@ def _fix(model: Model, nodes: list[Node]) -> Fix:
     edits: list[Edit] = []
     for node in nodes:
         draft = Draft(node)
-        _legacy.convert(node, draft)
+        _converted(node, draft)
         edits += draft.edits
-    edits.append(SetImport(model.main, _legacy.NEW))
-    return Fix(f"convert the model to operator set {_legacy.NEW}", edits)
+    edits.append(SetImport(model.main, NEW))
+    return Fix(f"convert the model to operator set {NEW}", edits)
+
+
+def _converted(node: Node, draft: Draft) -> str:
+    """Convert a node to operator set 7; returns why that is not possible, "" if it is."""
+    if node.domain:
+        return ""
+    old, new = _since(node, node.opset), _since(node, NEW)
+    if old is None or new is None:
+        return f"{node.op_type} is unknown"
+    if old == new:
+        return ""
+    handler = _HANDLERS.get(node.op_type)
+    if handler is None and node.op_type not in _RENAMED_ONLY:
+        return f"{node.op_type}-{old} has another form in operator set {NEW}"
+    found = "" if handler is None else handler(node, draft)
+    if not found and node.attr("consumed_inputs") is not None:
+        draft.set_attr(node, "consumed_inputs", None)
+    return found
+
+
+def _since(node: Node, version: int) -> int | None:
+    try:
+        return int(defs.get_schema(node.op_type, version, "").since_version)
+    except defs.SchemaError:
+        return None
+
+
+_RENAMED_ONLY = names(
+    "Abs Ceil Clip Elu Exp Floor HardSigmoid InstanceNormalization LeakyRelu Log Max Mean Min Neg Reciprocal "
+    "Relu Sigmoid Sqrt Sum Tanh AveragePool"
+)
+"""Operators whose newer version only adds types, or an attribute whose default is the old behavior."""
+
+
+def _drop(node: Node, draft: Draft, *names: str) -> str:
+    for name in names:
+        if node.attr(name) is not None:
+            draft.set_attr(node, name, None)
+    return ""
+
+
+def _fill(node: Node, draft: Draft, **defaults: float) -> str:
+    """Write down defaults that operator set 7 has not, or has with more digits."""
+    for name, default in defaults.items():
+        if node.attr(name) is None:
+            draft.set_attr(node, name, default)
+    return ""
+
+
+def _binary(node: Node, draft: Draft) -> str:
+    """Aligns the second operand with the axes of the first from ``axis`` on, by default with the last ones."""
+    axis = node.attr("axis")
+    if axis is not None and node.attr("broadcast", 0):
+        first, second = (
+            node.model.shapes.rank(value) if value is not None else None for value in node.inputs[:2]
+        )
+        if first is None or second is None:
+            return f"{node.op_type} has axis = {axis}, and the ranks of its operands are unknown"
+        place = axis + first if axis < 0 else axis
+        behind = first - place - second
+        if (place < 0 or behind < 0) and second > 0:
+            return f"axis = {axis} is invalid for the operands of {node.op_type}"
+        if behind > 0 and second > 0:
+            axes = list(range(second, second + behind))
+            draft.set_input(node, 1, draft.add("Unsqueeze", [node.inputs[1]], axes=axes))
+    return _drop(node, draft, "axis", "broadcast")
+
+
+def _prelu(node: Node, draft: Draft) -> str:
+    """A slope of rank 1 has one element per channel."""
+    data, slope = node.inputs[:2]
+    if data is None or slope is None:
+        return "a PRelu has no operand"
+    shape, rank = node.model.shapes.shape(slope), node.model.shapes.rank(data)
+    if shape is None or rank is None or len(shape) != 1:
+        return "the shapes of PRelu's operands are unknown"
+    if shape[0].value != 1 and rank > 2:
+        draft.set_input(node, 1, draft.add("Unsqueeze", [slope], axes=list(range(1, rank - 1))))
+    return "" if rank > 1 or shape[0].value == 1 else "PRelu has no channels"
+
+
+def _batch_norm(node: Node, draft: Draft) -> str:
+    if not node.attr("is_test", 0):
+        return "BatchNormalization is in training mode (is_test = 0)"
+    if len(node.outputs) > 1:
+        return "BatchNormalization has more than one output"
+    return _drop(node, draft, "is_test")
+
+
+def _dropout(node: Node, draft: Draft) -> str:
+    if not node.attr("is_test", 0):
+        return "Dropout is in training mode (is_test = 0)"
+    if len(node.outputs) > 1:
+        return "Dropout has a mask output"
+    return _drop(node, draft, "is_test")
+
+
+def _upsample(node: Node, draft: Draft) -> str:
+    height, width = node.attr("height_scale"), node.attr("width_scale")
+    modes = {"nearest": "nearest", "bilinear": "linear"}
+    mode = modes.get(node.attr("mode", "nearest"))
+    if height is None or width is None or mode is None:
+        return "Upsample has no scales or an unknown mode"
+    _drop(node, draft, "height_scale", "width_scale")
+    draft.set_attr(node, "scales", [1.0, 1.0, float(height), float(width)])
+    if mode != node.attr("mode", "nearest"):
+        draft.set_attr(node, "mode", mode)
+    return ""
+
+
+def _cast(node: Node, draft: Draft) -> str:
+    name = node.attr("to")
+    if not isinstance(name, str) or name not in set(TensorProto.DataType.keys()):
+        return "Cast has no valid type"
+    draft.set_attr(node, "to", int(TensorProto.DataType.Value(name)))
+    return ""
+
+
+_HANDLERS: dict[str, Callable[[Node, Draft], str]] = {
+    **dict.fromkeys(_BINARY, _binary),
+    "BatchNormalization": _batch_norm,
+    "Cast": _cast,
+    "Concat": lambda node, draft: _fill(node, draft, axis=1),
+    "Dropout": _dropout,
+    "Gemm": lambda node, draft: _drop(node, draft, "broadcast"),
+    "PRelu": _prelu,
+    "Selu": lambda node, draft: _fill(node, draft, alpha=1.6732, gamma=1.0507),
+    "Upsample": _upsample,
+}
 
 
 NEWER = '<ir_version: 3, opset_import: ["" : 7]> '

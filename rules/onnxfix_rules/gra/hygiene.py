@@ -21,7 +21,6 @@ from onnxfix.rule import (
     Severity,
     Silent,
     SortNodes,
-    Value,
     dtypes,
     rule,
     target_of,
@@ -62,13 +61,8 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
                 severity=Severity.INFO if target.has_type(tensor.data_type) else Severity.ERROR,
             )
         elif value.sparse:
-            yield _sparse_match(value)
-
-
-def _sparse_match(value: Value) -> Match:
-    return Match(
-        "nothing reads this sparse initializer", value=value, fix=Fix("remove it", [RemoveInitializer(value)])
-    )
+            remedy = Fix("remove it", [RemoveInitializer(value)])
+            yield Match("nothing reads this sparse initializer", value=value, fix=remedy)
 
 
 _SPARSE = "g (float[4] x) => (float[4] y) { y = Neg(x) }"
@@ -101,14 +95,11 @@ def _trained() -> ModelProto:
     )
     training = model.training_info.add()
     node = helper.make_node("Add", ["w", "v"], ["w_new"])
-    training.algorithm.CopyFrom(helper.make_graph([node], "step", [], [_float4("w_new")]))
+    result = helper.make_tensor_value_info("w_new", TensorProto.FLOAT, [4])
+    training.algorithm.CopyFrom(helper.make_graph([node], "step", [], [result]))
     entry = training.update_binding.add()
     entry.key, entry.value = "w", "w_new"
     return model
-
-
-def _float4(name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])
 
 
 unused_initializer.examples = [
@@ -177,16 +168,13 @@ def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
     if order == scope.nodes:
         return
     misplaced = [node for node, expected in zip(scope.nodes, order, strict=True) if node is not expected]
-    function = scope
-    while function.parent is not None:
-        function = function.parent
     first = misplaced[0]
     yield Match(
         f"this {first.op_type} comes before nodes whose results it reads",
         node=first,
         scope=scope,
         fix=Fix("sort the nodes", [SortNodes(scope)]),
-        severity=Severity.ERROR if function.kind == "function" else Severity.WARNING,
+        severity=Severity.ERROR if scope.root.kind == "function" else Severity.WARNING,
     )
 
 

@@ -11,7 +11,6 @@ from onnxfix.rule import (
     Flagged,
     Match,
     Model,
-    Node,
     Scope,
     Severity,
     Silent,
@@ -224,17 +223,18 @@ def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
 
 
 _WHICH = "a type that {target.title} does not support (source: {target.source})"
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 _NESTED = {"sequence_type": "a sequence", "optional_type": "an optional"}
-
-
-def _is_quantizer(node: Node) -> bool:
-    return node.op_type in ("QuantizeLinear", "DequantizeLinear")
 
 
 def _missing(value: Value, model: Model, target: Target) -> str:
     """The value's type if the target does not support it; "" if it does or the type is unknown."""
     elem = model.shapes.elem_type(value)
-    if elem == TensorProto.INT8 and not target.int64 and not any(map(_is_quantizer, imported(model))):
+    if (
+        elem == TensorProto.INT8
+        and not target.int64
+        and not imported(model).of(lambda one: one[1] in _QUANTIZERS)
+    ):
         return "int8 without QuantizeLinear or DequantizeLinear in the graph"
     if elem is not None:
         return "" if not elem or target.has_type(elem) else name_of(elem)

@@ -110,8 +110,10 @@ class Refused:
         ):
             return False
         source: Value | None = value
-        while source is not None and source.producer is not None and _is_followed(source.producer):
-            source = source.producer.input(0)
+        while source is not None and (made := source.producer) is not None and made.is_onnx:
+            if made.op_type not in ("Cast", "Identity"):
+                break
+            source = made.input(0)
         return source is not None and not source.is_constant and self._is_imported(node)
 
     def _unsupported_upstream(self, value: Value) -> int:
@@ -137,7 +139,3 @@ class Refused:
 
     def _is_imported(self, node: Node) -> bool:
         return node in imported_nodes(self._model)
-
-
-def _is_followed(node: Node) -> bool:
-    return node.is_onnx and node.op_type in ("Cast", "Identity")

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from onnxfix.rule import Model, Node, UnknownAttribute, Value, elem_types
 from onnxfix.shapes.ops.base import Info
+from onnxfix_rules.gra._common import grouped
 
 from ._common import INT32_HIGH, Array, native_dtype
 from ._fold import FOLDABLE, INPUT_LIMIT, evaluate, fits
@@ -52,28 +53,8 @@ class Known:
         return all(value is None or value in self._arrays for value in node.outputs)
 
     def frontiers(self) -> list[list[Value]]:
-        """The last known values before a node that must run, grouped by common readers.
-
-        Fixes that change the same node cannot share a round of the engine, and every round infers all shapes again:
-        a Slice with four known inputs would take four.
-        """
-        leader: dict[Value, Value] = {}
-
-        def find(value: Value) -> Value:
-            while leader[value] is not value:
-                leader[value] = leader[leader[value]]
-                value = leader[value]
-            return value
-
-        first_read: dict[Node, Value] = {}
-        for value in self._arrays:
-            for reader in self._readers(value):
-                leader.setdefault(value, value)
-                leader[find(value)] = find(first_read.setdefault(reader, value))
-        groups: dict[Value, list[Value]] = {}
-        for value in leader:
-            groups.setdefault(find(value), []).append(value)
-        return list(groups.values())
+        """The last known values before a node that must run, grouped by common readers."""
+        return grouped({value: readers for value in self._arrays if (readers := self._readers(value))})
 
     def _readers(self, value: Value) -> list[Node]:
         """The nodes that read the value and are not known themselves; empty if it must stay as it is."""

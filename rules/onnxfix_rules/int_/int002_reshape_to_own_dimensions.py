@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from onnxfix.rule import Dim, Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, equal, rule
 from onnxfix.shapes.symbols import positive, product
 
@@ -60,7 +58,7 @@ def reshape_to_own_dimensions(node: Node, model: Model) -> Iterator[Match]:
     if plan is None:
         return
     draft = Draft(node)
-    draft.set_input(node, 1, draft.constant(np.array(plan.target, dtype=np.int64)))
+    draft.set_input(node, 1, draft.integers(plan.target))
     if allowzero:
         draft.set_attr(node, "allowzero", None)
     values = ", ".join(str(dim) for dim in found.data)

@@ -18,15 +18,13 @@ def are_none(node: Node) -> bool:
 def are_replaced_by_zero(node: Node) -> bool:
     """Whether TensorRT certainly replaces the bounds of a Clip of int8 by 0."""
     bounds = [node.input(index) for index in range(1, len(node.proto.input))]
-    return bool(bounds) and all(bound is not None and _is_weight(bound) for bound in bounds)
+    # Defaults of graph inputs are weights for the parser, too.
+    return bool(bounds) and all(
+        v is not None and (v.is_constant or v.initializer is not None) for v in bounds
+    )
 
 
 def number(value: Value | None) -> float | None:
     """A one-element constant; None for anything else."""
     array = None if value is None else value.constant()
     return float(array.reshape(())) if array is not None and array.size == 1 else None
-
-
-def _is_weight(value: Value) -> bool:
-    """Whether the parser certainly treats it as a weight, including defaults of graph inputs."""
-    return value.is_constant or value.initializer is not None

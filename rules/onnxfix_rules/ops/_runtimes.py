@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfix.rule import Node, Target
+from onnxfix.rule import Node, Target, target_of
 from onnxfix.targets.measured import OWN
 
 MS = "com.microsoft"
@@ -79,3 +79,9 @@ def origin(node: Node) -> str:
     if tool is None or not is_foreign((node.domain, node.op_type)):
         return ""
     return f"{tool} writes it: {ADVICE[tool]}"
+
+
+def no_importer(node: Node) -> str:
+    """The message about an operator of ONNX Runtime that the target lacks."""
+    title = target_of(node.model).title
+    return f"{title} has no importer for {node.domain}.{node.op_type}; {origin(node)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from onnxfix.rule import Fixed, Flagged, Safety, Silent
 
 TWO, ONE, EPSILON = "float16 two = {f16(2.0)}", "float16 one = {f16(1.0)}", "float16 e = {f16(0.001)}"
@@ -50,14 +52,8 @@ def _numeric(
     )
 
 
-def _flagged(why: str, before: str) -> Flagged:
-    return Flagged(why, before, safety=Safety.NUMERIC, opset=17, ir_version=8)
-
-
-def _silent(why: str, before: str, opset: int = 17) -> Silent:
-    return Silent(why, before, opset=opset, ir_version=8)
-
-
+_flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8)
+_silent = partial(Silent, opset=17, ir_version=8)
 FUSED = [
     _numeric(
         "with scale and bias of the normalized shape",

@@ -150,9 +150,7 @@ def _again(draft: Draft, mean: Mean, data: str) -> str:
         return draft.add(node.op_type, [data, *node.inputs[1:]], **attributes)
     if mean.axes is None:
         return draft.add("ReduceMean", [data])
-    if node.opset < 18:
-        return draft.add("ReduceMean", [data], axes=list(mean.axes))
-    return draft.add("ReduceMean", [data, draft.constant(np.array(mean.axes, np.int64), "axes")])
+    return draft.along("ReduceMean", data, mean.axes)
 
 
 @rule("PRC001", ops=["Sqrt", "Pow"], safety=Safety.NUMERIC, hazards=[31], types=[HALF])
@@ -264,10 +262,7 @@ def _fused(why: str, before: str, after: str, opset: int = 17) -> Fixed:
     return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir)
 
 
-def _flagged(why: str, before: str, opset: int = 17) -> Flagged:
-    return Flagged(why, before, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
+_flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8)
 decomposed_norm_in_float32.examples = [
     _fused(
         "with a scale and a bias",

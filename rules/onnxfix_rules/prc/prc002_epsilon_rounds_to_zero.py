@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -106,10 +107,7 @@ _ZERO = "float16 e = {f16(0.0)}"
 _SOME = "float16 c = {f16(1e-07)}"  # by its bits: 1.19e-7
 
 
-def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
-    return Fixed(why, before, after, safety=Safety.UNSAFE, opset=opset, ir_version=8, runs=False)
-
-
+_fixed = partial(Fixed, safety=Safety.UNSAFE, opset=17, ir_version=8, runs=False)
 epsilon_rounds_to_zero.examples = [
     _fixed(
         "under a root that divides",

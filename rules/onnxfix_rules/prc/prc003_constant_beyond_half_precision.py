@@ -158,14 +158,8 @@ _IO = "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y)"
 _LOW, _INF = "float16 k = {f16(-6.55e+04)}", "float16 i = {f16(-inf)}"  # -65504 and -inf by their bits
 
 
-def _fixed(why: str, before: str, after: str) -> Fixed:
-    return Fixed(why, before, after, safety=Safety.UNSAFE, opset=17, ir_version=8, runs=False)
-
-
-def _flagged(why: str, before: str) -> Flagged:
-    return Flagged(why, before, safety=Safety.UNSAFE, opset=17, ir_version=8)
-
-
+_fixed = partial(Fixed, safety=Safety.UNSAFE, opset=17, ir_version=8, runs=False)
+_flagged = partial(Flagged, safety=Safety.UNSAFE, opset=17, ir_version=8)
 _silent = partial(Silent, opset=17)
 constant_beyond_half_precision.examples = [
     _fixed(

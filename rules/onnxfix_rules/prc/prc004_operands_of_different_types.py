@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,14 +145,8 @@ def _held(value: Value, elem: int) -> np.ndarray[Any, Any] | None:
 _HALF_TWO = "float16 c = {f16(2.0)}"
 
 
-def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
-    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8, runs=False)
-
-
-def _flagged(why: str, before: str) -> Flagged:
-    return Flagged(why, before, safety=Safety.NUMERIC, opset=17, ir_version=8, runs=False)
-
-
+_fixed = partial(Fixed, safety=Safety.NUMERIC, opset=17, ir_version=8, runs=False)
+_flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8, runs=False)
 _IO = "g (float16[N,2] x) => (float16[N,2] y)"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, Value, rule
 
@@ -77,18 +78,9 @@ _IO = "g (float16[N,8] x) => (float16[N,8] y)"
 _K = "<int64[1] k = {1}>"
 
 
-def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
-    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-def _flagged(why: str, before: str, opset: int = 17) -> Flagged:
-    return Flagged(why, before, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-def _silent(why: str, before: str, runs: bool = True) -> Silent:
-    return Silent(why, before, opset=17, ir_version=8, runs=runs)
-
-
+_fixed = partial(Fixed, safety=Safety.NUMERIC, opset=17, ir_version=8)
+_flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8)
+_silent = partial(Silent, opset=17, ir_version=8)
 decomposed_softmax.examples = [
     _fixed(
         "divided by the sum",

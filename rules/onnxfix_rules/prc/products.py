@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
@@ -80,10 +81,7 @@ _IO = "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y)"
 _EIGHT, _EIGHTH = "float16 c = {f16(8.0)}", "float16 c = {f16(0.125)}"
 
 
-def _fixed(why: str, before: str, after: str) -> Fixed:
-    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=17, ir_version=8)
-
-
+_fixed = partial(Fixed, safety=Safety.NUMERIC, opset=17, ir_version=8)
 scale_after_product.examples = [
     _fixed(
         "divided",
@@ -202,14 +200,8 @@ def _not_positive(value: Value) -> bool:
 _POWER = "g (float16[N,8] x) => (float16[N,8] y)"
 
 
-def _flagged(why: str, before: str) -> Flagged:
-    return Flagged(why, before, opset=17, ir_version=8)
-
-
-def _silent(why: str, before: str) -> Silent:
-    return Silent(why, before, opset=17, ir_version=8)
-
-
+_flagged = partial(Flagged, opset=17, ir_version=8)
+_silent = partial(Silent, opset=17, ir_version=8)
 power_in_half_precision.examples = [
     _flagged(
         "the cube in the tanh approximation of GELU",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,63 +116,55 @@ def _wide(node: Node, last: Node, factor: np.ndarray[Any, Any] | None) -> Fix:
     return Fix("compute in float32 between Casts", draft.edits, Safety.NUMERIC)
 
 
-def _fixed_sum(why: str, before: str, after: str, opset: int) -> Fixed:
-    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-def _flagged(why: str, before: str, opset: int = 17) -> Flagged:
-    return Flagged(why, before, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
+_fixed = partial(Fixed, safety=Safety.NUMERIC, opset=17, ir_version=8)
+_flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8)
 _IO = "g (float16[N,8] x) => (float16[N,1] y)"
 
 
 sum_in_half_precision.examples = [
-    _fixed_sum(
+    _fixed(
         "a length, axes as an attribute",
         f"{_IO} {{ y = ReduceL2<axes=[1]>(x) }}",
         f"{_IO} {{ w = Cast<to=FLOAT>(x)  r = ReduceL2<axes=[1]>(w)  y = Cast<to=FLOAT16>(r) }}",
-        13,
+        opset=13,
     ),
-    _fixed_sum(
+    _fixed(
         "a length, axes as an input",
         f"{_IO} <int64[1] a = {{1}}> {{ r = ReduceL2(x, a)  y = Neg(r) }}",
         f"{_IO} <int64[1] a = {{1}}> {{ w = Cast<to=1>(x)  t = ReduceL2(w, a)  r = Cast<to=10>(t)  y = Neg(r) }}",
-        18,
+        opset=18,
     ),
-    _fixed_sum(
+    _fixed(
         "exponentials under a logarithm",
         f"{_IO} {{ y = ReduceLogSumExp<axes=[1]>(x) }}",
         f"{_IO} {{ w = Cast<to=FLOAT>(x)  r = ReduceLogSumExp<axes=[1]>(w)  y = Cast<to=FLOAT16>(r) }}",
-        11,
+        opset=11,
     ),
-    _fixed_sum(
+    _fixed(
         "a softmax over 70,000 keys",
         "g (float16[N,70000] x) => (float16[N,70000] y) { y = Softmax(x) }",
         "g (float16[N,70000] x) => (float16[N,70000] y) {"
         " w = Cast<to=FLOAT>(x)  r = Softmax(w)  y = Cast<to=FLOAT16>(r) }",
-        17,
     ),
-    _fixed_sum(
+    _fixed(
         "a softmax over two axes together, before opset 13",
         "g (float16[N,300,300] x) => (float16[N,300,300] y) { y = Softmax(x) }",
         "g (float16[N,300,300] x) => (float16[N,300,300] y) {"
         " w = Cast<to=FLOAT>(x)  r = Softmax(w)  y = Cast<to=FLOAT16>(r) }",
-        11,
+        opset=11,
     ),
-    _fixed_sum(
+    _fixed(
         "a sum with a division",
         f"{_IO} <int64[1] a = {{1}}, float16 n = {{f16(8.0)}}> {{ s = ReduceSum(x, a)  y = Div(s, n) }}",
         f"{_IO} <int64[1] a = {{1}}, float m = {{8}}> {{ w = Cast<to=FLOAT>(x)  s = ReduceSum(w, a)  d = Div(s, m)"
         "  y = Cast<to=FLOAT16>(d) }",
-        17,
     ),
-    _fixed_sum(
+    _fixed(
         "a sum of squares times a constant below 1, axes as an attribute",
         f"{_IO} <float16 n = {{f16(0.125)}}> {{ s = ReduceSumSquare<axes=[1]>(x)  y = Mul(n, s) }}",
         f"{_IO} <float m = {{0.125}}> {{ w = Cast<to=FLOAT>(x)  s = ReduceSumSquare<axes=[1]>(w)  d = Mul(s, m)"
         "  y = Cast<to=FLOAT16>(d) }",
-        13,
+        opset=13,
     ),
     _flagged(
         "a sum with other readers before its division",
@@ -260,7 +253,8 @@ def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - NVIDIA/TensorRT issues 3136, 4328; NVIDIA ModelOpt, AutoCast (`data_max`)
     """
-    data, output = node.require(0), node.require_output()
+    data = node.require(0)
+    node.require_output()
     if len(node.outputs) != 1 or type_of(data, model) != HALF:
         return
     count = _count(node, model)
@@ -268,17 +262,11 @@ def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
         return
     if node.op_type == "ReduceMean" and _of_norm(node):
         return
-    attributes: dict[str, Any] = {a.name: node.attr(a.name) for a in node.proto.attribute}
-    draft = Draft(node)
-    wide = draft.add("Cast", [data], hint="wide", to=FLOAT)
-    result = draft.add(node.op_type, [wide, *node.inputs[1:]], **attributes)
-    draft.remove(node)
-    draft.add("Cast", [result], output=output.name, to=HALF)
     many = "an unknown number of" if count is None else f"{count:,}"
     yield Match(
         f"{node.op_type} in half precision over {many} elements: their sum may exceed 65504",
         node=node,
-        fix=Fix("compute in float32 between Casts", draft.edits, Safety.NUMERIC),
+        fix=_wide(node, node, None),
     )
 
 
@@ -313,14 +301,7 @@ _IMAGE = "g (float16[N,2,16,16] x) => (float16[N,2,1,1] y)"
 _ROW = "g (float16[N,256] x) => (float16[N,1] y)"
 
 
-def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
-    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-def _silent(why: str, before: str, runs: bool = True) -> Silent:
-    return Silent(why, before, opset=17, ir_version=8, runs=runs)
-
-
+_silent = partial(Silent, opset=17, ir_version=8)
 mean_in_half_precision.examples = [
     _fixed(
         "a global average",

@@ -84,6 +84,11 @@ class Region:
     fixes: dict[str, Fix | None] = field(default_factory=dict)
 
     @property
+    def reason(self) -> str:
+        """The problem for messages, in brackets."""
+        return f" ({self.problem})" if self.problem else ""
+
+    @property
     def reads(self) -> tuple[Node | Value, ...]:
         """The values that a match about this region depends on."""
         nodes = [linear.node for linear in (*self.quantizers, *self.dequantizers)]

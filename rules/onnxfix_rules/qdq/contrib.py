@@ -26,10 +26,9 @@ from onnxfix.rule import (
     Value,
     rule,
     takes,
-    target_of,
 )
 from onnxfix_rules.ops import _bounds
-from onnxfix_rules.ops._runtimes import origin
+from onnxfix_rules.ops._runtimes import no_importer
 
 from ._common import WEIGHT_LIMIT, Unable, Workshop
 
@@ -155,7 +154,7 @@ def _floats(shop: Workshop, node: Node, model: Model, part: _Part, which: int) -
         raise Unable
     elem = model.shapes.elem_type(data)
     columns = node.op_type == "QGemm" and which == 1 and model.shapes.rank(scale) == 1
-    if not columns or _is_single(model, scale):
+    if not columns or model.shapes.static_shape(scale) in ((), (1,)):
         return shop.at(node).add("DequantizeLinear", [data, *_ends(shop, node, model, part, elem)])
     if node.scope.opset() < 13 or zero is None or not model.shapes.same_shape(scale, zero).yes:
         raise Unable
@@ -163,10 +162,6 @@ def _floats(shop: Workshop, node: Node, model: Model, part: _Part, which: int) -
         raise Unable
     axis = 0 if node.attr("transB", 0) else 1
     return shop.at(node).add("DequantizeLinear", [data, scale, zero], axis=axis)
-
-
-def _is_single(model: Model, value: Value) -> bool:
-    return model.shapes.static_shape(value) in ((), (1,))
 
 
 def _single(shop: Workshop, node: Node, model: Model, value: Value) -> Value | str:
@@ -236,7 +231,7 @@ def quantized_operator_of_onnx_runtime(node: Node, model: Model) -> Iterator[Mat
     except Unable:
         fix = None
     yield Match(
-        f"{target_of(model).title} has no importer for {node.domain}.{node.op_type}; {origin(node)}",
+        no_importer(node),
         node=node,
         fix=fix,
         reads=tuple(value for value in node.inputs if value is not None),

@@ -23,7 +23,7 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._runtimes import origin
+from onnxfix_rules.ops._runtimes import no_importer
 
 from ._region import region_of
 from ._remedy import floats
@@ -58,9 +58,8 @@ def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
     if node.input(0) is None or node.input(1) is None:
         return
     region = region_of([node], model)
-    reason = f" ({region.problem})" if region.problem else ""
     yield Match(
-        f"{target_of(model).title} does not import {node.op_type}{reason}",
+        f"{target_of(model).title} does not import {node.op_type}{region.reason}",
         node=node,
         fix=floats(region, model, "multiply in float32"),
         reads=region.reads,
@@ -174,9 +173,8 @@ def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
         return
     quantized = [value for value in (node.output(0), node.output(2)) if value is not None]
     region = region_of(quantized, model)
-    reason = f" ({region.problem})" if region.problem else ""
     yield Match(
-        f"{target_of(model).title} does not import {node.op_type}{reason}",
+        f"{target_of(model).title} does not import {node.op_type}{region.reason}",
         node=node,
         fix=floats(region, model, "decompose it in floats"),
         reads=region.reads,
@@ -250,11 +248,7 @@ def fused_integer_matmul(node: Node, model: Model) -> Iterator[Match]:
     output = node.require_output()
     if node.function is not None:
         return
-    yield Match(
-        f"{target_of(model).title} has no importer for {node.domain}.{node.op_type}; {origin(node)}",
-        node=node,
-        fix=_fix(node, output, model),
-    )
+    yield Match(no_importer(node), node=node, fix=_fix(node, output, model))
 
 
 def _fix(node: Node, output: Value, model: Model) -> Fix | None:

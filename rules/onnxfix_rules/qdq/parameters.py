@@ -38,7 +38,6 @@ from ._common import (
     read,
     spread,
 )
-from ._region import Region
 from ._remedy import around, as_floats, elem_of, fixed, floats, narrowed
 
 
@@ -255,12 +254,11 @@ def non_constant_zero_point(node: Node, model: Model) -> Iterator[Match]:
     if linear is None or linear.zero is None or not _refused(linear, linear.zero, model):
         return
     region = around(linear, model)
-    if not linear.quantizes and _elsewhere(linear.zero, region):
-        return
-    reason = f" ({region.problem})" if region.problem else ""
+    if not linear.quantizes and any(other.zero is linear.zero for other in region.quantizers):
+        return  # a QuantizeLinear of the region reports it
     yield Match(
         f"the zero point {linear.zero.name!r} is not constant, which {target_of(model).title} "
-        f"requires{reason}",
+        f"requires{region.reason}",
         node=node,
         fix=floats(region, model),
         reads=region.reads,
@@ -297,11 +295,6 @@ def _depends_on_input(value: Value, model: Model) -> bool:
             seen.add(id(node))
             pending.extend(v for v in node.inputs if v is not None)
     return False
-
-
-def _elsewhere(zero: Value, region: Region) -> bool:
-    """Whether a QuantizeLinear of the region has the same zero point and reports it."""
-    return any(other.zero is zero for other in region.quantizers)
 
 
 _PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"

@@ -40,10 +40,9 @@ def centered_unsigned_quantization(node: Node, model: Model) -> Iterator[Match]:
     if linear is None or not is_middle(linear):
         return
     region = around(linear, model)
-    reason = f" ({region.problem})" if region.problem else ""
     yield Match(
         f"{described(linear)}: {target_of(model).title} supports only signed types with zero point 0, "
-        f"such as int{8 if linear.elem == U8 else 4}{reason}",
+        f"such as int{8 if linear.elem == U8 else 4}{region.reason}",
         node=node,
         fix=remedies(region, model),
         reads=region.reads,
@@ -217,10 +216,9 @@ def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
     region = around(linear, model)
     if not linear.quantizes and _elsewhere(linear, region):
         return
-    reason = f" ({region.problem})" if region.problem else ""
     fix = remedies(region, model) if region.quantizers else floats(region, model, "compute in floats")
     yield Match(
-        f"{described(linear)}: {target_of(model).title} supports only zero point 0{reason}",
+        f"{described(linear)}: {target_of(model).title} supports only zero point 0{region.reason}",
         node=node,
         fix=fix,
         reads=region.reads,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from onnxfix.rule import (
     Dim,
     Draft,
@@ -72,7 +70,7 @@ def _match(node: Node, model: Model, data: Value, shape: Sequence[Dim]) -> Match
     if not axes:
         draft.bypass(node, data)
     elif node.opset >= 13:
-        draft.set_input(node, 1, draft.constant(np.array(axes, dtype=np.int64), "axes"))
+        draft.set_input(node, 1, draft.integers(axes, "axes"))
     else:
         draft.set_attr(node, "axes", axes)
     what = f"write axes {axes}" if axes else "remove the Squeeze"

@@ -137,7 +137,7 @@ def by_halves(computer: Computer, logic: str, x: str, y: str | Array, rank: int)
     """
     bits = np.arange(2 * _HALF)
     powers = 1 << bits % _HALF
-    axis = computer.draft.constant(np.array([-1], np.int64), "axis")
+    axis = computer.draft.integers([-1], "axis")
     is_low = computer.draft.constant(bits < _HALF, "low")
     spans, below = computer.array(2 * powers, "spans"), computer.array(powers - 1, "below")
 
@@ -169,7 +169,7 @@ class _Bits:
     def __init__(self, computer: Computer, rank: int) -> None:
         self.computer, self.rank, self.count = computer, rank, computer.bits - computer.signed
         self.signs: list[str] = []
-        self.axis = computer.draft.constant(np.array([-1], np.int64), "axis")
+        self.axis = computer.draft.integers([-1], "axis")
         self.powers = computer.array([1 << bit for bit in range(self.count)], "powers")
 
     def of(self, operand: str) -> str:

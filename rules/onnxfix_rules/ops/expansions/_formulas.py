@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.rule import AddNode, Dim, Draft, Node, Target, Value, symbols, takes
+from onnxfix.rule import Dim, Draft, Node, Target, Value, symbols, takes
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 Operand = Value | str
@@ -19,26 +19,23 @@ def scalar(draft: Draft, value: float, elem: int, hint: str = "const") -> str:
     return draft.constant(np.array(value, helper.tensor_dtype_to_np_dtype(elem)), hint)
 
 
-def gelu(draft: Draft, data: Operand, elem: int, target: Target, output: str) -> bool:
-    """The exact Gelu of ``data`` as ``output``; False where the opset cannot express it."""
+def gelu(draft: Draft, data: Operand, elem: int, target: Target) -> str:
+    """The exact Gelu of ``data``; "" where the opset cannot express it."""
     opset = draft.anchor.scope.opset()
     if opset >= 20 and target.imports("Gelu"):
-        draft.add("Gelu", [data], output=output)
-        return True
+        return draft.add("Gelu", [data])
     if not takes("Erf", opset, elem):
-        return False
+        return ""
     scaled = draft.add("Mul", [data, scalar(draft, np.sqrt(0.5), elem)])
     shifted = draft.add("Add", [draft.add("Erf", [scaled]), scalar(draft, 1.0, elem)])
     half = draft.add("Mul", [data, scalar(draft, 0.5, elem)])
-    draft.add("Mul", [half, shifted], output=output)
-    return True
+    return draft.add("Mul", [half, shifted])
 
 
-def tanh_gelu(draft: Draft, data: Operand, elem: int, target: Target, output: str) -> None:
-    """Gelu's Tanh approximation as ``output``."""
+def tanh_gelu(draft: Draft, data: Operand, elem: int, target: Target) -> str:
+    """Gelu's Tanh approximation."""
     if draft.anchor.scope.opset() >= 20 and target.imports("Gelu"):
-        draft.add("Gelu", [data], output=output, approximate="tanh")
-        return
+        return draft.add("Gelu", [data], approximate="tanh")
     slope = np.sqrt(2.0 / np.pi)
     square = draft.add("Mul", [data, data])
     inner = draft.add("Mul", [square, scalar(draft, 0.044715 * slope, elem)])
@@ -46,7 +43,7 @@ def tanh_gelu(draft: Draft, data: Operand, elem: int, target: Target, output: st
     tanh = draft.add("Tanh", [draft.add("Mul", [data, factor])])
     shifted = draft.add("Add", [tanh, scalar(draft, 1.0, elem)])
     half = draft.add("Mul", [data, scalar(draft, 0.5, elem)])
-    draft.add("Mul", [half, shifted], output=output)
+    return draft.add("Mul", [half, shifted])
 
 
 def layer_normalization(
@@ -84,10 +81,7 @@ def rms_normalization(
 
 def mean(draft: Draft, data: Operand, output: str = "") -> str:
     """The mean along the last axis, which is kept with length 1."""
-    if draft.anchor.scope.opset() < 18:
-        return draft.add("ReduceMean", [data], output=output, axes=[-1], keepdims=1)
-    axes = draft.constant(np.array([-1], np.int64), "axes")
-    return draft.add("ReduceMean", [data, axes], output=output, keepdims=1)
+    return draft.along("ReduceMean", data, [-1], output=output, keepdims=1)
 
 
 def deviation(draft: Draft, data: Operand, epsilon: float, elem: int) -> str:
@@ -167,35 +161,16 @@ def masking(node: Node, mask: Value | None, bias: Value | None, batch: Dim, elem
     return None
 
 
-def split(draft: Draft, data: Operand, sizes: tuple[int, ...], axis: int) -> list[str]:
-    """Parts of these sizes along an axis."""
-    names = [draft.name("part") for _ in sizes]
-    source = data.name if isinstance(data, Value) else data
-    if draft.anchor.scope.opset() < 13:
-        proto = helper.make_node("Split", [source], names, axis=axis, split=list(sizes))
-    else:
-        lengths = draft.constant(np.array(sizes, np.int64), "sizes")
-        proto = helper.make_node("Split", [source, lengths], names, axis=axis)
-    draft.edits.append(AddNode(draft.anchor.scope, proto, draft.anchor))
-    return names
-
-
 def headed(draft: Draft, data: Operand, heads: int, size: int, output: str = "") -> str:
     """[batch, length, heads * size] as [batch, heads, length, size]."""
-    shape = draft.constant(np.array([0, 0, heads, size], np.int64), "shape")
+    shape = draft.integers([0, 0, heads, size], "shape")
     return draft.add("Transpose", [draft.add("Reshape", [data, shape])], output=output, perm=[0, 2, 1, 3])
 
 
 def attend(
-    draft: Draft,
-    parts: tuple[Operand, Operand, Operand],
-    scale: float,
-    masks: Masking,
-    elem: int,
-    width: int,
-    output: str,
-) -> None:
-    """Attention of queries, keys and values, each [batch, heads, length, size], as ``output`` of ``width``."""
+    draft: Draft, parts: tuple[Operand, Operand, Operand], scale: float, masks: Masking, elem: int, width: int
+) -> str:
+    """Attention of queries, keys and values, each [batch, heads, length, size], of ``width`` in all."""
     query, key, value = parts
     transposed = draft.add("Transpose", [key], perm=[0, 1, 3, 2])
     scores = draft.add("MatMul", [query, transposed])
@@ -208,8 +183,8 @@ def attend(
         scores = _causal(draft, query, key, scores, elem, masks)
     found = draft.add("MatMul", [draft.add("Softmax", [scores], axis=3), value])
     merged = draft.add("Transpose", [found], perm=[0, 2, 1, 3])
-    shape = draft.constant(np.array([0, 0, width], np.int64), "shape")
-    draft.add("Reshape", [merged, shape], output=output)
+    shape = draft.integers([0, 0, width], "shape")
+    return draft.add("Reshape", [merged, shape])
 
 
 def _filtered(draft: Draft, key: Operand, masks: Masking, elem: int) -> str:
@@ -236,13 +211,13 @@ def _causal(draft: Draft, query: Operand, key: Operand, scores: str, elem: int, 
 
 def _positions(draft: Draft, data: Operand, after: Operand | None = None) -> str:
     """0, 1, 2, ..., the length of [batch, heads, length, size]; or starting at the length of ``after``."""
-    one = draft.constant(np.array(1, np.int64), "one")
-    first = draft.constant(np.array(0, np.int64), "first") if after is None else _length(draft, after)
+    one = draft.integers(1, "one")
+    first = draft.integers(0, "first") if after is None else _length(draft, after)
     length = _length(draft, data)
     end = length if after is None else draft.add("Add", [first, length])
     return draft.add("Cast", [draft.add("Range", [first, end, one])], to=TensorProto.INT32)
 
 
 def _length(draft: Draft, data: Operand) -> str:
-    axis = draft.constant(np.array(2, np.int64), "axis")
+    axis = draft.integers(2, "axis")
     return draft.add("Gather", [draft.add("Shape", [data]), axis], axis=0)

@@ -44,15 +44,11 @@ def _reason(node: Node, model: Model, target: Target) -> str:
         return f"it does not support {name_of(elem)} there"
     if target.types_measured and node.op_type == "Celu" and elem in _HALF:
         return f"it does not support {name_of(elem)} there"
-    if target.types_measured and node.op_type == "LayerNormalization":
-        return _layer_normalization(node)
+    if target.types_measured and node.op_type == "LayerNormalization" and any(map(is_read, node.outputs[1:])):
+        return "it supports only one output"
     if target.types_measured and node.op_type == "Attention":
         return _attention(node) or _shapes_of_attention(node, model, target)
     return ""
-
-
-def _layer_normalization(node: Node) -> str:
-    return "it supports only one output" if any(is_read(value) for value in node.outputs[1:]) else ""
 
 
 def _attention(node: Node) -> str:

@@ -189,10 +189,10 @@ def _along(
     name = data.name if axis == rank - 2 else draft.add("Transpose", [data], perm=order)
     matrix = draft.constant(transform.matrix(dtype, results), "matrix")
     others = [0] * (rank - 2)
-    rows = draft.constant(np.array([*(others or [1]), transform.length * transform.parts], np.int64), "rows")
+    rows = draft.integers([*(others or [1]), transform.length * transform.parts], "rows")
     product = draft.add("MatMul", [draft.add("Reshape", [name, rows]), matrix])
     last = [results or transform.results, transform.result_parts]
-    name = draft.add("Reshape", [product, draft.constant(np.array([*others, *last], np.int64), "shape")])
+    name = draft.add("Reshape", [product, draft.integers([*others, *last], "shape")])
     if axis == rank - 2:
         return name
     return draft.add("Transpose", [name], perm=[order.index(index) for index in range(rank)])
@@ -227,22 +227,22 @@ def _selected(
     assert axis is not None
     table = _table(sizes, found)
     largest = _largest(table)
-    counted = draft.add("Mod", [axis, draft.constant(np.array(rank, np.int64), "rank")])
+    counted = draft.add("Mod", [axis, draft.integers(rank, "rank")])
     result = ""
     for index, transform in found.items():
         name = _along(draft, data, index, rank, transform, dtype, largest[index])
         missing = [big - size for big, size in zip(largest, sizes, strict=True)]
         missing[index] = missing[-1] = 0
         if any(missing):
-            amounts = draft.constant(np.array([0] * rank + missing, np.int64), "pads")
+            amounts = draft.integers([0] * rank + missing, "pads")
             name = draft.add("Pad", [name, amounts])
         if result:
-            same = draft.add("Equal", [counted, draft.constant(np.array(index, np.int64), "place")])
+            same = draft.add("Equal", [counted, draft.integers(index, "place")])
             name = draft.add("Where", [same, name, result])
         result = name
     if all(row == largest for row in table):
         return result
-    row = draft.add("Gather", [draft.constant(np.array(table, np.int64), "sizes"), counted], axis=0)
+    row = draft.add("Gather", [draft.integers(table, "sizes"), counted], axis=0)
     return draft.add("Slice", [result, draft.constant(np.zeros(rank, np.int64), "starts"), row])
 
 

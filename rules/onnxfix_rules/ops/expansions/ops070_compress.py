@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import (
@@ -82,12 +81,10 @@ def _decomposed(node: Node, data: Value, condition: Value, output: Value) -> Fix
     draft.remove(node)
     source: Value | str = data
     if axis is None:
-        source = draft.add("Reshape", [data, draft.constant(np.array([-1], np.int64), "flat")], hint="row")
+        source = draft.add("Reshape", [data, draft.integers([-1], "flat")], hint="row")
     chosen = draft.add("Cast", [condition], hint="chosen", to=TensorProto.FLOAT)
     indices = draft.add("NonZero", [chosen], hint="places")
-    flat_indices = draft.add(
-        "Reshape", [indices, draft.constant(np.array([-1], np.int64), "flat")], hint="which"
-    )
+    flat_indices = draft.add("Reshape", [indices, draft.integers([-1], "flat")], hint="which")
     draft.add("Gather", [source, flat_indices], output=output.name, axis=axis or 0)
     return Fix("decompose into NonZero and Gather", draft.edits)
 

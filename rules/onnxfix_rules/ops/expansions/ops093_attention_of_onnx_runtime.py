@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from onnxfix.rule import (
     Draft,
     Fix,
@@ -83,27 +81,22 @@ def _fix(node: Node, model: Model) -> Fix | None:
     if past is not None and (masks.lengths is not None or model.shapes.rank(past) != 5):
         return None
     draft = Draft(node)
-    draft.remove(node)
     product = draft.add("MatMul", [data, weight])
-    parts = _formulas.split(draft, product if bias is None else draft.add("Add", [product, bias]), sizes, 2)
+    parts = draft.split(product if bias is None else draft.add("Add", [product, bias]), sizes, 2)
     query, key, value = (
         _formulas.headed(draft, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True)
     )
     if past is not None:
-        old = [_state(draft, past, number) for number in (0, 1)]
+        states = [draft.integers(number, "state") for number in (0, 1)]
+        old = [draft.add("Gather", [past, state], axis=0) for state in states]  # keys and values
         key, value = (draft.add("Concat", pair, axis=2) for pair in ((old[0], key), (old[1], value)))
         masks = replace(masks, past=old[0])
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(sizes[0] // heads)
     if present is not None and is_read(present):
         both = [draft.unsqueeze(one, [0]) for one in (key, value)]
         draft.add("Concat", both, output=present.name, axis=0)
-    _formulas.attend(draft, (query, key, value), scale, masks, elem, sizes[2], output.name)
+    draft.replace_output(node, _formulas.attend(draft, (query, key, value), scale, masks, elem, sizes[2]))
     return Fix("decompose Attention", draft.edits, Safety.NUMERIC)
-
-
-def _state(draft: Draft, past: Value, number: int) -> str:
-    """The past keys (0) or values (1)."""
-    return draft.add("Gather", [past, draft.constant(np.array(number, np.int64), "state")], axis=0)
 
 
 def _sizes(node: Node, weight: Value, model: Model) -> tuple[int, int, int] | None:

@@ -108,20 +108,18 @@ def _fix(node: Node, model: Model) -> Fix | None:
     if masks.causal and (keys is None or not symbols.equal(shape[1], keys[-2]).yes):
         return None  # ONNX Runtime's last query attends to all keys
     draft = Draft(node)
-    draft.remove(node)
     parts: list[Operand] = [query, key, value]
     if bias is not None:
-        biases = _formulas.split(draft, bias, widths, 0)
+        biases = draft.split(bias, widths, 0)
         parts = [draft.add("Add", [part, one]) for part, one in zip(parts, biases, strict=True)]
-    names = ["", *(_name(node.output(index)) for index in (1, 2))]
+    states = [node.output(index) for index in (1, 2)]
+    names = ["", *(one.name if one is not None and is_read(one) else "" for one in states)]
     headed = [_headed(draft, *one, heads, model) for one in zip(parts, widths, names, strict=True)]
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(widths[0] // heads)
-    _formulas.attend(draft, (headed[0], headed[1], headed[2]), scale, masks, elem, widths[2], output.name)
+    draft.replace_output(
+        node, _formulas.attend(draft, (headed[0], headed[1], headed[2]), scale, masks, elem, widths[2])
+    )
     return Fix("decompose MultiHeadAttention", draft.edits, Safety.NUMERIC)
-
-
-def _name(value: Value | None) -> str:
-    return value.name if value is not None and is_read(value) else ""
 
 
 def _headed(draft: Draft, data: Operand, width: int, name: str, heads: int, model: Model) -> Operand:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import (
@@ -143,14 +142,12 @@ def _with_positions(node: Node, data: Value, positions: Value, model: Model) -> 
 
 def _positions(draft: Draft, data: Value, positions: Value, rank: int) -> str:
     """A position for each batch and element, counted from the given one."""
-    zero, one = (draft.constant(np.array(number, np.int64), "place") for number in (0, 1))
+    zero, one = (draft.integers(number, "place") for number in (0, 1))
     shape = draft.add("Shape", [data])
-    axis = draft.constant(np.array(rank - 2, np.int64), "axis")
+    axis = draft.integers(rank - 2, "axis")
     length = draft.add("Gather", [shape, axis], axis=0)
     counted = draft.add("Add", [draft.add("Range", [zero, length, one]), positions])
-    first, ends, axes = (
-        draft.constant(np.array([k], np.int64), "end") for k in (0, 2 if rank == 3 else 1, 0)
-    )
+    first, ends, axes = (draft.integers([k], "end") for k in (0, 2 if rank == 3 else 1, 0))
     sizes = draft.add("Slice", [shape, first, ends, axes])
     if rank == 4:
         sizes = draft.add("Concat", [sizes, draft.unsqueeze(length, [0])], axis=0)
@@ -196,11 +193,11 @@ def _rotated(
     """The data with the first elements of each head rotated, as ``output``."""
     half, rest = form.rotated // 2, form.size - form.rotated
     if not pairs:
-        first, second, *more = _formulas.split(draft, data, (half, half, *([rest] if rest else [])), 3)
+        first, second, *more = draft.split(data, (half, half, *([rest] if rest else [])), 3)
         return draft.add("Concat", [*_rotation(draft, first, second, tables), *more], output=output, axis=3)
-    inner, *more = _formulas.split(draft, data, (form.rotated, rest), 3) if rest else (data,)
+    inner, *more = draft.split(data, (form.rotated, rest), 3) if rest else (data,)
     two = draft.add("Reshape", [inner, _sizes(draft, 0, 0, 0, half, 2)])
-    first, second = _formulas.split(draft, two, (1, 1), 4)
+    first, second = draft.split(two, (1, 1), 4)
     cosines, sines = (draft.unsqueeze(one, [4]) for one in tables)
     both = draft.add("Concat", _rotation(draft, first, second, (cosines, sines)), axis=4)
     flat = draft.add("Reshape", [both, _sizes(draft, 0, 0, 0, form.rotated)], output="" if rest else output)
@@ -217,7 +214,7 @@ def _rotation(draft: Draft, first: str, second: str, tables: tuple[str, str]) ->
 
 
 def _sizes(draft: Draft, *sizes: int) -> str:
-    return draft.constant(np.array(sizes, np.int64), "shape")
+    return draft.integers(sizes, "shape")
 
 
 _HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'

@@ -23,7 +23,12 @@ def non_constant(node: Node, model: Model, index: int = 1) -> Value | None:
     value = node.input(index)
     if node.opset >= 18 and node.op_type in target_of(model).ignores_axes:
         return None
-    if value is None or not _of_main_graph(node) or value.initializer is not None or value.is_constant:
+    if (
+        value is None
+        or node.scope.root.kind == "function"
+        or value.initializer is not None
+        or value.is_constant
+    ):
         return None
     known = model.shapes.value(value)
     is_static = known is not None and known.static is not None
@@ -51,13 +56,6 @@ def _from_weights(node: Node, value: Value) -> bool:
         seen.update(new)
         stack += new
     return True
-
-
-def _of_main_graph(node: Node) -> bool:
-    scope = node.scope
-    while scope.parent is not None:
-        scope = scope.parent
-    return scope.kind != "function"
 
 
 def is_shape_tensor(value: Value, model: Model) -> bool:
@@ -160,23 +158,18 @@ class Choice:
         count = len(self.sets)
         rows = [[ONE if axis in reduced else axis for axis in range(self._rank)] for reduced in self.sets]
         rows.append([NONE] * self._rank)
-        dims = self._draft.constant(
-            np.array([[self.index(dim) for dim in row] for row in rows], np.int64), "dims"
-        )
-        lengths = self._along_rows("ReduceProd", self._draft.add("Gather", [self.sizes, dims], hint="dims"))
+        dims = self._draft.integers([[self.index(dim) for dim in row] for row in rows], "dims")
+        picked = self._draft.add("Gather", [self.sizes, dims], hint="dims")
+        lengths = self._draft.along("ReduceProd", picked, [1], hint="one", keepdims=0)
         before = self._draft.constant(np.tril(np.ones((count + 1, count + 1), np.int64), -1), "before")
-        starts = self._along_rows("ReduceSum", self._draft.add("Mul", [before, lengths]))
+        shares = self._draft.add("Mul", [before, lengths])
+        starts = self._draft.along("ReduceSum", shares, [1], hint="one", keepdims=0)
         which = self.row(
             {reduced: [index] for index, reduced in enumerate(self.sets)}, other=count, hint="which"
         )
         start = self._draft.add("Gather", [starts, which], hint="start")
         length = self._draft.add("Gather", [lengths, which], hint="length")
         return start, self._draft.add("Add", [start, length], hint="end")
-
-    def _along_rows(self, op_type: str, value: str) -> str:
-        if op_type != "ReduceSum" and self._draft.anchor.scope.opset() < 18:
-            return self._draft.add(op_type, [value], axes=[1], keepdims=0)
-        return self._draft.add(op_type, [value, self._const([1], "one")], keepdims=0)
 
     @property
     def is_static(self) -> bool:
@@ -198,7 +191,7 @@ class Choice:
         return {ONE: len(self._shape), NONE: len(self._shape) + 1}.get(dim, dim)
 
     def _const(self, values: list[int], hint: str) -> str:
-        return self._draft.constant(np.array(values, np.int64), hint)
+        return self._draft.integers(values, hint)
 
 
 def reshaped(draft: Draft, data: Value | str, shape: str, *, empty: bool) -> str | None:

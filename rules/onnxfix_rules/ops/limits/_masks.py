@@ -239,7 +239,7 @@ class Spread:
         if model.shapes.rank(self.base) != rank:
             chosen = draft.add("Expand", [chosen, shape])
         flat = draft.reshape(chosen, [-1])
-        before = draft.add("CumSum", [flat, draft.constant(np.array(0, np.int64), "axis")], exclusive=1)
+        before = draft.add("CumSum", [flat, draft.integers(0, "axis")], exclusive=1)
         number = draft.add("Mul", [before, flat])
         spare = draft.constant(np.zeros(1, helper.tensor_dtype_to_np_dtype(elem)), "spare")
         values = draft.add("Gather", [draft.add("Concat", [source, spare], axis=0), number], axis=0)

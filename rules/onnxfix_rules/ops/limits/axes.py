@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
 from onnxfix.rule import (
     Dim,
     Draft,
@@ -64,14 +62,12 @@ def non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     if value is None:
         return
     what = "depth" if node.op_type == "OneHot" else "axes"
-    source = "from a graph input" if _from_caller(value) else "computed by the model"
+    source = (
+        "from a graph input" if value.is_input and value.scope.parent is None else "computed by the model"
+    )
     yield Match(
         f"{what} of this {node.op_type} {source}: TensorRT requires a constant", node=node, reads=(value,)
     )
-
-
-def _from_caller(value: Value) -> bool:
-    return value.is_input and value.scope.parent is None
 
 
 _G = "g (float[2,3,4] x, int64[1] a)"
@@ -217,7 +213,7 @@ def _with_axes(
         return None
     sizes = {tuple(_size(shape, dim) for dim in row) for row in rows.values()}
     if len(sizes) == 1:
-        draft.set_input(node, 1, draft.constant(np.array(next(iter(rows)), np.int64), "axes"))
+        draft.set_input(node, 1, draft.integers(next(iter(rows)), "axes"))
         return Fix("make the axes constant: all choices have the same result", draft.edits)
     if not _axes.is_shape_tensor(axes, node.model):
         return None

@@ -114,12 +114,12 @@ def _along(draft: Draft, data: str, axis: int, window: _dilated_windows.Window) 
 
 
 def _one(draft: Draft, value: int, hint: str) -> str:
-    return draft.constant(np.array([value], np.int64), hint)
+    return draft.integers([value], hint)
 
 
 def _padded(draft: Draft, data: Value, pads: list[int], elem: int) -> str:
     half = len(pads) // 2
-    amounts = draft.constant(np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64), "pads")
+    amounts = draft.integers([0, 0, *pads[:half], 0, 0, *pads[half:]], "pads")
     lowest = draft.constant(np.array(-np.inf, helper.tensor_dtype_to_np_dtype(elem)), "lowest")
     return draft.add("Pad", [data, amounts, lowest])
 

@@ -271,10 +271,7 @@ def _count(draft: Draft, mask: Value, model: Model) -> str:
 
 
 def _listed(draft: Draft, parts: Sequence[str | int]) -> str:
-    names = [
-        part if isinstance(part, str) else draft.constant(np.array([part], np.int64), "size")
-        for part in parts
-    ]
+    names = [part if isinstance(part, str) else draft.integers([part], "size") for part in parts]
     return names[0] if len(names) == 1 else draft.add("Concat", names, axis=0)
 
 

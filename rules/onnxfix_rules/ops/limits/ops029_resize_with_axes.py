@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from onnxfix.rule import Dim, Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 
@@ -31,7 +29,10 @@ def resize_with_axes(node: Node, model: Model) -> Iterator[Match]:
         return
     shape = model.shapes.shape(data)
     wanted = sizes.constant()
-    if shape is None or wanted is None or not _sizes_of_result(node):
+    # Else the sizes are not those of the result, or the region of interest matters.
+    plain = node.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
+    mode = node.attr("coordinate_transformation_mode", "half_pixel")
+    if shape is None or wanted is None or not plain or mode == "tf_crop_and_resize":
         return
     axes = [axis + len(shape) if axis < 0 else axis for axis in node.attr("axes")]
     if wanted.shape != (len(axes),) or len(set(axes)) != len(axes) or not set(axes) <= set(range(len(shape))):
@@ -52,14 +53,6 @@ def resize_with_axes(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
-def _sizes_of_result(node: Node) -> bool:
-    """Whether the sizes are those of the result, and the region of interest is unused."""
-    return bool(
-        node.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
-        and node.attr("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
-    )
-
-
 def _all_sizes(draft: Draft, data: Value, shape: Sequence[Dim], given: dict[int, int]) -> str:
     """The sizes of all axes as one value: known ones as constants, runs of dynamic ones by Shape."""
     parts: list[str] = []
@@ -72,7 +65,7 @@ def _all_sizes(draft: Draft, data: Value, shape: Sequence[Dim], given: dict[int,
             axis += 1
             continue
         if known:
-            parts.append(draft.constant(np.array(known, np.int64), "sizes"))
+            parts.append(draft.integers(known, "sizes"))
             known = []
         end = axis
         while end < len(shape) and end not in given and shape[end].value is None:
@@ -80,7 +73,7 @@ def _all_sizes(draft: Draft, data: Value, shape: Sequence[Dim], given: dict[int,
         parts.append(draft.add("Shape", [data], hint=f"sizes_{axis}", start=axis, end=end))
         axis = end
     if known:
-        parts.append(draft.constant(np.array(known, np.int64), "sizes"))
+        parts.append(draft.integers(known, "sizes"))
     return parts[0] if len(parts) == 1 else draft.add("Concat", parts, hint="all_sizes", axis=0)
 
 

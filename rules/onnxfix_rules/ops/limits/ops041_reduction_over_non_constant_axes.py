@@ -159,10 +159,10 @@ def _candidates(draft: Draft, node: Node, data: Value, choice: Choice, left: int
     """All results, flattened and concatenated; ``left`` is the number of axes that are not reduced."""
     flat = []
     for reduced_axes in choice.sets:
-        axes = draft.constant(np.array(reduced_axes, np.int64), "axes")
+        axes = draft.integers(reduced_axes, "axes")
         reduced = draft.add(node.op_type, [data, axes], hint="reduced", keepdims=0)
         if left > 1:
-            line = draft.constant(np.array([-1], np.int64), "line")
+            line = draft.integers([-1], "line")
             reduced = draft.add("Reshape", [reduced, line], hint="flat")
         flat.append(reduced)
     return draft.add("Concat", flat, axis=0)

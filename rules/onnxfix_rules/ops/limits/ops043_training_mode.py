@@ -121,11 +121,6 @@ def _decomposed(node: Node, model: Model) -> Fix | None:
     def widen(index: int) -> Value | str:
         return operands[index] if kinds[index] == wide else draft.cast(operands[index], wide)
 
-    def mean_of(value: Value | str) -> str:
-        if node.opset < 18:
-            return draft.add("ReduceMean", [value], axes=axes)
-        return draft.add("ReduceMean", [value, draft.constant(np.array(axes, np.int64), "axes")])
-
     def add_to(output: Value | None, kind: int | None, terms: list[Value | str]) -> None:
         assert output is not None
         if kind == wide:
@@ -134,9 +129,9 @@ def _decomposed(node: Node, model: Model) -> Fix | None:
             draft.add("Cast", [draft.add("Add", terms)], output=output.name, to=kind)
 
     data = widen(0)
-    mean = mean_of(data)
+    mean = draft.along("ReduceMean", data, axes)
     centered = draft.add("Sub", [data, mean], hint="centered")
-    variance = mean_of(draft.add("Mul", [centered, centered], hint="squares"))
+    variance = draft.along("ReduceMean", draft.add("Mul", [centered, centered], hint="squares"), axes)
     epsilon = draft.constant(np.array(node.attr("epsilon", 1e-5), dtype), "epsilon")
     deviation = draft.add("Sqrt", [draft.add("Add", [variance, epsilon])])
     normal = draft.add("Div", [centered, deviation])

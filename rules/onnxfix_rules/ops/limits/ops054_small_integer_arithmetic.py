@@ -70,7 +70,9 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
         return
     quantized = any(value is not None and is_quantized(value, model) for value in node.inputs)
     computed_in_int8 = quantized and not _refused(node, model, TensorProto.INT8)
-    unfixable = quantized and node.op_type not in _OTHER_RESULT and not _is_graph_output(output, model)
+    # Nothing follows a Cast back to the type of a result that is only a graph output.
+    is_last = output.use_count == 0 and output.scope is model.main
+    unfixable = quantized and node.op_type not in _OTHER_RESULT and not is_last
     if computed_in_int8 and unfixable:
         return
     if node.op_type == "MaxPool" and not _is_equal_in_float(node):
@@ -132,11 +134,6 @@ def _wide_type(node: Node, model: Model, elem: int) -> int:
     return int(TensorProto.FLOAT if in_float else TensorProto.INT32)
 
 
-def _is_graph_output(output: Value, model: Model) -> bool:
-    """Whether the result is only a graph output, so that nothing follows a Cast back to its type."""
-    return output.use_count == 0 and output.scope is model.main
-
-
 def _is_equal_in_float(node: Node) -> bool:
     """Whether a MaxPool in float is equal: every window must have an element outside the padding."""
     kernel, pads = node.attr("kernel_shape", []), node.attr("pads", [0])
@@ -155,19 +152,15 @@ def _refused(node: Node, model: Model, elem: int) -> bool:
         return False
     if not target.has_type(elem) or target.imports(node.op_type) is not True:
         return False
-    if node.op_type == "Clip" and elem == TensorProto.INT8 and not _clip_refused(node):
-        return False
+    imported = node.op_type == "Clip" and (_bounds.are_none(node) or _bounds.are_replaced_by_zero(node))
+    if imported and elem == TensorProto.INT8:
+        return False  # right or wrong: OPS074
     if target.accepts(node.op_type, elem) is False:
         return True
     # A type that is unsupported between nodes is refused by all of them.
     return not target.between(elem) and any(
         value is not None and unnarrowed(value, node, model) is not None for value in node.inputs
     )
-
-
-def _clip_refused(node: Node) -> bool:
-    """Whether the parser refuses int8 bounds, instead of importing them, right or wrong (OPS074)."""
-    return not (_bounds.are_none(node) or _bounds.are_replaced_by_zero(node))
 
 
 def _wraps(node: Node, model: Model, elem: int) -> bool:

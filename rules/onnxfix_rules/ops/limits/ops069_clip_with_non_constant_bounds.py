@@ -68,10 +68,7 @@ def _is_not_weight(value: Value | None) -> bool:
     """Whether the parser finds a tensor instead of a weight. False in functions, whose inputs may be either."""
     if value is None or value.initializer is not None or value.is_constant:
         return False
-    scope = value.scope
-    while scope.parent is not None:
-        scope = scope.parent
-    return scope.kind != "function"
+    return value.scope.root.kind != "function"
 
 
 def _decomposed(

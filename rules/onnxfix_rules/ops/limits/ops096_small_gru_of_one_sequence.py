@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
 from onnxfix.rule import (
     Draft,
     Fix,
@@ -116,7 +114,7 @@ def _first(draft: Draft, source: str, axis: int, output: Value) -> None:
         draft.add("Slice", [source], output=output.name, starts=[0], ends=[1], axes=[axis])
         return
     values = {"starts": 0, "ends": 1, "axes": axis}
-    constants = [draft.constant(np.array([value], np.int64), name) for name, value in values.items()]
+    constants = [draft.integers([value], name) for name, value in values.items()]
     draft.add("Slice", [source, *constants], output=output.name)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import (
@@ -157,8 +156,8 @@ def _fix(node: Node, model: Model) -> Fix | None:
 def _slice_shape(node: Node, _: Model) -> Fix:
     draft = Draft(node)
     whole = draft.add("Shape", [node.require(0)])
-    start = draft.constant(np.array([node.attr("start", 0)], np.int64), "start")
-    end = draft.constant(np.array([node.attr("end", 2**31 - 1)], np.int64), "end")
+    start = draft.integers([node.attr("start", 0)], "start")
+    end = draft.integers([node.attr("end", 2**31 - 1)], "end")
     draft.replace_output(node, draft.add("Slice", [whole, start, end]))
     return Fix("slice the whole shape", draft.edits)
 
@@ -182,7 +181,7 @@ def _sum_vector(node: Node, model: Model) -> Fix | None:
     if _rank(node, model) != 1:
         return None
     draft = Draft(node)
-    draft.set_input(node, 1, draft.constant(np.array(0, np.int64), "axis"))
+    draft.set_input(node, 1, draft.integers(0, "axis"))
     return Fix("write the axis 0, the only one of a vector, as a constant", draft.edits)
 
 

@@ -1,4 +1,4 @@
-"""Outputs beyond those that TensorRT makes."""
+"""Outputs that TensorRT refuses or renames (OPS021, OPS022, OPS085)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def unused_extra_output(node: Node, model: Model) -> Iterator[Match]:
     if not extra:
         return
     read = [value.name for value in extra if is_read(value)]
-    if node.outputs[0] is None or read or (node.op_type == "Attention" and _has_past(node)):
+    past = node.op_type == "Attention" and (node.input(4) is not None or node.input(5) is not None)
+    if node.outputs[0] is None or read or past:
         why = (
             f"{', '.join(read)} is used"
             if read
@@ -76,10 +77,6 @@ def _safety(node: Node, model: Model) -> Safety:
     elem = None if data is None else model.shapes.elem_type(data)
     integer = elem is not None and dtypes.is_integer(elem)
     return Safety.EXACT if node.op_type != "MaxPool" or integer else Safety.NUMERIC
-
-
-def _has_past(node: Node) -> bool:
-    return node.input(4) is not None or node.input(5) is not None
 
 
 _POOL = "MaxPool<kernel_shape = [2,2], strides = [2,2]>"
@@ -221,5 +218,90 @@ split_with_unnamed_output.examples = [
         "an LSTM's first output, which may be omitted",
         """g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,B,4] h) {
             , h = LSTM<hidden_size = 4>(x, w, r) }""",
+    ),
+]
+
+
+@rule(
+    "OPS085",
+    per="model",
+    severity=Severity.ERROR,
+    hazards=[27],
+    differs={"branch": "about inputs that the main graph returns"},
+)
+def input_that_is_an_output(model: Model) -> Iterator[Match]:
+    """A graph input that is also an output of the graph: TensorRT renames the network's input.
+
+    ## Why it matters
+    Two tensors of a network cannot share a name, and the output keeps it: the input `x` becomes `__x`. A caller who
+    binds the input by the model's name finds an output there. Measured with TensorRT-RTX 1.7.1, for every type, for
+    used and unused inputs. There is no warning, and the engine builds. Where the name `__x` is taken, the input keeps
+    its name and the output gets another one (`ONNXTRT_identity_output`).
+
+    ## Fix
+    None: in ONNX the two are one value, and either name is part of the model's interface. Drop the output, since the
+    caller already has its value; give it its own name after an Identity; or bind the input as `__x`.
+
+    ## References
+    - onnx/onnx-tensorrt: `ONNXTRT_identity`, the layer that the parser inserts between such an input and its output
+    """
+    inputs = {value.name for value in model.main.inputs}
+    for value in model.main.inputs:
+        if not value.is_output or value.initializer is not None or value.sparse:
+            continue
+        other = f"__{value.name}"
+        renamed = "its output" if other in inputs else f"the network's input, to {other!r}"
+        yield Match(
+            f"the graph input {value.name!r} is also an output: TensorRT renames {renamed}", value=value
+        )
+
+
+input_that_is_an_output.examples = [
+    Flagged(
+        "passed through, next to another output",
+        "g (float[2] x, float[2] z) => (float[2] y, float[2] x) { y = Add(x, z) }",
+    ),
+    Flagged("no node reads it", "g (float[N] x, int64[2] n) => (float[N] y, int64[2] n) { y = Neg(x) }"),
+    Flagged(
+        "the condition of an If",
+        """g (float[2] x, bool c) => (float[2] y, bool c) {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Abs(x) },
+                      else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
+    ),
+    Flagged(
+        "the condition of a Loop",
+        """g (float[2] x, bool c, int64 n) => (float[2] y, bool c) {
+            y = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                more = Identity(on)  w = Neg(v) }> }""",
+    ),
+    Flagged(
+        "another input has the name that TensorRT gives",
+        "g (float[2] x, float[2] __x) => (float[2] y, float[2] x) { y = Add(x, __x) }",
+    ),
+    Silent(
+        "an Identity between them",
+        "g (float[2] x) => (float[2] y, float[2] k) { k = Identity(x)  y = Neg(x) }",
+    ),
+    Silent(
+        "an initializer that is an output",
+        "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
+    ),
+    Silent(
+        "an input with a default, which TensorRT treats as a constant",
+        "g (float[2] x, float[2] w) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
+    ),
+    Silent(
+        "a branch that returns an input, and a body that passes one through",
+        """g (float[2] x, bool c, int64 n) => (float[2] y) {
+            a = If(c)<then_branch = p () => (float[2] u) { u = Identity(x) },
+                      else_branch = q () => (float[2] v) { v = Neg(x) }>
+            y = Loop(n, , a)<body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w) { w = Neg(v) }> }""",
+        runs=False,
+    ),
+    Silent(
+        "a local function that returns its input",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y, float[2] k) { y, k = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b, d) { b = Neg(a)  d = Identity(a) }""",
     ),
 ]

@@ -104,7 +104,7 @@ class _Comparison:
         )  # negative indices count from the end
         if depth > 1:
             weighed = self.draft.add("Mul", [counted, self._indices(strides)])
-            counted = self._reduce("ReduceSum", weighed, 1)
+            counted = self.draft.along("ReduceSum", weighed, [1], keepdims=0)
         matches = self.draft.add(
             "Equal", [self._shaped(counted, 1, count, 1), self._range(slots, (slots, 1, 1))]
         )
@@ -140,16 +140,10 @@ class _Comparison:
 
     def _reduced_updates(self, matches: str, updates: str, axis: int) -> str:
         masked = self.draft.add("Where", [matches, updates, self.neutral])
-        return self._reduce(REDUCTIONS[self.op], masked, axis)
-
-    def _reduce(self, op_type: str, name: str, axis: int) -> str:
-        if self.draft.anchor.scope.opset() < (13 if op_type == "ReduceSum" else 18):
-            return self.draft.add(op_type, [name], axes=[axis], keepdims=0)
-        axes = self.draft.constant(np.array([axis], np.int64), "axes")
-        return self.draft.add(op_type, [name, axes], keepdims=0)
+        return self.draft.along(REDUCTIONS[self.op], masked, [axis], keepdims=0)
 
     def _shaped(self, value: Value | str, *shape: int) -> str:
-        return self.draft.add("Reshape", [value, self.draft.constant(np.array(shape, np.int64), "shape")])
+        return self.draft.add("Reshape", [value, self.draft.integers(shape, "shape")])
 
     def _indices(self, values: object) -> str:
         return self.draft.constant(np.array(values, self.kind), "sizes")

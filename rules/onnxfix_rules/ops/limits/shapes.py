@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import (
@@ -58,13 +57,13 @@ def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _compare(draft: Draft, data: Value, output: Value, kind: int, diagonal: int) -> None:
-    zero, one = draft.constant(np.array(0, np.int64), "zero"), draft.constant(np.array(1, np.int64), "one")
+    zero, one = draft.integers(0, "zero"), draft.integers(1, "one")
     sizes = draft.add("Shape", [data])
     rows = draft.add("Range", [zero, draft.add("Gather", [sizes, zero]), one])
     columns = draft.add("Range", [zero, draft.add("Gather", [sizes, one]), one])
     rows, columns = draft.unsqueeze(rows, [1]), draft.unsqueeze(columns, [0])
     if diagonal:
-        rows = draft.add("Add", [rows, draft.constant(np.array([[diagonal]], np.int64), "diagonal")])
+        rows = draft.add("Add", [rows, draft.integers([[diagonal]], "diagonal")])
     if kind == TensorProto.BOOL:
         draft.add("Equal", [rows, columns], output=output.name)
     else:
@@ -181,7 +180,13 @@ def _float_source(value: Value, model: Model) -> Value | None:
         one = stack.pop()
         node: Node | None = one.producer
         if node is None:
-            if _is_required_input(one, model) and model.shapes.elem_type(one) in _FLOATING:
+            weight = one.initializer is not None or one.sparse  # as which TensorRT treats a default
+            if (
+                one.is_input
+                and one.scope is model.main
+                and not weight
+                and model.shapes.elem_type(one) in _FLOATING
+            ):
                 return one
             continue
         if not node.is_onnx or node.op_type not in FOLLOWED:
@@ -198,11 +203,6 @@ def _is_empty(value: Value, model: Model) -> bool:
     """Whether the tensor is empty, as scales of Resize are that are unused because sizes are given."""
     shape = model.shapes.shape(value)
     return shape is not None and any(dim.value == 0 for dim in shape)
-
-
-def _is_required_input(value: Value, model: Model) -> bool:
-    """Whether the value is a graph input without a default. With a default TensorRT treats it as a weight."""
-    return value.scope is model.main and value.is_input and value.initializer is None and not value.sparse
 
 
 shape_from_floats.examples = [

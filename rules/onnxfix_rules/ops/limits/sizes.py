@@ -315,7 +315,7 @@ def _narrowed(node: Node, value: Value, model: Model, limit: int) -> Fix | None:
     if len(shape) > limit:
         return None
     draft = Draft(node)
-    draft.set_input(node, 1, draft.constant(np.array(shape, np.int64), "fewer_axes"))
+    draft.set_input(node, 1, draft.integers(shape, "fewer_axes"))
     draft.set_attr(node, "allowzero", None)
     draft.set_attr(transpose, "perm", perm)
     return Fix(f"transpose {len(shape)} merged axes", draft.edits)

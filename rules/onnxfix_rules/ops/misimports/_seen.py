@@ -96,7 +96,7 @@ class _Builder:
     def scalar(self, value: int) -> str:
         """A scalar, created once for each value."""
         if value not in self._scalars:
-            self._scalars[value] = self.draft.constant(np.array(value, dtype=np.int64), "number")
+            self._scalars[value] = self.draft.integers(value, "number")
         return self._scalars[value]
 
     def ints(self, values: Any, hint: str) -> str:

@@ -151,7 +151,7 @@ def _joined(draft: Draft, mask: Value, elem: int, allowed: str, pads: list[int])
     )
     given: Value | str = mask
     if any(pads):
-        given = draft.add("Pad", [mask, draft.constant(np.array(pads, dtype=np.int64), "pads"), excluded])
+        given = draft.add("Pad", [mask, draft.integers(pads, "pads"), excluded])
     if boolean:
         return draft.add("And", [given, allowed])
     zero = draft.constant(np.array(0, dtype=dtype), "score")

@@ -53,17 +53,13 @@ def loop_condition_from_input(model: Model) -> Iterator[Match]:
             continue
         draft = Draft(node)
         draft.set_input(node, 1, draft.add("Identity", [condition], hint="condition"))
-        inner = [value.name for body in node.subgraphs[:1] for value in body.inputs[1:2]]
+        inner = [f" to {value.name!r}" for body in node.subgraphs[:1] for value in body.inputs[1:2]]
         yield Match(
-            f"the graph input {source.name!r} is this Loop's condition: TensorRT renames it{_new_name(inner)}",
+            f"the graph input {source.name!r} is this Loop's condition: TensorRT renames it{''.join(inner)}",
             node=node,
             fix=Fix("insert an Identity between the input and the Loop", draft.edits),
             reads=(source,),
         )
-
-
-def _new_name(names: list[str]) -> str:
-    return f" to {names[0]!r}" if names else ""
 
 
 def _calls(model: Model, nodes: Sequence[Node]) -> dict[int, list[Node]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import (
@@ -65,7 +64,7 @@ def reduction_over_no_axes(node: Node, model: Model) -> Iterator[Match]:
     fix = None
     if node.op_type != "ReduceL2" or (elem not in (None, TensorProto.UNDEFINED) and not is_integer):
         draft = Draft(node)
-        draft.set_input(node, 1, draft.constant(np.array([], np.int64), "axes"))
+        draft.set_input(node, 1, draft.integers([], "axes"))
         fix = Fix("give the axes as an empty list", draft.edits)
     yield Match(
         f"{node.op_type} over no axes is {_RESULTS[node.op_type]}; TensorRT copies its input",

@@ -131,7 +131,7 @@ def _fix(node: Node, found: _Resized) -> Fix:
         "axes": found.axes,
         "step": [2] * count,
     }
-    read = [draft.constant(np.array(value, np.int64), name) for name, value in slice_inputs.items()]
+    read = [draft.integers(value, name) for name, value in slice_inputs.items()]
     draft.replace_output(node, draft.add("Slice", [doubled, *read]))
     safety = Safety.UNSAFE if found.may_be_copied else Safety.EXACT
     if all(factor == 0.5 for factor in found.factors):

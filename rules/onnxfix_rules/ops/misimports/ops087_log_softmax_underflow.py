@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import Dim, Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, Value, rule
@@ -111,20 +110,13 @@ def _fix(
     scores: Value | str = (
         draft.add("Cast", [data], hint="wide", to=int(TensorProto.FLOAT)) if is_narrow else data
     )
-    largest = _reduce(draft, "ReduceMax", scores, axes, 18)
+    largest = draft.along("ReduceMax", scores, axes)
     shifted = draft.add("Sub", [scores, largest], hint="below")
-    total = _reduce(draft, "ReduceSum", draft.add("Exp", [shifted]), axes, 13)
+    total = draft.along("ReduceSum", draft.add("Exp", [shifted]), axes)
     result = draft.add("Sub", [shifted, draft.add("Log", [total])], output="" if is_narrow else output.name)
     if is_narrow:
         draft.add("Cast", [result], output=output.name, to=elem)
     return Fix("subtract the logarithm of the sum of exponentials", draft.edits, Safety.NUMERIC)
-
-
-def _reduce(draft: Draft, op_type: str, data: Value | str, axes: tuple[int, ...], since: int) -> str:
-    """A reduction with keepdims; its axes are an input from opset ``since`` on."""
-    if draft.anchor.opset < since:
-        return draft.add(op_type, [data], axes=list(axes))
-    return draft.add(op_type, [data, draft.constant(np.array(axes, np.int64), "axes")])
 
 
 def _after(io: str, axes: str, source: str = "x", target: str = "y", more: str = "", rest: str = "") -> str:

@@ -22,9 +22,9 @@ from onnxfix.rule import Severity
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.records import Profile, TrtBuild
 from onnxfix.testing import findings, overlay
+from onnxfix_rules.ops.limits._axes import REDUCTIONS
 from onnxfix_rules.ops.limits.axes import squeeze_over_non_constant_axes
 from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
-    _REDUCTIONS,
     reduction_over_non_constant_axes,
 )
 from onnxfix_rules.ops.limits.reductions import reduction_of_booleans
@@ -65,7 +65,7 @@ def rank_of_axes(op_type: str, rank: int, count: int) -> int:
 def _reads_axes(model: ModelProto) -> bool:
     inputs = {info.name for info in model.graph.input}
     return any(
-        node.op_type in (*_REDUCTIONS, "Squeeze", "Unsqueeze") and set(node.input[1:]) & inputs
+        node.op_type in (*REDUCTIONS, "Squeeze", "Unsqueeze") and set(node.input[1:]) & inputs
         for node in model.graph.node
     )
 
@@ -112,7 +112,7 @@ def _with_other_axes(model: ModelProto, result: ModelProto, feeds: Feeds) -> int
 
 @st.composite
 def reductions(draw: st.DrawFn) -> tuple[ModelProto, Feeds]:
-    op_type = draw(st.sampled_from(_REDUCTIONS))
+    op_type = draw(st.sampled_from(REDUCTIONS))
     rank = draw(st.integers(1, 5))
     sizes = draw(st.lists(st.integers(0, 4), min_size=rank, max_size=rank))
     count = draw(st.integers(0, rank))

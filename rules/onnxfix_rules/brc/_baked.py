@@ -164,12 +164,9 @@ def _written(node: Node, axis: int, size: int, rank: int, model: Model) -> tuple
 def _sliced(node: Node, axis: int, rank: int) -> int | None:
     """The entry of a Slice that cuts ``axis`` from its start in steps of one."""
     starts, axes, steps = (None if (v := node.input(i)) is None else v.constant() for i in (1, 3, 4))
-    if (
-        starts is None
-        or node.opset < 10
-        or (axes is None and node.input(3))
-        or (steps is None and node.input(4))
-    ):
+    if starts is None or node.opset < 10:
+        return None
+    if (axes is None and node.input(3)) or (steps is None and node.input(4)):
         return None
     listed = list(range(starts.size)) if axes is None else [int(one) % rank for one in axes]
     if axis not in listed:

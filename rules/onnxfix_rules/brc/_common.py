@@ -182,13 +182,9 @@ def _gemm(node: Node, shapes: Shapes) -> Operands:
     """C broadcasts to the product's shape (M, N), not vice versa."""
     pair, addend = _pair(node, shapes), node.input(2)
     shape = shapes.shape(addend) if addend is not None else None
-    if (
-        pair is None
-        or shape is None
-        or node.opset < 7
-        or not len(pair[1]) == len(pair[3]) == 2
-        or len(shape) > 2
-    ):
+    if pair is None or shape is None or node.opset < 7:
+        return None
+    if not len(pair[1]) == len(pair[3]) == 2 or len(shape) > 2:
         return None
     rows = pair[1][1 if node.attr("transA", 0) else 0]
     columns = pair[3][0 if node.attr("transB", 0) else 1]

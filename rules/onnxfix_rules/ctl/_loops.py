@@ -15,11 +15,9 @@ def body_of(node: Node) -> Scope | None:
         return None
     body = node.subgraphs[0]
     carried = len(node.inputs) - 2
-    if (
-        carried < 0
-        or len(body.inputs) != carried + 2
-        or len(body.outputs) < max(carried + 1, len(node.outputs) + 1)
-    ):
+    if carried < 0 or len(body.inputs) != carried + 2:
+        return None
+    if len(body.outputs) < max(carried + 1, len(node.outputs) + 1):
         return None
     return body
 

@@ -100,13 +100,9 @@ def _varies(value: Value | None, body: Scope, model: Model) -> bool:
 def _masked(node: Node, body: Scope, model: Model) -> Fix | None:
     """The bags of an EmbeddingBag by a mask; None for another loop, and for one that CTL014 unrolls."""
     count, row, output = node.input(0), body.outputs[-1], node.outputs[0] if len(node.outputs) == 1 else None
-    if (
-        count is None
-        or output is None
-        or len(body.outputs) != 2
-        or len(body.inputs) != 2
-        or node.scope.opset() < 11
-    ):
+    if count is None or output is None or len(body.outputs) != 2:
+        return None
+    if len(body.inputs) != 2 or node.scope.opset() < 11:
         return None
     if not _loops.begins(node, model) or not _loops.goes_on(body, model):
         return None
@@ -126,12 +122,9 @@ def _masked(node: Node, body: Scope, model: Model) -> Fix | None:
     elem, shapes = model.shapes.elem_type(table), model.shapes
     if (axes is not None and (along is None or along.tolist() != [0])) or shapes.rank(ids) != 1:
         return None
-    if (
-        elem is None
-        or not dtypes.is_float(elem)
-        or shapes.rank(table) != 2
-        or shapes.rank(count) not in (0, 1)
-    ):
+    if elem is None or not dtypes.is_float(elem):
+        return None
+    if shapes.rank(table) != 2 or shapes.rank(count) not in (0, 1):
         return None
     if ids.scope is body or table.scope is body or not _inline.visible(node, [ids, table]):
         return None

@@ -38,13 +38,9 @@ def dense(sparse: SparseTensorProto, name: str, base_dir: Path | None) -> Tensor
     values = tensors.to_array(sparse.values, base_dir, LIMIT)
     indices = tensors.to_array(sparse.indices, base_dir, LIMIT)
     shape = tuple(sparse.dims)
-    if (
-        values is None
-        or indices is None
-        or values.ndim != 1
-        or values.dtype == object
-        or min(shape, default=0) < 0
-    ):
+    if values is None or indices is None or values.ndim != 1:
+        return None
+    if values.dtype == object or min(shape, default=0) < 0:
         return None
     size = math.prod(shape)
     if size * values.dtype.itemsize > LIMIT:

@@ -81,12 +81,9 @@ class Known:
         from_integers = self._from_integers(node)
         given = [array for array in inputs if array is not None]
         for value, result in zip(node.outputs, results, strict=False):
-            if (
-                value is None
-                or result is None
-                or not fits(result.nbytes, given)
-                or not self._agrees(value, result)
-            ):
+            if value is None or result is None:
+                continue
+            if not fits(result.nbytes, given) or not self._agrees(value, result):
                 continue
             if result.dtype.kind == "f" and not from_integers:
                 continue

@@ -144,12 +144,9 @@ def _slice(node: Node, model: Model) -> Idle:
     for axis, end in zip(positions, last.reshape(-1).tolist(), strict=True):
         if end >= DIM_MAX:
             continue
-        if (
-            end < 0
-            or shape is None
-            or not -len(shape) <= axis < len(shape)
-            or not at_least(end - shape[axis], 0).yes
-        ):
+        if end < 0 or shape is None or not -len(shape) <= axis < len(shape):
+            return BUSY
+        if not at_least(end - shape[axis], 0).yes:
             return BUSY
     return data, starts
 

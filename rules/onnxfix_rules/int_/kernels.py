@@ -69,14 +69,12 @@ def _is_int64(value: Value, model: Model) -> bool:
 
 
 def _match(kind: str, value: Value, old: bool) -> Match:
+    text, severity = "is an int64 binding: 8 bytes per element, not 4", None
     if old:
-        return Match(
-            f"int64 {kind} {value.name} becomes an int32 binding in TensorRT 8 and an int64 one from 9.0 "
-            "on: use the type that the engine reports",
-            value=value,
-            severity=Severity.WARNING,
-        )
-    return Match(f"int64 {kind} {value.name} is an int64 binding: 8 bytes per element, not 4", value=value)
+        text = "becomes an int32 binding in TensorRT 8 and an int64 one from 9.0 "
+        text += "on: use the type that the engine reports"
+        severity = Severity.WARNING
+    return Match(f"int64 {kind} {value.name} {text}", value=value, severity=severity)
 
 
 int64_input_or_output.examples = [
@@ -173,15 +171,13 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
 
 def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
     """Replace the Relu by ``Max(data, 0)``; the zero has the data's rank, so that it does not change the result's."""
-    output = node.output()
     ones = [1] * (model.shapes.rank(data) or 0)
-    if node.opset < 14 or output is None or not is_small(*ones):
+    if node.opset < 14 or node.output() is None or not is_small(*ones):
         return None
     dtype = np.dtype(np.int64 if elem == TensorProto.INT64 else np.int32)
     zero = np.zeros(ones, dtype=dtype)
     draft = Draft(node)
-    draft.remove(node)
-    draft.add("Max", [data, draft.constant(zero)], output=output.name)
+    draft.replace_output(node, draft.add("Max", [data, draft.constant(zero)]))
     return Fix("replace by Max(x, 0)", draft.edits)
 
 

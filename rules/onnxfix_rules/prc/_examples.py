@@ -43,13 +43,7 @@ _DOUBLE = (
 )
 
 
-def _numeric(
-    why: str, before: str, after: str, opset: int = 17, target: str | None = None, runs: bool = True
-) -> Fixed:
-    ir = 8 if opset < 23 else 11
-    return Fixed(
-        why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir, target=target, runs=runs
-    )
+_numeric = partial(Fixed, safety=Safety.NUMERIC, opset=17, ir_version=8)
 
 
 _flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8)
@@ -145,6 +139,7 @@ FUSED = [
         "  a = Add(v, e)  s = Sqrt(a)  n = Div(x, s)  y = Mul(n, g) }",
         f"{_IO} <{_SCALE}> {{ y = RMSNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }}",
         opset=23,
+        ir_version=11,
     ),
 ]
 """Norms that become one operator."""

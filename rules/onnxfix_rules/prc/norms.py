@@ -55,13 +55,9 @@ def as_operator(norm: Norm, model: Model) -> Fix | None:
     if norm.last.opset < since or elem is None or target_of(model).accepts(op_type, elem) is not True:
         return None
     epsilon = float(np.float32(norm.epsilon))
-    if (
-        epsilon <= 0
-        or count is None
-        or shape is None
-        or count > len(shape)
-        or type_of(norm.result, model) != elem
-    ):
+    if epsilon <= 0 or count is None or shape is None:
+        return None
+    if count > len(shape) or type_of(norm.result, model) != elem:
         return None
     dims = shape[len(shape) - count :]
     tail = _tail(norm, dims, elem, model)
@@ -74,10 +70,7 @@ def as_operator(norm: Norm, model: Model) -> Fix | None:
     given = ((tail.scale, "scale"), (tail.bias, "bias"))
     more = [draft.constant(one, hint) if isinstance(one, np.ndarray) else one for one, hint in given]
     inputs = [norm.x, *(one for one in more if one is not None)]
-    output = tail.last.output()
-    assert output is not None
-    draft.remove(tail.last)
-    draft.add(op_type, inputs, output=output.name, axis=-count, epsilon=epsilon)
+    draft.replace_output(tail.last, draft.add(op_type, inputs, axis=-count, epsilon=epsilon))
     return Fix(f"replace by {op_type}, which computes in float32", draft.edits, Safety.NUMERIC)
 
 
@@ -128,11 +121,8 @@ def upcast(norm: Norm, model: Model) -> Fix:
     epsilon = draft.constant(np.full(shape, norm.epsilon, NUMPY[work]), "epsilon")
     root = draft.add("Sqrt", [draft.add("Add", [average, epsilon])])
     final = type_of(norm.result, model)
-    draft.remove(norm.last)
-    if final == work:
-        draft.add("Div", [data, root], output=norm.result.name)
-    else:
-        draft.add("Cast", [draft.add("Div", [data, root])], output=norm.result.name, to=final)
+    quotient = draft.add("Div", [data, root])
+    draft.replace_output(norm.last, quotient if final == work else draft.add("Cast", [quotient], to=final))
     return Fix(f"compute in {_NAMES[work]} between Casts", draft.edits, Safety.NUMERIC)
 
 
@@ -257,9 +247,7 @@ _LAYER = (
 )
 
 
-def _fused(why: str, before: str, after: str, opset: int = 17) -> Fixed:
-    ir = 8 if opset < 23 else 11
-    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir)
+_fused = partial(Fixed, safety=Safety.NUMERIC, opset=17, ir_version=8)
 
 
 _flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8)
@@ -275,6 +263,7 @@ decomposed_norm_in_float32.examples = [
         "  a = Add(v, e)  s = Sqrt(a)  r = Reciprocal(s)  n = Mul(x, r)  y = Mul(g, n) }",
         f"{_IO} <{_SCALE}> {{ y = RMSNormalization<axis=-1, epsilon=0.00001>(x, g) }}",
         opset=23,
+        ir_version=11,
     ),
     _flagged(
         "an opset without LayerNormalization", f"{_IO} <{_E}> {{ {_LAYER.replace('n =', 'y =')} }}", opset=13

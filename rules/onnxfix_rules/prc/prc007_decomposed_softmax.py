@@ -55,13 +55,13 @@ def _shifted(data: Value) -> bool:
 def _softmax(
     node: Node, exp: Node, total: Node, data: Value, axes: tuple[int, ...] | None, model: Model
 ) -> Fix | None:
-    output, powers, rank = node.output(), exp.output(), rank_of(data, model)
+    powers, rank = exp.output(), rank_of(data, model)
     scopes = {node.scope, exp.scope, total.scope}
     alone = all(
         value is not None and value.replaceable and all(use.node in (node, total) for use in value.uses)
         for value in (powers, total.output())
     )
-    if output is None or not alone or len(scopes) != 1 or node.scope.lookup(data.name) is not data:
+    if node.output() is None or not alone or len(scopes) != 1 or node.scope.lookup(data.name) is not data:
         return None
     if axes is None or len(axes) != 1 or rank < 2:
         return None
@@ -69,8 +69,7 @@ def _softmax(
     if node.opset < 13 and axis != rank - 1:
         return None
     draft = Draft(node)
-    draft.remove(node)
-    draft.add("Softmax", [data], output=output.name, axis=axis)
+    draft.replace_output(node, draft.add("Softmax", [data], axis=axis))
     return Fix("replace by Softmax, which subtracts the maximum", draft.edits, Safety.NUMERIC)
 
 

@@ -63,17 +63,11 @@ def _matrix(left: Value, right: Value, model: Model) -> bool:
 
 
 def _before(node: Node, matmul: Node, left: Value, right: Value, scale: Value) -> Fix | None:
-    output = node.output()
-    if (
-        output is None
-        or node.scope.lookup(left.name) is not left
-        or node.scope.lookup(right.name) is not right
-    ):
+    if node.output() is None or any(node.scope.lookup(one.name) is not one for one in (left, right)):
         return None
     draft = Draft(node)
     scaled = draft.add(node.op_type, [left, scale], hint="scaled")
-    draft.remove(node)
-    draft.add("MatMul", [scaled, right], output=output.name)
+    draft.replace_output(node, draft.add("MatMul", [scaled, right]))
     return Fix("scale the left factor before the product", draft.edits, Safety.NUMERIC)
 
 

@@ -102,17 +102,14 @@ def _is_long(node: Node, model: Model) -> bool:
 
 def _wide(node: Node, last: Node, factor: np.ndarray[Any, Any] | None) -> Fix:
     """``node``, and ``last`` if that is another node, which scales by ``factor``, in float32."""
-    data, output = node.input(0), last.output()
-    assert data is not None
-    assert output is not None
+    data = node.require(0)
     attributes: dict[str, Any] = {a.name: node.attr(a.name) for a in node.proto.attribute}
     draft = Draft(last)
     wide = draft.add("Cast", [data], hint="wide", to=FLOAT)
     result = draft.add(node.op_type, [wide, *node.inputs[1:]], **attributes)
     if factor is not None:
         result = draft.add(last.op_type, [result, draft.constant(factor.astype(np.float32), "scale")])
-    draft.remove(last)
-    draft.add("Cast", [result], output=output.name, to=HALF)
+    draft.replace_output(last, draft.cast(result, HALF))
     return Fix("compute in float32 between Casts", draft.edits, Safety.NUMERIC)
 
 

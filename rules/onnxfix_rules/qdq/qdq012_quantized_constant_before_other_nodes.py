@@ -151,12 +151,9 @@ def _chain(node: Node, model: Model) -> Chain | None:
     value = node.input(0)
     while value is not None and not value.is_constant:
         producer = value.producer
-        if (
-            producer is None
-            or moved(producer) != (0,)
-            or len(moves) == MAX_MOVES
-            or producer.op_type == "MaxPool"
-        ):
+        if producer is None or moved(producer) != (0,):
+            return None
+        if len(moves) == MAX_MOVES or producer.op_type == "MaxPool":
             return None
         moves.insert(0, producer)
         value = producer.input(0)

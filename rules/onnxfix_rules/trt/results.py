@@ -13,87 +13,74 @@ from onnxfix.tensorrt.records import Issue, TargetOnly, TrtBuild
 
 #: Rules about operators without an importer. The first covers every operator; the others take precedence.
 _OPERATORS = (
-    "OPS001", "OPS026", "OPS050", "OPS051", "OPS052", "OPS053", "OPS056", "OPS057", "OPS061", "OPS063", "OPS068",
-    "OPS070", "OPS088", "OPS089", "OPS090", "OPS091", "OPS092", "OPS101", "OPS102", "OPS118", "QDQ007", "QDQ008",
-    "QDQ009", "QDQ020", "QDQ021", "QDQ023", "CTL020",
-)  # fmt: skip
-_BYTES = ("OPS032", "OPS107", "OPS054", "OPS062", "QDQ002", "QDQ005", "QDQ011", "QDQ014", "QDQ016")
+    "OPS001 OPS026 OPS050 OPS051 OPS052 OPS053 OPS056 OPS057 OPS061 OPS063 OPS068 OPS070 OPS088 OPS089 OPS090 "
+    "OPS091 OPS092 OPS101 OPS102 OPS118 QDQ007 QDQ008 QDQ009 QDQ020 QDQ021 QDQ023 CTL020"
+)
+_BYTES = "OPS032 OPS107 OPS054 OPS062 QDQ002 QDQ005 QDQ011 QDQ014 QDQ016"
 #: TensorRT's error messages and the rules that cover them, the most specific first. Measured with TensorRT-RTX 1.7.1,
 #: except for the messages about allowzero and Squeeze, which come from TensorRT 8 and 10.
 _REASONS = (
     (r"\A\s*(?:false)?\s*\Z", _OPERATORS),  # the parser's message for an unknown operator
     (
         r"Plugin not found|plugin was not found|failed to load \w+ plugin|not found in plugin registry",
-        (*_OPERATORS, "QDQ014"),
+        f"{_OPERATORS} QDQ014",
     ),
-    (r"Found unsupported input type of INT(?:32|64)|operator SQRT with .*INT(?:32|64)", ("INT006",)),
+    (r"Found unsupported input type of INT(?:32|64)|operator SQRT with .*INT(?:32|64)", "INT006"),
     (
         r"Found unsupported input type of|input has type \w+ but must have type|Only FLOAT, HALF or INT8",
-        ("OPS002", "INT006", "OPS025", "OPS050", *_BYTES),
+        f"OPS002 INT006 OPS025 OPS050 {_BYTES}",
     ),
     (
         r"does not support UINT8 types for intermediate tensors",
-        ("CST003", "INT001", "OPS002", "CST001", "OPS027", *_BYTES),
+        f"CST003 INT001 OPS002 CST001 OPS027 {_BYTES}",
     ),
-    (
-        r"Unsupported data type for the Cast operator",
-        ("CST003", "CST004", "INT001", "CST001", "CST005", "IFC005"),
-    ),
-    (r"Failed to convert ONNX date type", ("IFC008", "IFC005", "CST004", "CST005")),
-    (
-        r"must resolve to a build-time constant|axis is not a constant",
-        ("INT001", "OPS040", "OPS041", "OPS042", "GRA010"),
-    ),
-    (r"must be an initializer|which is not an initializer", ("INT001", "QDQ011")),
-    (r"Axis input must be an initializer", ("OPS040", "OPS041")),  # TensorRT-RTX 1.4 and 1.5
-    (r"at least 2 dimensions are required for input", ("OPS023",)),
-    (r"at least 1 dimensions are required for input", ("OPS024",)),
-    (r"input starts misaligns with the shape of input axes", ("OPS020", "OPS116")),
-    (r"squeeze axes have duplicate index", ("OPS117",)),
-    (r"Unknown activation type", ("OPS115",)),
-    (r"doesn't support mode than 1 outputs for", ("OPS021", "OPS037", "OPS043", "OPS050")),
-    (r"only supports Attention nodes with one output", ("OPS021", "OPS050")),
-    (r"Node has more output tensors than TRT expected", ("OPS022", "OPS060", "OPS091")),
-    (r"does not support dilations other than 1", ("OPS037", "OPS066", "OPS067")),
-    (r"ScatterND with reduction is not supported|Unsupported reduction type", ("OPS039",)),
-    (r"training mode|training_mode", ("OPS043",)),
-    (r"Non-zero zero point is not supported", ("QDQ001", "QDQ002", "QDQ003", "QDQ005", "QDQ011", "QDQ012")),
-    (r"Scale coefficients must all be positive", ("QDQ010",)),
-    (r"tensor A must be FP16|MatMulNBits are supported|block_size must be one of", ("QDQ023",)),
-    (r"Quantized constant .* is only allowed before DQ", ("QDQ012", "QDQ002", "OPS032", "QDQ019")),
-    (r"has datatype FP8 but is not", ("QDQ013", "CST005")),
-    (r"K exceeds the maximum value allowed", ("OPS044",)),
-    (
-        r"Number of dimensions \(\d+\) is not in the valid range|Failed to convert ONNX dimensions",
-        ("OPS045",),
-    ),
-    (r"Eyelike does not work for dynamically shaped tensors", ("OPS046",)),
-    (r"Invalid character\(s\) in Einsum equation", ("OPS028",)),
-    (r"must have same input types|must all be of the same type|must be of same type", ("PRC004", "OPS054")),
-    (r"reshape wildcard -1 has infinite number of solutions", ("RSH002", "RSH006")),
-    (r"reshape of non-empty tensor to empty tensor", ("RSH003", "RSH006")),
-    (r"would change volume", ("RSH008",)),
-    (r"not compatible for elementwise|broadcast dimensions must be conformable", ("RSH010", "BRC004")),
-    (r"slope tensor must be unidirectional broadcastable", ("BRC007",)),
-    (r"size elements must be non-negative", ("BRC008",)),
-    (r"IRecurrenceLayer must have inputs with same shape|inputs to IRecurrenceLayer", ("CTL015", "OPS011")),
-    (r"No nesting relationship", ("CTL016",)),
-    (r"CHECK\(static_cast<size_t>\(i\) < op->input_size\(\)\) failed", ("CTL011",)),
-    (r"makeScopeNodesContiguous", ("CTL021",)),
-    (r"padding size is larger than or equal to the filter size", ("OPS075",)),
-    (r"`axes` attribute is supported with `scales` tensor only", ("OPS081",)),
-    (r"quantization axis must divide into whole blocks", ("QDQ017",)),
-    (r"Must have inputs with equal ranks when condition is not", ("CTL011", "IFC001", "QDQ019")),
-    (r"does not support the sparse_value", ("GRA006", "GRA008")),
-    (
-        r"Failed to import initializer",
-        ("GRA002", "CST005", "GRA008", "IFC005", "OPS032", "QDQ002", "QDQ006", "QDQ015", "QDQ022"),
-    ),
-    (r"Node input was not registered", ("GRA004", "CTL012", "GRA007")),
-    (r"Pre-opset 7 broadcasting is unsupported|Attribute scales is missing", ("GRA020",)),
-    (r"is a shape tensor and must have type Int32 or Int64", ("OPS071",)),
-    (r"Attribute not found: allowzero", ("RSH005",)),
-    (r"Cannot infer squeeze dimensions from a dynamic shape", ("RSH009",)),
+    (r"Unsupported data type for the Cast operator", "CST003 CST004 INT001 CST001 CST005 IFC005"),
+    (r"Failed to convert ONNX date type", "IFC008 IFC005 CST004 CST005"),
+    (r"must resolve to a build-time constant|axis is not a constant", "INT001 OPS040 OPS041 OPS042 GRA010"),
+    (r"must be an initializer|which is not an initializer", "INT001 QDQ011"),
+    (r"Axis input must be an initializer", "OPS040 OPS041"),  # TensorRT-RTX 1.4 and 1.5
+    (r"at least 2 dimensions are required for input", "OPS023"),
+    (r"at least 1 dimensions are required for input", "OPS024"),
+    (r"input starts misaligns with the shape of input axes", "OPS020 OPS116"),
+    (r"squeeze axes have duplicate index", "OPS117"),
+    (r"Unknown activation type", "OPS115"),
+    (r"doesn't support mode than 1 outputs for", "OPS021 OPS037 OPS043 OPS050"),
+    (r"only supports Attention nodes with one output", "OPS021 OPS050"),
+    (r"Node has more output tensors than TRT expected", "OPS022 OPS060 OPS091"),
+    (r"does not support dilations other than 1", "OPS037 OPS066 OPS067"),
+    (r"ScatterND with reduction is not supported|Unsupported reduction type", "OPS039"),
+    (r"training mode|training_mode", "OPS043"),
+    (r"Non-zero zero point is not supported", "QDQ001 QDQ002 QDQ003 QDQ005 QDQ011 QDQ012"),
+    (r"Scale coefficients must all be positive", "QDQ010"),
+    (r"tensor A must be FP16|MatMulNBits are supported|block_size must be one of", "QDQ023"),
+    (r"Quantized constant .* is only allowed before DQ", "QDQ012 QDQ002 OPS032 QDQ019"),
+    (r"has datatype FP8 but is not", "QDQ013 CST005"),
+    (r"K exceeds the maximum value allowed", "OPS044"),
+    (r"Number of dimensions \(\d+\) is not in the valid range|Failed to convert ONNX dimensions", "OPS045"),
+    (r"Eyelike does not work for dynamically shaped tensors", "OPS046"),
+    (r"Invalid character\(s\) in Einsum equation", "OPS028"),
+    (r"must have same input types|must all be of the same type|must be of same type", "PRC004 OPS054"),
+    (r"reshape wildcard -1 has infinite number of solutions", "RSH002 RSH006"),
+    (r"reshape of non-empty tensor to empty tensor", "RSH003 RSH006"),
+    (r"would change volume", "RSH008"),
+    (r"not compatible for elementwise|broadcast dimensions must be conformable", "RSH010 BRC004"),
+    (r"slope tensor must be unidirectional broadcastable", "BRC007"),
+    (r"size elements must be non-negative", "BRC008"),
+    (r"IRecurrenceLayer must have inputs with same shape|inputs to IRecurrenceLayer", "CTL015 OPS011"),
+    (r"No nesting relationship", "CTL016"),
+    (r"CHECK\(static_cast<size_t>\(i\) < op->input_size\(\)\) failed", "CTL011"),
+    (r"makeScopeNodesContiguous", "CTL021"),
+    (r"padding size is larger than or equal to the filter size", "OPS075"),
+    (r"`axes` attribute is supported with `scales` tensor only", "OPS081"),
+    (r"quantization axis must divide into whole blocks", "QDQ017"),
+    (r"Must have inputs with equal ranks when condition is not", "CTL011 IFC001 QDQ019"),
+    (r"does not support the sparse_value", "GRA006 GRA008"),
+    (r"Failed to import initializer", "GRA002 CST005 GRA008 IFC005 OPS032 QDQ002 QDQ006 QDQ015 QDQ022"),
+    (r"Node input was not registered", "GRA004 CTL012 GRA007"),
+    (r"Pre-opset 7 broadcasting is unsupported|Attribute scales is missing", "GRA020"),
+    (r"is a shape tensor and must have type Int32 or Int64", "OPS071"),
+    (r"Attribute not found: allowzero", "RSH005"),
+    (r"Cannot infer squeeze dimensions from a dynamic shape", "RSH009"),
 )
 #: TensorRT also imports dead nodes, so this rule can explain any error.
 _DEAD = "GRA001"
@@ -101,7 +88,7 @@ _DEAD = "GRA001"
 
 def known(text: str) -> tuple[str, ...] | None:
     """The rules that cover the error message ``text``; None for an unknown message."""
-    found = [code for pattern, codes in _REASONS for code in codes if re.search(pattern, text)]
+    found = [code for pattern, codes in _REASONS for code in codes.split() if re.search(pattern, text)]
     return (*dict.fromkeys(found), _DEAD) if found else None
 
 
@@ -185,32 +172,29 @@ def refused_by_builder(build: TrtBuild) -> Iterator[Match]:
 
 
 #: Known warnings, their severity, and the rules that cover them. The first match counts.
-_KNOWN: tuple[tuple[str, Severity, tuple[str, ...]], ...] = (
-    (r"has Int64 binding", Severity.INFO, ("INT005",)),
-    (r"^Unused Input: ", Severity.INFO, ()),
-    (r"is unused or used only at compile-time", Severity.INFO, ()),
-    (r"^Detected layernorm nodes in FP16", Severity.INFO, ()),
-    (r"^Was not able to infer kOPT value", Severity.INFO, ()),
-    (r"Empty initializer .* Overriding data to nullptr", Severity.INFO, ()),
-    (r"^UINT8 data .* is being converted to INT32", Severity.INFO, ()),
-    (r"will be converted to ScatterElements", Severity.INFO, ()),
-    (
-        r"A node named node_of_.* already exists",
-        Severity.INFO,
-        (),
-    ),  # the parser's own name for an unnamed node
-    (r"A node named .* already exists", Severity.WARNING, ("GRA005",)),
-    (r"allowzero with opset < 14", Severity.WARNING, ("RSH007",)),
-    (r"that might or might not be zero", Severity.WARNING, ("RSH004",)),
-    (r"ISqueezeLayer without an axes input requires", Severity.WARNING, ("RSH009",)),
-    (r"not compatible for elementwise", Severity.WARNING, ("BRC004",)),
-    (r"UINT8 zero_point only on DLA", Severity.WARNING, ("QDQ004",)),
-    (r"with FP16 Reduce or Pow may cause overflow", Severity.WARNING, ("PRC001",)),
-    (r"ignores the \"seed\" field", Severity.WARNING, ()),
-    (r"at least opset 7", Severity.WARNING, ("GRA020",)),
-    (r"both a trip limit and a loop termination condition", Severity.WARNING, ("CTL001", "CTL013")),
-    (r"out of range\. Clamping|outside the range of FLOAT was clamped", Severity.WARNING, ()),
-    (r"first input has type \w+ but second input has type", Severity.WARNING, ()),
+_KNOWN = (
+    (r"has Int64 binding", Severity.INFO, "INT005"),
+    (r"^Unused Input: ", Severity.INFO, ""),
+    (r"is unused or used only at compile-time", Severity.INFO, ""),
+    (r"^Detected layernorm nodes in FP16", Severity.INFO, ""),
+    (r"^Was not able to infer kOPT value", Severity.INFO, ""),
+    (r"Empty initializer .* Overriding data to nullptr", Severity.INFO, ""),
+    (r"^UINT8 data .* is being converted to INT32", Severity.INFO, ""),
+    (r"will be converted to ScatterElements", Severity.INFO, ""),
+    # The parser's own name for an unnamed node:
+    (r"A node named node_of_.* already exists", Severity.INFO, ""),
+    (r"A node named .* already exists", Severity.WARNING, "GRA005"),
+    (r"allowzero with opset < 14", Severity.WARNING, "RSH007"),
+    (r"that might or might not be zero", Severity.WARNING, "RSH004"),
+    (r"ISqueezeLayer without an axes input requires", Severity.WARNING, "RSH009"),
+    (r"not compatible for elementwise", Severity.WARNING, "BRC004"),
+    (r"UINT8 zero_point only on DLA", Severity.WARNING, "QDQ004"),
+    (r"with FP16 Reduce or Pow may cause overflow", Severity.WARNING, "PRC001"),
+    (r"ignores the \"seed\" field", Severity.WARNING, ""),
+    (r"at least opset 7", Severity.WARNING, "GRA020"),
+    (r"both a trip limit and a loop termination condition", Severity.WARNING, "CTL001 CTL013"),
+    (r"out of range\. Clamping|outside the range of FLOAT was clamped", Severity.WARNING, ""),
+    (r"first input has type \w+ but second input has type", Severity.WARNING, ""),
 )
 _PROFILE = re.compile(r"k(?:MIN|OPT|MAX) value")
 #: A requirement of the layer, whatever the profile.
@@ -257,7 +241,7 @@ def warned_about(build: TrtBuild) -> Iterator[Match]:
 def _classified(text: str) -> tuple[Severity, tuple[str, ...] | None]:
     for pattern, severity, codes in _KNOWN:
         if re.search(pattern, text):
-            return severity, codes
+            return severity, tuple(codes.split())
     return Severity.WARNING, None
 
 

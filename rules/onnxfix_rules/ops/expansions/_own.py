@@ -85,11 +85,9 @@ def function(
 
     ``itself``: the operator may occur in its own body, in a simpler form.
     """
-    if (
-        call.domain
-        or (call.op_type == "LayerNormalization" and not allow_self)
-        or not all(kind or not name for kind, name in zip(types, call.input, strict=True))
-    ):
+    if call.domain or (call.op_type == "LayerNormalization" and not allow_self):
+        return None
+    if not all(kind or not name for kind, name in zip(types, call.input, strict=True)):
         return None
     builder = {
         "AffineGrid": affine_grid,

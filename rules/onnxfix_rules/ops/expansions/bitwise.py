@@ -277,20 +277,16 @@ def bitwise_logic(node: Node, model: Model) -> Iterator[Match]:
     output = node.output()
     elem = None if output is None else model.shapes.elem_type(output)
     operands = [_logic.boolean(value, node, model) for value in node.inputs]
-    if (
-        output is None
-        or elem is None
-        or len(operands) != 2
-        or all(o is not None and o.constant for o in operands)
-    ):
+    if output is None or elem is None or len(operands) != 2:
+        return
+    if all(o is not None and o.constant for o in operands):
         return
     first, second = operands
     if first is None or second is None:
         return
     draft = Draft(node)
-    draft.remove(node)
     logic = draft.add(_LOGIC[node.op_type], [first.name(draft), second.name(draft)])
-    draft.add("Cast", [logic], output=output.name, to=elem)
+    draft.replace_output(node, draft.cast(logic, elem))
     yield Match(
         f"TensorRT has no {node.op_type}; all operands here are 0 or 1",
         node=node,

@@ -50,14 +50,15 @@ def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.FusedMatMul
     """
-    left, right, output = node.require(0), node.require(1), node.require_output()
+    left, right = node.require(0), node.require(1)
+    node.require_output()
     if node.function is not None or len(node.inputs) != 2:
         return
-    fix = _decomposed(node, left, right, output, model)
+    fix = _decomposed(node, left, right, model)
     yield Match("TensorRT has no FusedMatMul, neither as an importer nor as a plugin", node=node, fix=fix)
 
 
-def _decomposed(node: Node, left: Value, right: Value, output: Value, model: Model) -> Fix | None:
+def _decomposed(node: Node, left: Value, right: Value, model: Model) -> Fix | None:
     alpha = node.attr("alpha", 1.0)
     elem, other = model.shapes.elem_type(left), model.shapes.elem_type(right)
     if node.scope.opset() < 7 or not math.isfinite(alpha):
@@ -70,7 +71,6 @@ def _decomposed(node: Node, left: Value, right: Value, output: Value, model: Mod
         ):
             return None
     draft = Draft(node)
-    draft.remove(node)
     factors: list[Value | str] = []
     ranks = model.shapes.rank(left), model.shapes.rank(right)
     moves_batch = bool(node.attr("transBatchA", 0) or node.attr("transBatchB", 0))
@@ -89,16 +89,15 @@ def _decomposed(node: Node, left: Value, right: Value, output: Value, model: Mod
             return None
         perm = _order(rank, transpose, batch)
         factors.append(value if perm == sorted(perm) else draft.add("Transpose", [value], perm=perm))
-    if alpha == 1.0:
-        draft.add("MatMul", factors, output=output.name)
-    else:
+    result = draft.add("MatMul", factors)
+    if alpha != 1.0:
         if elem not in _FLOATS:
             return None
         scale = np.array(alpha, helper.tensor_dtype_to_np_dtype(elem))
         if not np.isfinite(scale):
             return None
-        product = draft.add("MatMul", factors)
-        draft.add("Mul", [product, draft.constant(scale, "scale")], output=output.name)
+        result = draft.add("Mul", [result, draft.constant(scale, "scale")])
+    draft.replace_output(node, result)
     return Fix(
         "replace by MatMul" if exact else "decompose into Transpose, MatMul and Mul",
         draft.edits,

@@ -45,13 +45,14 @@ def compress(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     target = target_of(model)
-    data, condition, output = node.require(0), node.require(1), node.require_output()
+    data, condition = node.require(0), node.require(1)
+    node.require_output()
     if target.imports("Compress") is not False or target.imports("NonZero") is not True:
         return
     yield Match(
         f"{target.title} does not import Compress (source: {target.source})",
         node=node,
-        fix=_decomposed(node, data, condition, output) if _fits(node, data, condition, model) else None,
+        fix=_decomposed(node, data, condition) if _fits(node, data, condition, model) else None,
         reads=(data, condition),
     )
 
@@ -75,17 +76,16 @@ def _fits(node: Node, data: Value, condition: Value, model: Model) -> bool:
     return symbols.equal(length[0], shape[axis]).yes
 
 
-def _decomposed(node: Node, data: Value, condition: Value, output: Value) -> Fix:
+def _decomposed(node: Node, data: Value, condition: Value) -> Fix:
     axis = node.attr("axis")
     draft = Draft(node)
-    draft.remove(node)
     source: Value | str = data
     if axis is None:
         source = draft.add("Reshape", [data, draft.integers([-1], "flat")], hint="row")
     chosen = draft.add("Cast", [condition], hint="chosen", to=TensorProto.FLOAT)
     indices = draft.add("NonZero", [chosen], hint="places")
     flat_indices = draft.add("Reshape", [indices, draft.integers([-1], "flat")], hint="which")
-    draft.add("Gather", [source, flat_indices], output=output.name, axis=axis or 0)
+    draft.replace_output(node, draft.add("Gather", [source, flat_indices], axis=axis or 0))
     return Fix("decompose into NonZero and Gather", draft.edits)
 
 

@@ -67,13 +67,9 @@ def rotary_embedding_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match
     - https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
     """
     data, positions, cosines = node.input(0), node.input(1), node.input(2)
-    if (
-        node.function is not None
-        or data is None
-        or positions is None
-        or cosines is None
-        or node.output() is None
-    ):
+    if node.function is not None or data is None:
+        return
+    if positions is None or cosines is None or node.output() is None:
         return
     target = target_of(model)
     if target.package != "tensorrt-rtx":
@@ -162,13 +158,9 @@ def _decomposed(node: Node, model: Model) -> Fix | None:
     form, elem = _form(node, model), known_float(node, data, cosines, sines)
     rank = model.shapes.rank(positions)
     known = model.shapes.elem_type(positions) == TensorProto.INT64
-    if (
-        form is None
-        or elem not in _formulas.ATTENTION_TYPES
-        or rank not in (1, 2)
-        or not known
-        or node.scope.opset() < 11
-    ):
+    if form is None or elem not in _formulas.ATTENTION_TYPES:
+        return None
+    if rank not in (1, 2) or not known or node.scope.opset() < 11:
         return None
     draft = Draft(node)
     draft.remove(node)

@@ -11,6 +11,10 @@ from onnx import TensorProto
 
 from onnxfix.rule import Draft, Model, Node, Value, dtypes, equal, target_of
 
+REDUCTIONS = (
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
 Axes = tuple[int, ...]
 #: Special dimensions of a result, besides the index of a dimension of the data: a size of 1, and of 0.
 ONE, NONE = -1, -2
@@ -23,12 +27,9 @@ def non_constant(node: Node, model: Model, index: int = 1) -> Value | None:
     value = node.input(index)
     if node.opset >= 18 and node.op_type in target_of(model).ignores_axes:
         return None
-    if (
-        value is None
-        or node.scope.root.kind == "function"
-        or value.initializer is not None
-        or value.is_constant
-    ):
+    if value is None or node.scope.root.kind == "function":
+        return None
+    if value.initializer is not None or value.is_constant:
         return None
     known = model.shapes.value(value)
     is_static = known is not None and known.static is not None

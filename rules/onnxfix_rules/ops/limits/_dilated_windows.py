@@ -95,10 +95,9 @@ def counts_of(windows: list[Window], padding: bool) -> np.ndarray[Any, Any] | No
     if is_constant:
         return np.array(full)
     sizes = [w.size for w in windows if w.size is not None]
-    if (
-        len(sizes) < len(windows)
-        or math.prod(w.count(s) for w, s in zip(windows, sizes, strict=True)) > LIMIT
-    ):
+    if len(sizes) < len(windows):
+        return None
+    if math.prod(w.count(s) for w, s in zip(windows, sizes, strict=True)) > LIMIT:
         return None
     axes = [w.counts(s, padding) for w, s in zip(windows, sizes, strict=True)]
     total = np.ones((), np.int64)

@@ -23,17 +23,12 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops.limits import _axes
-from onnxfix_rules.ops.limits._axes import ONE, Axes, Choice
-
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
+from onnxfix_rules.ops.limits._axes import ONE, REDUCTIONS, Axes, Choice
 
 
 @rule(
     "OPS040",
-    ops=[*_REDUCTIONS, "OneHot", "Squeeze", "Unsqueeze"],
+    ops=[*REDUCTIONS, "OneHot", "Squeeze", "Unsqueeze"],
     severity=Severity.ERROR,
     hazards=[56],
     general=True,

@@ -225,25 +225,18 @@ def operator_without_importer(model: Model) -> Iterator[Match]:
         return name not in _standard() or (domain not in ("", "ai.onnx") and target.imports(name) is False)
 
     for node in imported(model).of(is_unknown):
+        severity = None
         if node.op_type in SHIPPED:
-            why = _history(node.op_type, target)
-            yield Match(f"{target.title} does not ship the plugin {node.op_type}: {why}", node=node)
+            text = f"{target.title} does not ship the plugin {node.op_type}: {_history(node.op_type, target)}"
         elif node.op_type in target.refused:
-            yield Match(
-                f"{target.title} refuses {node.domain}.{node.op_type}, as every operator of that name",
-                node=node,
-            )
+            text = f"{target.title} refuses {node.domain}.{node.op_type}, as every operator of that name"
         elif node.is_onnx:
-            yield Match(
-                f"ONNX has no operator {node.op_type}, and {target.title} no plugin of that name", node=node
-            )
+            text = f"ONNX has no operator {node.op_type}, and {target.title} no plugin of that name"
         else:
-            yield Match(
-                f"{node.domain}.{node.op_type} needs a plugin: give its library to --plugins"
-                + (", or export a function" if target.calls_functions else ""),
-                node=node,
-                severity=Severity.WARNING,
-            )
+            text = f"{node.domain}.{node.op_type} needs a plugin: give its library to --plugins"
+            text += ", or export a function" if target.calls_functions else ""
+            severity = Severity.WARNING
+        yield Match(text, node=node, severity=severity)
 
 
 def _history(name: str, target: Target) -> str:

@@ -50,7 +50,8 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Mod.html
     """
-    data, divisor, output = node.input(0), node.require(1), node.require_output()
+    data, divisor = node.input(0), node.require(1)
+    node.require_output()
     elem = None if data is None else model.shapes.elem_type(data)
     target = target_of(model)
     if data is None or elem not in _FLOATS or node.attr("fmod", 0) != 0:
@@ -58,7 +59,6 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     if target.accepts("Mod", elem) is not True or not takes("Equal", node.opset, elem):
         return
     draft = Draft(node)
-    draft.remove(node)
     dtype = helper.tensor_dtype_to_np_dtype(elem)
     zero, minus = (draft.constant(np.array(number, dtype), "zero") for number in (0.0, -0.0))
     array, finite = divisor.constant(), divisor.name
@@ -76,7 +76,7 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     # Zeros are the last operand of each Where: ONNX Runtime loses the sign of the other operand.
     signed = draft.add("Where", [positive, zero, minus])
     left = draft.add("Not", [draft.add("Equal", [rest, zero])])
-    draft.add("Where", [left, moved, signed], output=output.name)
+    draft.replace_output(node, draft.add("Where", [left, moved, signed]))
     yield Match(
         "TensorRT supports Mod of floats only with fmod=1",
         node=node,
@@ -206,14 +206,12 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Or.html
     """
-    value, output = node.input(0), node.require_output()
+    value = node.input(0)
+    node.require_output()
     arithmetic = None if value is None else value.producer
-    if (
-        arithmetic is None
-        or not arithmetic.is_onnx
-        or arithmetic.op_type not in _LOGIC
-        or len(arithmetic.inputs) != 2
-    ):
+    if arithmetic is None or not arithmetic.is_onnx:
+        return
+    if arithmetic.op_type not in _LOGIC or len(arithmetic.inputs) != 2:
         return
     if node.opset < 7 or value is None or node.attr("to") != TensorProto.BOOL:
         return
@@ -225,8 +223,7 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
         return
     logic = _LOGIC[arithmetic.op_type]
     draft = Draft(node)
-    draft.remove(node)
-    draft.add(logic, [first.name(draft), second.name(draft)], output=output.name)
+    draft.replace_output(node, draft.add(logic, [first.name(draft), second.name(draft)]))
     yield Match(
         f"{arithmetic.op_type} of booleans as {name_of(elem)}, cast back to bool: {logic}",
         node=node,

@@ -24,19 +24,15 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops.limits import _axes
-from onnxfix_rules.ops.limits._axes import ONE, Choice
+from onnxfix_rules.ops.limits._axes import ONE, REDUCTIONS, Choice
 
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
 #: TensorRT-RTX 1.7.1 layers of reductions that need more than one.
 _LAYERS = {"ReduceL1": 2, "ReduceL2": 3, "ReduceLogSum": 2, "ReduceLogSumExp": 12, "ReduceSumSquare": 2}
 _MOST_LAYERS = 200
 _COPIES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 
-@rule("OPS041", ops=_REDUCTIONS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[56])
+@rule("OPS041", ops=REDUCTIONS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[56])
 def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     """A reduction whose axes are not constant, but whose number of axes is known.
 

@@ -121,11 +121,9 @@ def _dilated_total(
     shape = model.shapes.shape(data)
     windows = None if shape is None else _dilated_windows.windows_of(node, [dim.value for dim in shape[2:]])
     channels = shape[1].value if shape is not None and len(shape) > 2 else None
-    if (
-        not windows
-        or not channels
-        or channels * math.prod(node.attr("kernel_shape")) > _dilated_windows.LIMIT
-    ):
+    if not windows or not channels:
+        return ""
+    if channels * math.prod(node.attr("kernel_shape")) > _dilated_windows.LIMIT:
         return ""
     return _dilated_windows.summed(draft, name, windows, channels, dtype)
 

@@ -48,18 +48,18 @@ def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/release/10.1-GA/onnxOpImporters.cpp
     """
     target = target_of(model)
-    data, output = node.require(0), node.require_output()
+    data = node.require(0)
+    node.require_output()
     if target.types_measured or node.opset < 11:
         return
-    bounds = node.input(1), node.input(2)
-    if model.shapes.elem_type(data) not in _FLOATS or not any(map(_is_not_weight, bounds)):
+    if model.shapes.elem_type(data) not in _FLOATS or not any(map(_is_not_weight, node.inputs[1:3])):
         return
     yield Match(
         "the bounds of this Clip are not constant: "
         + ("TensorRT 10.0 and 10.1 require" if target.int64 else f"{target.title} requires")
         + " weights",
         node=node,
-        fix=_decomposed(node, data, output, bounds, model),
+        fix=_decomposed(node, data, model),
         severity=Severity.WARNING if target.int64 else Severity.ERROR,
     )
 
@@ -71,17 +71,16 @@ def _is_not_weight(value: Value | None) -> bool:
     return value.scope.root.kind != "function"
 
 
-def _decomposed(
-    node: Node, data: Value, output: Value, bounds: tuple[Value | None, Value | None], model: Model
-) -> Fix | None:
-    if any(bound is not None and model.shapes.rank(bound) != 0 for bound in bounds):
+def _decomposed(node: Node, data: Value, model: Model) -> Fix | None:
+    steps = [
+        (op, bound) for op, bound in zip(("Max", "Min"), node.inputs[1:], strict=False) if bound is not None
+    ]
+    if any(model.shapes.rank(bound) != 0 for _, bound in steps):
         return None
-    draft = Draft(node)
-    draft.remove(node)
-    value: Value | str = data
-    steps = [(op, bound) for op, bound in zip(("Max", "Min"), bounds, strict=True) if bound is not None]
-    for index, (op_type, bound) in enumerate(steps, 1):
-        value = draft.add(op_type, [value, bound], output=output.name if index == len(steps) else "")
+    draft, value = Draft(node), data.name
+    for op_type, bound in steps:
+        value = draft.add(op_type, [value, bound])
+    draft.replace_output(node, value)
     return Fix("decompose into Max and Min", draft.edits, Safety.NUMERIC)
 
 

@@ -49,7 +49,8 @@ def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    data, output = node.require(0), node.require_output()
+    data = node.require(0)
+    node.require_output()
     if model.shapes.rank(data) != 0:
         return
     if node.attr("noop_with_empty_axes", 0) != 0:
@@ -57,11 +58,11 @@ def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"{node.op_type} of a scalar: TensorRT requires an axis to reduce",
         node=node,
-        fix=_fix(node, data, output, model),
+        fix=_fix(node, data, model),
     )
 
 
-def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
+def _fix(node: Node, data: Value, model: Model) -> Fix | None:
     draft = Draft(node)
     elem = model.shapes.elem_type(data)
     if node.op_type in _COPIES or (node.op_type in _SUMS and elem is not None and dtypes.is_integer(elem)):
@@ -73,16 +74,14 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
         return _with_axis(node, data, draft)
     if node.op_type == "ReduceSumSquare" and not takes("Mul", node.opset, elem):
         return None  # opset 6 and before multiply floats only
-    draft.remove(node)
     if node.op_type in _SUMS:
-        zero = np.zeros((), helper.tensor_dtype_to_np_dtype(elem))
-        draft.add("Add", [data, draft.constant(zero, "zero")], output=output.name)
-    elif node.op_type == "ReduceL1":
-        draft.add("Abs", [data], output=output.name)
-    elif node.op_type == "ReduceLogSum":
-        draft.add("Log", [data], output=output.name)
+        zero = draft.constant(np.zeros((), helper.tensor_dtype_to_np_dtype(elem)), "zero")
+        result = draft.add("Add", [data, zero])
+    elif node.op_type == "ReduceSumSquare":
+        result = draft.add("Mul", [data, data])
     else:
-        draft.add("Mul", [data, data], output=output.name)
+        result = draft.add("Abs" if node.op_type == "ReduceL1" else "Log", [data])
+    draft.replace_output(node, result)
     return Fix("compute it without a reduction", draft.edits)
 
 

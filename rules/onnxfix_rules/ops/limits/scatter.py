@@ -117,11 +117,9 @@ class _Comparison:
         """For ScatterElements: move the axis last, and compare with the updates along a new last axis."""
         rank = len(shape)
         others = [other for other in range(rank) if other != axis]
-        if (
-            rank >= 8
-            or len(index_shape) != rank
-            or any(shape[other] != index_shape[other] for other in others)
-        ):
+        if rank >= 8 or len(index_shape) != rank:
+            return ""
+        if any(shape[other] != index_shape[other] for other in others):
             return ""
         if math.prod(shape) * index_shape[axis] > LIMIT:
             return ""

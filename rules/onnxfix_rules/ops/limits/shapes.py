@@ -40,7 +40,8 @@ def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__EyeLike.html
     """
-    data, output = node.input(0), node.require_output()
+    data = node.input(0)
+    node.require_output()
     shape = None if data is None else model.shapes.shape(data)
     if data is None or shape is None or len(shape) != 2:
         return
@@ -50,13 +51,12 @@ def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
     fix = None
     if node.opset >= 11 and kind is not None:
         draft = Draft(node)
-        draft.remove(node)
-        _compare(draft, data, output, int(kind), int(node.attr("k", 0)))
+        draft.replace_output(node, _compare(draft, data, int(kind), int(node.attr("k", 0))))
         fix = Fix("compare row and column indices", draft.edits)
     yield Match("EyeLike of a dynamic shape, which TensorRT does not have", node=node, fix=fix)
 
 
-def _compare(draft: Draft, data: Value, output: Value, kind: int, diagonal: int) -> None:
+def _compare(draft: Draft, data: Value, kind: int, diagonal: int) -> str:
     zero, one = draft.integers(0, "zero"), draft.integers(1, "one")
     sizes = draft.add("Shape", [data])
     rows = draft.add("Range", [zero, draft.add("Gather", [sizes, zero]), one])
@@ -64,10 +64,8 @@ def _compare(draft: Draft, data: Value, output: Value, kind: int, diagonal: int)
     rows, columns = draft.unsqueeze(rows, [1]), draft.unsqueeze(columns, [0])
     if diagonal:
         rows = draft.add("Add", [rows, draft.integers([[diagonal]], "diagonal")])
-    if kind == TensorProto.BOOL:
-        draft.add("Equal", [rows, columns], output=output.name)
-    else:
-        draft.add("Cast", [draft.add("Equal", [rows, columns])], output=output.name, to=kind)
+    same = draft.add("Equal", [rows, columns])
+    return same if kind == TensorProto.BOOL else draft.cast(same, kind)
 
 
 _RANGES = """s = Shape(x)  a = Gather(s, zero)  b = Gather(s, one)

@@ -289,22 +289,15 @@ def _narrowed(node: Node, value: Value, model: Model, limit: int) -> Fix | None:
     """Merge axes of the Reshape, Transpose and Reshape that begin at ``node``."""
     sizes = model.shapes.static_shape(value)
     uses = value.uses
-    if (
-        node.op_type != "Reshape"
-        or not node.is_onnx
-        or sizes is None
-        or len(uses) != 1
-        or not value.replaceable
-    ):
+    if node.op_type != "Reshape" or not node.is_onnx:
+        return None
+    if sizes is None or len(uses) != 1 or not value.replaceable:
         return None
     transpose = uses[0].node
     transposed = transpose.output()
-    if (
-        transpose.op_type != "Transpose"
-        or not transpose.is_onnx
-        or transpose.scope is not node.scope
-        or transposed is None
-    ):
+    if transpose.op_type != "Transpose" or not transpose.is_onnx:
+        return None
+    if transpose.scope is not node.scope or transposed is None:
         return None
     if not transposed.replaceable or not all(_keeps_result(use.node, use.index) for use in transposed.uses):
         return None

@@ -91,23 +91,17 @@ def deconv(node: Node, model: Model) -> Deconv | None:
     output_padding = _ints(node, "output_padding", 0, count)
     output_shape = node.attr("output_shape") or None
     pads = node.attr("pads") or None
-    if (
-        strides is None
-        or dilations is None
-        or output_padding is None
-        or min(*strides, *dilations) < 1
-        or min(output_padding) < 0
-    ):
+    if strides is None or dilations is None or output_padding is None:
+        return None
+    if min(*strides, *dilations) < 1 or min(output_padding) < 0:
         return None
     if (output_shape is not None and len(output_shape) != count) or (
         pads is not None and len(pads) != 2 * count
     ):
         return None
-    if (
-        0 in kernel
-        or any(d.value == 0 for d in shape)
-        or tuple(_ints(node, "kernel_shape", 0, count) or ()) not in ((0,) * count, kernel[2:])
-    ):
+    if 0 in kernel or any(d.value == 0 for d in shape):
+        return None
+    if tuple(_ints(node, "kernel_shape", 0, count) or ()) not in ((0,) * count, kernel[2:]):
         return None
     return Deconv(
         sizes=tuple(d.value for d in shape[2:]),

@@ -42,12 +42,9 @@ def _constant(draft: Draft, found: Seen) -> str:
     assert found.queries is not None
     assert found.keys is not None
     queries, keys = found.queries.value, found.keys.value
-    if (
-        found.lengths is not None
-        or queries is None
-        or keys is None
-        or max(queries, 1) * max(keys, 1) > _LIMIT
-    ):
+    if found.lengths is not None or queries is None:
+        return ""
+    if keys is None or max(queries, 1) * max(keys, 1) > _LIMIT:
         return ""
     i, j = np.arange(queries)[:, None], np.arange(keys)[None, :]
     allowed = np.ones((queries, keys), dtype=np.bool_)

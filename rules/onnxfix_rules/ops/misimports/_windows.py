@@ -161,10 +161,9 @@ def rounded_up(node: Node, model: Model, first_opset: int) -> Pool | None:
 
 def _is_valid(axis: Axis) -> bool:
     """Whether there are windows, with less padding than kernel, as ONNX Runtime and TensorRT require."""
-    if (
-        min(axis.kernel, axis.step) < 1
-        or not 0 <= min(axis.begin, axis.end) <= max(axis.begin, axis.end) < axis.kernel
-    ):
+    if min(axis.kernel, axis.step) < 1:
+        return False
+    if not 0 <= min(axis.begin, axis.end) <= max(axis.begin, axis.end) < axis.kernel:
         return False
     size = axis.size.value
     return size is None or (size > 0 and size + axis.begin + axis.end >= axis.kernel)

@@ -66,12 +66,8 @@ def remainder_of_floats(node: Node, model: Model) -> Iterator[Match]:
         return
     array = divisor.constant()
     if array is not None and bool(np.isinf(array).any()):
-        yield Match(
-            "Mod with fmod=1 by an infinite constant: ONNX gives the dividend, TensorRT NaN",
-            node=node,
-            severity=Severity.ERROR,
-            reads=(divisor,),
-        )
+        text = "Mod with fmod=1 by an infinite constant: ONNX gives the dividend, TensorRT NaN"
+        yield Match(text, node=node, severity=Severity.ERROR, reads=(divisor,))
         return
     yield Match(
         "TensorRT computes Mod with fmod=1 as x - y * trunc(x / y), rounding each step: NaN for an infinite divisor, "

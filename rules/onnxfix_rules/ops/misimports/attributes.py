@@ -138,25 +138,23 @@ def space_to_depth_crd(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _fix(node: Node, data: Value, block: object, shape: Sequence[Dim] | None) -> Fix | None:
-    output = node.output()
-    if not isinstance(block, int) or block < 1 or shape is None or len(shape) != 4 or output is None:
+    if not isinstance(block, int) or block < 1 or shape is None or len(shape) != 4 or node.output() is None:
         return None
     channels, height, width = (d.value for d in shape[1:])
     if not channels or not is_small(block, block, channels):
         return None
     draft = Draft(node)
-    draft.remove(node)
     if height and width and height % block == width % block == 0:
         high, wide = height // block, width // block
-        apart = np.array([0, channels, high, block, wide, block], dtype=np.int64)
-        together = np.array([0, channels * block * block, high, wide], dtype=np.int64)
-        split = draft.add("Reshape", [data, draft.constant(apart, "apart")], hint="blocks")
+        apart = [0, channels, high, block, wide, block]
+        together = [0, channels * block * block, high, wide]
+        split = draft.add("Reshape", [data, draft.integers(apart, "apart")], hint="blocks")
         moved = draft.add("Transpose", [split], perm=[0, 1, 3, 5, 2, 4])
-        draft.add("Reshape", [moved, draft.constant(together, "together")], output=output.name)
+        draft.replace_output(node, draft.add("Reshape", [moved, draft.integers(together, "together")]))
         return Fix("replace by Reshape, Transpose and Reshape", draft.edits)
     order = np.arange(block * block * channels).reshape(block * block, channels).T.reshape(-1)
     default = draft.add("SpaceToDepth", [data], hint="dcr", blocksize=block)
-    draft.add("Gather", [default, draft.constant(order, "channels")], output=output.name, axis=1)
+    draft.replace_output(node, draft.add("Gather", [default, draft.integers(order, "channels")], axis=1))
     return Fix("use the default order and permute the channels", draft.edits)
 
 

@@ -47,7 +47,8 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
       'input' values to the value of 'max'"
     - tensorrt.ActivationType.CLIP, in the package's own documentation
     """
-    data, output = node.require(0), node.require_output()
+    data = node.require(0)
+    node.require_output()
     if model.shapes.elem_type(data) not in _FLOATS:
         return
     if node.opset < 11:
@@ -59,9 +60,8 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
     fix = None
     if node.opset >= 11:
         draft = Draft(node)
-        draft.remove(node)
         raised = draft.add("Max", [data, node.inputs[1]])
-        draft.add("Min", [raised, node.inputs[2]], output=output.name)
+        draft.replace_output(node, draft.add("Min", [raised, node.inputs[2]]))
         fix = Fix("replace by Max and Min", draft.edits)
     yield Match(
         f"the minimum {low:g} is above the maximum {high:g}: ONNX gives {high:g} everywhere, TensorRT {low:g}",
@@ -320,11 +320,9 @@ def clip_of_bfloat16_without_a_bound(node: Node, model: Model) -> Iterator[Match
     """
     data, low, high = node.require(0), node.input(1), node.input(2)
     places, bound = len(node.proto.input), low if high is None else high
-    if (
-        None not in (low, high)
-        or places == 1
-        or target_of(model).accepts("Clip", TensorProto.BFLOAT16) is not True
-    ):
+    if None not in (low, high) or places == 1:
+        return
+    if target_of(model).accepts("Clip", TensorProto.BFLOAT16) is not True:
         return
     if TensorProto.BFLOAT16 not in [
         model.shapes.elem_type(value) for value in (data, bound) if value is not None

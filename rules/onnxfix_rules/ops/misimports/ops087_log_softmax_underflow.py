@@ -68,7 +68,7 @@ def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"LogSoftmax: TensorRT computes the logarithm of probabilities, which is -inf from {far} on",
         node=node,
-        fix=_fix(node, data, output, axes, elem),
+        fix=_fix(node, data, axes, elem),
         reads=(data,),
     )
 
@@ -99,23 +99,16 @@ def _is_argmax(node: Node, axes: tuple[int, ...] | None, shape: tuple[Dim, ...] 
     return bool(axis == axes[0] if shape is None else (axis - axes[0]) % len(shape) == 0)
 
 
-def _fix(
-    node: Node, data: Value, output: Value, axes: tuple[int, ...] | None, elem: int | None
-) -> Fix | None:
+def _fix(node: Node, data: Value, axes: tuple[int, ...] | None, elem: int | None) -> Fix | None:
     if axes is None or node.opset < 7:
         return None
-    draft = Draft(node)
-    draft.remove(node)
-    is_narrow = elem in _NARROW
-    scores: Value | str = (
-        draft.add("Cast", [data], hint="wide", to=int(TensorProto.FLOAT)) if is_narrow else data
-    )
+    draft, is_narrow = Draft(node), elem in _NARROW
+    scores: Value | str = draft.cast(data, TensorProto.FLOAT, hint="wide") if is_narrow else data
     largest = draft.along("ReduceMax", scores, axes)
     shifted = draft.add("Sub", [scores, largest], hint="below")
     total = draft.along("ReduceSum", draft.add("Exp", [shifted]), axes)
-    result = draft.add("Sub", [shifted, draft.add("Log", [total])], output="" if is_narrow else output.name)
-    if is_narrow:
-        draft.add("Cast", [result], output=output.name, to=elem)
+    result = draft.add("Sub", [shifted, draft.add("Log", [total])])
+    draft.replace_output(node, draft.add("Cast", [result], to=elem) if is_narrow else result)
     return Fix("subtract the logarithm of the sum of exponentials", draft.edits, Safety.NUMERIC)
 
 

@@ -41,11 +41,9 @@ def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
       attribute."
     """
     auto, pads = node.attr("auto_pad", "NOTSET"), node.attr("pads")
-    if (
-        auto not in ("VALID", "SAME_UPPER", "SAME_LOWER")
-        or pads is None
-        or (auto == "VALID" and not any(pads))
-    ):
+    if auto not in ("VALID", "SAME_UPPER", "SAME_LOWER"):
+        return
+    if pads is None or (auto == "VALID" and not any(pads)):
         return
     draft = Draft(node)
     draft.set_attr(node, "pads", None)

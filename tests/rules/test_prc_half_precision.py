@@ -30,13 +30,13 @@ from onnxfix.runtime.backends.reference import evaluator
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import assert_interface_kept, findings, fixed
+from onnxfix_rules.prc.formulas import decomposed_softmax as softmax_rule
+from onnxfix_rules.prc.formulas import epsilon_rounds_to_zero as epsilon_rule
 from onnxfix_rules.prc.norms import decomposed_norm_in_half_precision as norm_rule
-from onnxfix_rules.prc.prc002_epsilon_rounds_to_zero import epsilon_rounds_to_zero as epsilon_rule
 from onnxfix_rules.prc.prc003_constant_beyond_half_precision import (
     constant_beyond_half_precision as mask_rule,
 )
 from onnxfix_rules.prc.prc004_operands_of_different_types import operands_of_different_types as type_rule
-from onnxfix_rules.prc.prc007_decomposed_softmax import decomposed_softmax as softmax_rule
 from onnxfix_rules.prc.products import power_in_half_precision as power_rule
 from onnxfix_rules.prc.products import scale_after_product as scale_rule
 from onnxfix_rules.prc.sums import mean_in_half_precision as mean_rule

@@ -12,9 +12,6 @@ from onnxfix.rule import Dim, Draft, Model, Node, Value, equal
 
 MAX_ITEMS = 256
 _MOST_ROWS = 1 << 31
-_MAKERS = frozenset(
-    {"SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence"}
-)
 
 
 @dataclass(frozen=True)

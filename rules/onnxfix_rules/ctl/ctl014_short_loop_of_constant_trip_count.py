@@ -136,11 +136,16 @@ def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft 
     rows: dict[int, list[str]] = {
         k: [] for k in range(carried, len(node.outputs)) if is_read(node.outputs[k])
     }
+    counter, going = body.inputs[:2]
     always: dict[Value, str] = {}
     targets: dict[Value, str] = {}
     for number, nodes in enumerate(plan):
-        given = dict(zip(body.inputs[2:], state, strict=True))
-        given.update(_constants(draft, body, nodes, rows, number, always))
+        inside = {v for n in nodes for v in _inline.reads(n)} | set(body.outputs[1:])
+        if going in inside and going not in always:
+            always[going] = draft.constant(np.array(True), "true")
+        given = {**dict(zip(body.inputs[2:], state, strict=True)), **always}
+        if counter in inside:
+            given[counter] = draft.integers(number, f"iteration_{number}")
         targets = _targets(node, body, nodes) if number == len(plan) - 1 else {}
         names = inliner.copy(nodes, given, targets)
         made = {v for n in nodes for v in n.outputs}
@@ -160,24 +165,6 @@ def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft 
     for k, names_of_rows in rows.items():
         _stack(draft, node.outputs[k], names_of_rows)
     return draft
-
-
-def _constants(
-    draft: Draft,
-    body: Scope,
-    nodes: Sequence[Node],
-    rows: dict[int, list[str]],
-    number: int,
-    always: dict[Value, str],
-) -> dict[Value, str]:
-    """Names of constants for the iteration number and the condition, if the body reads them."""
-    inside = {v for n in nodes for v in _inline.reads(n)} | set(body.outputs[1:])
-    counter, going = body.inputs[:2]
-    if going in inside and going not in always:
-        always[going] = draft.constant(np.array(True), "true")
-    if counter not in inside:
-        return dict(always)
-    return {**always, counter: draft.integers(number, f"iteration_{number}")}
 
 
 def _targets(node: Node, body: Scope, nodes: Sequence[Node]) -> dict[Value, str]:

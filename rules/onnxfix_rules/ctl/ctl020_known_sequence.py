@@ -111,8 +111,7 @@ def _unsqueezed(draft: Draft, parts: list[str], axis: int) -> list[str]:
 
 def _replaced(node: Node, draft: Draft, name: str) -> Draft:
     """Replace the node's output by ``name``; if its name must be kept, the last added node takes it over."""
-    output = node.outputs[0]
-    assert output is not None
+    output = node.require_output()
     edits = draft.edits
     draft.edits = []
     draft.remove(node)

@@ -76,8 +76,7 @@ def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[
         if bias is None:
             return
         _folded.check_weights(weight, seen, affine.factor)
-        kept = before.inputs[1]
-        assert kept is not None
+        kept = before.require(1)
         _folded.check_growth(kept, weight.nbytes)
         make = partial(_edits, node, before, partial(_folded.weights, weight, seen, affine.factor), bias)
         fix = Fix("fold it into the weights", make, replaces=node, safety=Safety.NUMERIC)
@@ -99,8 +98,7 @@ def _infers(node: Node) -> bool:
 
 def _edits(node: Node, before: Node, make: Callable[[], _folded.Array], bias: _folded.Array) -> list[Edit]:
     """Edits that give the Conv new weights and let it compute the BatchNormalization's output."""
-    draft, source = Draft(before), before.outputs[0]
-    assert source is not None
+    draft, source = Draft(before), before.require_output()
     draft.set_input(before, 1, draft.constant(make(), "weight"))
     draft.set_input(before, 2, draft.constant(bias, "bias"))
     if before.op_type == "Gemm" and before.attribute("beta") is not None:

@@ -49,8 +49,7 @@ class Norm:
 
     @property
     def result(self) -> Value:
-        value = self.last.output()
-        assert value is not None
+        value = self.last.require_output()
         return value
 
     @property

@@ -290,8 +290,7 @@ class Workshop:
 
     def put(self, node: Node, name: str) -> None:
         """Replace the single output of ``node`` by ``name`` and remove the node."""
-        output = node.output(0)
-        assert output is not None
+        output = node.require_output()
         if output.replaceable:
             self.edits.append(ReplaceUses(output, name))
             self.edits.append(RemoveNode(node))

@@ -36,8 +36,7 @@ def dynamic(shop: Workshop, node: Node) -> tuple[str, str]:
     uses scale 1, and so does this code; ONNX's function body divides by 0.
     """
     draft = shop.at(node)
-    data, scale = node.input(0), node.output(1)
-    assert data is not None
+    data, scale = node.require(0), node.output(1)
 
     def number(value: float) -> str:
         return shop.constant(node, np.array(value, dtype=np.float32), "number")
@@ -220,8 +219,7 @@ class Writer:
 
     def follow(self, node: Node) -> None:
         """Rewrite a node that moves integers: the same operator on floats."""
-        data = node.input(0)
-        assert data is not None
+        data = node.require(0)
         self.shop.at(node).set_input(node, 0, self.read(data, node))
 
     def quantize(self, linear: Linear) -> None:

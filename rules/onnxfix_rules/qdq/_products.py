@@ -145,8 +145,7 @@ def _shifted(node: Node, which: int) -> Array | None:
 
 def _bias(writer: Writer, node: Node) -> str:
     """The int32 bias, which is already in units of the sums."""
-    bias = node.input(8)
-    assert bias is not None
+    bias = node.require(8)
     array = bias.constant(WEIGHT_LIMIT)
     if array is None:
         if bias.is_constant:

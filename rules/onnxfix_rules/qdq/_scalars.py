@@ -51,8 +51,7 @@ def region_at(node: Node, model: Model) -> ScalarRegion | None:
     if data is None or not is_read(node.output(0)) or model.shapes.rank(data) != 0:
         return None
     if is_op(node, "QuantizeLinear"):
-        inner = node.output(0)
-        assert inner is not None
+        inner = node.require_output()
         uses = inner.uses if inner.use_count <= MOST_STEPS else []
         return ScalarRegion(
             node, data, tuple(use.node for use in uses if _dequantizes(use.node, use.index, node))
@@ -61,8 +60,7 @@ def region_at(node: Node, model: Model) -> ScalarRegion | None:
         return None
     maker = data.producer
     if maker is not None and is_op(maker, "QuantizeLinear") and _dequantizes(node, 0, maker):
-        inner = maker.output(0)
-        return None if inner is not None and inner.use_count <= MOST_STEPS else ScalarRegion(node, data, ())
+        return None if maker.require_output().use_count <= MOST_STEPS else ScalarRegion(node, data, ())
     linear = read(node, model)
     if linear is not None and data.is_constant:
         return None  # covered by QDQ002 and QDQ005

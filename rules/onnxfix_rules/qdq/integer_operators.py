@@ -25,7 +25,7 @@ from onnxfix.rule import (
 )
 from onnxfix_rules.ops._runtimes import no_importer
 
-from ._region import region_of
+from ._region import Region, region_of
 from ._remedy import floats
 
 
@@ -57,17 +57,18 @@ def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
     """
     if node.input(0) is None or node.input(1) is None:
         return
-    region = region_of([node], model)
-    yield Match(
-        f"{target_of(model).title} does not import {node.op_type}{region.reason}",
-        node=node,
-        fix=floats(region, model, "multiply in float32"),
-        reads=region.reads,
-    )
+    yield _refused(node, region_of([node], model), "multiply in float32")
 
 
 _fixed = partial(Fixed, safety=Safety.NUMERIC)
 _flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
+
+
+def _refused(node: Node, region: Region, title: str) -> Match:
+    text = f"{target_of(node.model).title} does not import {node.op_type}{region.reason}"
+    return Match(text, node=node, fix=floats(region, node.model, title), reads=region.reads)
+
+
 integer_matmul_or_conv.examples = [
     Fixed(
         "constant weights: no sum reaches 2**24",
@@ -172,13 +173,7 @@ def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
     if node.input(0) is None:
         return
     quantized = [value for value in (node.output(0), node.output(2)) if value is not None]
-    region = region_of(quantized, model)
-    yield Match(
-        f"{target_of(model).title} does not import {node.op_type}{region.reason}",
-        node=node,
-        fix=floats(region, model, "decompose it in floats"),
-        reads=region.reads,
-    )
+    yield _refused(node, region_of(quantized, model), "decompose it in floats")
 
 
 _BODY = """a = ReduceMin<keepdims = 0>(x)  b = Min(a, o)  c = ReduceMax<keepdims = 0>(x)  d = Max(c, o)

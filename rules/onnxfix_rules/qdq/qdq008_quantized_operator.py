@@ -148,8 +148,7 @@ class _Writer:
         return list(self.shop.edits)
 
     def given(self, index: int) -> Value:
-        value = self.node.input(index)
-        assert value is not None
+        value = self.node.require(index)
         return value
 
     def single(self, value: Value) -> bool:

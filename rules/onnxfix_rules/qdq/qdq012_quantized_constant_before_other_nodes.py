@@ -227,11 +227,9 @@ def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | No
         return _recast(shop, end, name)
     draft.set_input(first, 0, name)
     for move in chain.moves:
-        output = move.output(0)
-        assert output is not None
+        output = move.require_output()
         shop.retype(output, elem)
-    last = chain.moves[-1].output(0)
-    assert last is not None
+    last = chain.moves[-1].require_output()
     if linear is None and end.attr("to") != TensorProto.FLOAT:
         return Fix(
             "dequantize the constant with scale 1 first", shop.edits

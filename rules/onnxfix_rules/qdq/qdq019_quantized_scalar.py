@@ -117,8 +117,7 @@ def _again(shop: Workshop, node: Node, data: str) -> str:
 
 def _give(shop: Workshop, node: Node, vector: str, model: Model) -> None:
     """Replace the node's output by a scalar made from the vector."""
-    output = node.output(0)
-    assert output is not None
+    output = node.require_output()
     elems = _elems(output, node, model, made=True)
     if output.replaceable:
         shop.put(node, _axis(shop, node, "Squeeze", vector, elems))

@@ -73,23 +73,18 @@ def _match(node: Node, model: Model, data: Value, shape: Sequence[Dim]) -> Match
         draft.set_input(node, 1, draft.integers(axes, "axes"))
     else:
         draft.set_attr(node, "axes", axes)
-    what = f"write axes {axes}" if axes else "remove the Squeeze"
+    title, safety = f"write axes {axes}" if axes else "remove the Squeeze", Safety.EXACT
+    text = f"Squeeze without axes on {c.text(shape)}: it removes {f'axes {axes}' if axes else 'nothing'}"
     if open_axes:
         some = ", ".join(f"{shape[i]} (axis {i})" for i in open_axes)
-        return Match(
+        title, safety = f"{title}, assuming that the others are never 1", Safety.UNSAFE
+        text = (
             f"Squeeze without axes on the dynamic shape {c.text(shape)}: the result has another rank where {some} "
-            "is 1; TensorRT 8 and 10 refuse it, TensorRT-RTX fails at that size",
-            node=node,
-            severity=_severity(model),
-            fix=Fix(f"{what}, assuming that the others are never 1", draft.edits, Safety.UNSAFE),
+            "is 1; TensorRT 8 and 10 refuse it, TensorRT-RTX fails at that size"
         )
-    static = c.sizes(shape) is not None
-    return Match(
-        f"Squeeze without axes on {c.text(shape)}: it removes {f'axes {axes}' if axes else 'nothing'}",
-        node=node,
-        severity=Severity.INFO if static else _severity(model),
-        fix=Fix(what, draft.edits),
-    )
+    static = not open_axes and c.sizes(shape) is not None
+    severity = Severity.INFO if static else _severity(model)
+    return Match(text, node=node, severity=severity, fix=Fix(title, draft.edits, safety))
 
 
 def _empty(node: Node, given: Value | None, shape: Sequence[Dim] | None) -> Iterator[Match]:

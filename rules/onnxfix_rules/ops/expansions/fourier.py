@@ -222,9 +222,7 @@ def _selected(
     draft: Draft, node: Node, sizes: list[int], found: dict[int, Transform], dtype: np.dtype[np.generic]
 ) -> str:
     """The transform along a non-constant axis: all are padded to the largest size, then one is selected and cut."""
-    data, axis, rank = node.input(0), node.input(2), len(sizes)
-    assert data is not None
-    assert axis is not None
+    data, axis, rank = node.require(0), node.require(2), len(sizes)
     table = _table(sizes, found)
     largest = _largest(table)
     counted = draft.add("Mod", [axis, draft.integers(rank, "rank")])

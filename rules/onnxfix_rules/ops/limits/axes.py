@@ -162,7 +162,8 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://onnx.ai/onnx/operators/onnx__Unsqueeze.html
     """
-    data, output = node.require(0), node.require_output()
+    data = node.require(0)
+    node.require_output()
     axes = _axes.non_constant(node, model)
     if axes is None or node.opset < 13:
         return
@@ -175,7 +176,7 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     elif shape is None or not max(len(shape), count, _rank(node, shape, count)) <= target.max_rank:
         fix = None
     else:
-        fix = _with_axes(node, data, output, axes, shape, count)
+        fix = _with_axes(node, data, axes, shape, count)
     if fix is not None:
         yield Match(
             f"the axes of this {node.op_type} are not constant; TensorRT requires a constant",
@@ -198,9 +199,7 @@ def _without_axes(node: Node, data: Value) -> Fix | None:
     return Fix("use the data itself", draft.edits)
 
 
-def _with_axes(
-    node: Node, data: Value, output: Value, axes: Value, shape: tuple[Dim, ...], count: int
-) -> Fix | None:
+def _with_axes(node: Node, data: Value, axes: Value, shape: tuple[Dim, ...], count: int) -> Fix | None:
     draft = Draft(node)
     rank = _rank(node, shape, count)
     rows = _added(rank, count) if node.op_type == "Unsqueeze" else _removed(shape, count)

@@ -298,9 +298,7 @@ def _length(model: Model, *values: Value | None) -> int | None:
 
 
 def _fix(node: Node, count: int | None, model: Model) -> Fix | None:
-    data, starts = node.input(0), node.input(1)
-    assert data is not None
-    assert starts is not None
+    data, starts = node.require(0), node.require(1)
     draft = Draft(node)
     if count == 0:
         draft.bypass(node, data)

@@ -68,14 +68,15 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
     """
-    data, output = node.require(0), node.require_output()
+    data = node.require(0)
+    node.require_output()
     axes = _axes.non_constant(node, model)
     if axes is None or node.opset < (13 if node.op_type == "ReduceSum" else 18):
         return
     target, elem = target_of(model), model.shapes.elem_type(data)
     if target.imports(node.op_type) is False or (elem and target.accepts(node.op_type, elem) is False):
         return
-    fix = _fix(node, data, output, axes, target.max_rank)
+    fix = _fix(node, data, axes, target.max_rank)
     if fix is not None:
         yield Match(
             f"the axes of this {node.op_type} are not constant; TensorRT requires a constant",
@@ -85,7 +86,7 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
         )
 
 
-def _fix(node: Node, data: Value, output: Value, axes: Value, max_rank: int) -> Fix | None:
+def _fix(node: Node, data: Value, axes: Value, max_rank: int) -> Fix | None:
     count, rank = _axes.count_of(axes, node.model), node.model.shapes.rank(data)
     if count == 0:
         return _without_axes(node, rank)
@@ -97,7 +98,7 @@ def _fix(node: Node, data: Value, output: Value, axes: Value, max_rank: int) -> 
         return Fix("reduce all axes", draft.edits)
     if not _axes.is_shape_tensor(axes, node.model):
         return None
-    return _over_subset(node, data, output, axes, rank, count)
+    return _over_subset(node, data, axes, rank, count)
 
 
 def _without_axes(node: Node, rank: int | None) -> Fix | None:
@@ -110,11 +111,9 @@ def _without_axes(node: Node, rank: int | None) -> Fix | None:
     return Fix("omit the empty axes", draft.edits)
 
 
-def _over_subset(node: Node, data: Value, output: Value, axes: Value, rank: int, count: int) -> Fix | None:
-    if (
-        _layers(node.op_type, rank, count, dynamic=node.model.shapes.static_shape(data) is None)
-        > _MOST_LAYERS
-    ):
+def _over_subset(node: Node, data: Value, axes: Value, rank: int, count: int) -> Fix | None:
+    shape = node.model.shapes.static_shape(data)
+    if _layers(node.op_type, rank, count, dynamic=shape is None) > _MOST_LAYERS:
         return None
     draft = Draft(node)
     choice = Choice(draft, data, axes, rank=rank, count=count)
@@ -125,7 +124,6 @@ def _over_subset(node: Node, data: Value, output: Value, axes: Value, rank: int,
         reduced: [ONE if axis in reduced else axis for axis in range(rank) if keep or axis not in reduced]
         for reduced in choice.sets
     }
-    shape = node.model.shapes.static_shape(data)
     empty = shape is None or 0 in shape
     if empty and node.scope.opset() < 14:
         elem = node.model.shapes.elem_type(data)

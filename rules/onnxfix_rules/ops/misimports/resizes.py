@@ -129,8 +129,6 @@ def _resized(node: Node, model: Model, scales: Value) -> _Resized | None:
 
 def _fix(node: Node, found: _Resized) -> Fix:
     draft = Draft(node)
-    output = node.output()
-    assert output is not None
     scales = np.where(found.scales == 1, found.scales, found.scales * 2).astype(np.float32)
     inputs = [*node.inputs[:2], draft.constant(scales, "scales"), *node.inputs[3:]]
     mode = {_MODE: "asymmetric", "nearest_mode": None}
@@ -318,8 +316,8 @@ def _all_sizes(draft: Draft, data: Value, shape: Sequence[Dim], given: dict[int,
     for is_dynamic, run in itertools.groupby(range(len(sizes)), lambda axis: sizes[axis] is None):
         axes = list(run)
         if is_dynamic:
-            ends = {"start": axes[0], "end": axes[-1] + 1}
-            parts.append(draft.add("Shape", [data], hint=f"sizes_{axes[0]}", **ends))
+            first, end = axes[0], axes[-1] + 1
+            parts.append(draft.add("Shape", [data], hint=f"sizes_{first}", start=first, end=end))
         else:
             parts.append(draft.integers([sizes[axis] for axis in axes], "sizes"))
     return parts[0] if len(parts) == 1 else draft.add("Concat", parts, hint="all_sizes", axis=0)

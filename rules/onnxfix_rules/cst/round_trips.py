@@ -203,12 +203,8 @@ def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     pair = cst.pair_at(node, model)
     if pair is None or pair.a != pair.c or not loses(pair.a, pair.b):
         return
-    yield Match(
-        f"Casts {pair.chain}: {loss(pair.a, pair.b)}",
-        node=node,
-        severity=cst.severity_of(pair),
-        reads=pair.reads,
-    )
+    message = f"Casts {pair.chain}: {loss(pair.a, pair.b)}"
+    yield Match(message, node=node, severity=cst.severity_of(pair), reads=pair.reads)
 
 
 def loses(a: int, b: int) -> bool:

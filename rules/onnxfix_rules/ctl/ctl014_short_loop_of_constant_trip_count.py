@@ -58,12 +58,8 @@ def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Matc
     if draft is None:
         return
     reads = tuple(v for v in (*node.inputs[:2], body.outputs[0]) if v is not None)
-    yield Match(
-        f"this Loop always runs {count} time{'' if count == 1 else 's'}",
-        node=node,
-        fix=Fix("unroll it", draft.edits),
-        reads=(*reads, *body.nodes),
-    )
+    message = f"this Loop always runs {count} time{'' if count == 1 else 's'}"
+    yield Match(message, node=node, fix=Fix("unroll it", draft.edits), reads=(*reads, *body.nodes))
 
 
 def _plan(node: Node, body: Scope, count: int) -> list[list[Node]] | None:

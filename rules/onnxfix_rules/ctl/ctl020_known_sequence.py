@@ -43,12 +43,8 @@ def known_sequence(node: Node, model: Model) -> Iterator[Match]:
     if found is None:
         return
     draft, text, reads = found
-    yield Match(
-        f"{node.op_type} of a sequence that is made here",
-        node=node,
-        fix=Fix(text, draft.edits),
-        reads=tuple(reads),
-    )
+    message = f"{node.op_type} of a sequence that is made here"
+    yield Match(message, node=node, fix=Fix(text, draft.edits), reads=tuple(reads))
 
 
 _Found = tuple[Draft, str, list[Node]]

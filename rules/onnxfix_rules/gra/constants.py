@@ -116,11 +116,8 @@ def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
         draft = Draft(node)
         draft.replace_node(node, sparse_value=None, value=tensor)
         fix = Fix("make it dense", draft.edits)
-    yield Match(
-        f"TensorRT does not support sparse constants; this one has shape {list(sparse.dims)}",
-        node=node,
-        fix=fix,
-    )
+    message = f"TensorRT does not support sparse constants; this one has shape {list(sparse.dims)}"
+    yield Match(message, node=node, fix=fix)
 
 
 _ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"

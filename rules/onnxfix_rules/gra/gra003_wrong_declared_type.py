@@ -85,12 +85,8 @@ def _outputs(scope: Scope, model: Model, inner: Set[str]) -> Iterator[Match]:
         if opened != info and info.name not in inner and not contradicts(opened.type, value, model):
             severity = Severity.INFO
             fix = Fix("declare the size as unknown", [SetValueInfo(scope, info.name, opened)])
-        yield Match(
-            f"this graph output is declared {_text(info.type)}, but it is {_known(value, model)}",
-            value=value,
-            severity=severity,
-            fix=fix,
-        )
+        message = f"this graph output is declared {_text(info.type)}, but it is {_known(value, model)}"
+        yield Match(message, value=value, severity=severity, fix=fix)
 
 
 def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model: Model) -> list[Edit]:

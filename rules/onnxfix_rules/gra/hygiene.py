@@ -248,11 +248,8 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
             numbers[name] = number + 1
             new = f"{name}_{number}"
             used.add(new)
-            yield Match(
-                f"an earlier node of this graph is also named {name!r}",
-                node=node,
-                fix=Fix(f"rename it to {new!r}", [RenameNode(node, new)]),
-            )
+            message = f"an earlier node of this graph is also named {name!r}"
+            yield Match(message, node=node, fix=Fix(f"rename it to {new!r}", [RenameNode(node, new)]))
 
 
 duplicate_node_name.examples = [

@@ -69,12 +69,8 @@ def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:
     draft = Draft(node)
     draft.bypass(node, source)
     elem = name_of(model.shapes.elem_type(zeros) or 0)
-    yield Match(
-        f"{node.op_type} with the {elem} zeros {zeros.name} changes nothing",
-        node=node,
-        fix=Fix(f"remove the {node.op_type}", draft.edits),
-        reads=(source, zeros),
-    )
+    message = f"{node.op_type} with the {elem} zeros {zeros.name} changes nothing"
+    yield Match(message, node=node, fix=Fix(f"remove the {node.op_type}", draft.edits), reads=(source, zeros))
 
 
 Idle = tuple[Value | None, Value | None]

@@ -63,12 +63,8 @@ def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
         return
     if node.op_type == "Softmax" and not _is_long(node, model):
         return
-    yield Match(
-        f"{node.op_type} in half precision: its sum may exceed 65504 although its result would not",
-        node=node,
-        severity=Severity.WARNING,
-        fix=_wide(node, node, None),
-    )
+    message = f"{node.op_type} in half precision: its sum may exceed 65504 although its result would not"
+    yield Match(message, node=node, severity=Severity.WARNING, fix=_wide(node, node, None))
 
 
 def _scaled(node: Node, model: Model) -> tuple[Node, np.ndarray[Any, Any]] | None:
@@ -260,11 +256,8 @@ def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     if node.op_type == "ReduceMean" and _of_norm(node):
         return
     many = "an unknown number of" if count is None else f"{count:,}"
-    yield Match(
-        f"{node.op_type} in half precision over {many} elements: their sum may exceed 65504",
-        node=node,
-        fix=_wide(node, node, None),
-    )
+    message = f"{node.op_type} in half precision over {many} elements: their sum may exceed 65504"
+    yield Match(message, node=node, fix=_wide(node, node, None))
 
 
 def _count(node: Node, model: Model) -> int | None:

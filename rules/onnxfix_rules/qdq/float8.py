@@ -233,11 +233,8 @@ def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
     if elem in _MISSING:
         yield Match(f"{title} does not support {name_of(elem)}", node=node)
     elif quantizes and elem == TensorProto.FLOAT8E4M3FN and node.attr("saturate", 1) == 0:
-        yield Match(
-            f"{title} ignores saturate=0: overflow becomes the largest float8, not NaN",
-            node=node,
-            severity=Severity.WARNING,
-        )
+        message = f"{title} ignores saturate=0: overflow becomes the largest float8, not NaN"
+        yield Match(message, node=node, severity=Severity.WARNING)
 
 
 unsupported_float8_form.examples = [

@@ -232,12 +232,8 @@ def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
         shop = Workshop()
         shop.at(node).set_input(node, 0, shop.cast(node, data.name, TensorProto.FLOAT))
         fix = Fix("cast to float first", shop.edits, Safety.NUMERIC)
-    yield Match(
-        f"{target_of(model).title} supports quantization of floats only, not int32",
-        node=node,
-        fix=fix,
-        reads=(data, scale),
-    )
+    message = f"{target_of(model).title} supports quantization of floats only, not int32"
+    yield Match(message, node=node, fix=fix, reads=(data, scale))
 
 
 quantized_int32.examples = [

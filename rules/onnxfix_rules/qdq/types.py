@@ -278,12 +278,9 @@ def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
     how = "which the data's range allows"
     if not lossless(fix):
         how = f"which saturates at -128 and 127 scales{region.reason}"
+    message = f"{described(linear)}: {target_of(model).title} imports it as int8, {how}"
     yield Match(
-        f"{described(linear)}: {target_of(model).title} imports it as int8, {how}",
-        node=node,
-        fix=fix,
-        severity=Severity.INFO if lossless(fix) else None,
-        reads=region.reads,
+        message, node=node, fix=fix, severity=Severity.INFO if lossless(fix) else None, reads=region.reads
     )
 
 

@@ -217,12 +217,8 @@ def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
     if not linear.quantizes and _elsewhere(linear, region):
         return
     fix = remedies(region, model) if region.quantizers else floats(region, model, "compute in floats")
-    yield Match(
-        f"{described(linear)}: {target_of(model).title} supports only zero point 0{region.reason}",
-        node=node,
-        fix=fix,
-        reads=region.reads,
-    )
+    message = f"{described(linear)}: {target_of(model).title} supports only zero point 0{region.reason}"
+    yield Match(message, node=node, fix=fix, reads=region.reads)
 
 
 def _shifted(linear: Linear) -> bool:

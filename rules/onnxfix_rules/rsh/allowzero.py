@@ -249,11 +249,8 @@ def reshape_without_allowzero(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     draft.set_attr(node, "allowzero", 0)
-    yield Match(
-        f"{model.target.title} fails at a Reshape of opset {node.opset} without allowzero",
-        node=node,
-        fix=Fix("write allowzero=0", draft.edits),
-    )
+    message = f"{model.target.title} fails at a Reshape of opset {node.opset} without allowzero"
+    yield Match(message, node=node, fix=Fix("write allowzero=0", draft.edits))
 
 
 _PLAIN = "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape%s(x, s) }"

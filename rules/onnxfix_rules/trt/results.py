@@ -297,11 +297,8 @@ def network_differs(reading: Reading) -> Iterator[Match]:
     - What each operator computes: https://onnx.ai/onnx/operators/
     """
     for one in reading.misreads:
-        yield Match(
-            f"{one.words}{_layers(one)}",
-            severity=Severity.WARNING if one.harmless else Severity.ERROR,
-            at=one.place,
-        )
+        message = f"{one.words}{_layers(one)}"
+        yield Match(message, severity=Severity.WARNING if one.harmless else Severity.ERROR, at=one.place)
 
 
 def _layers(one: Misread) -> str:
@@ -342,11 +339,8 @@ def engine_differs(executed: Executed) -> Iterator[Match]:
       https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html#strongly-typed-networks
     """
     if executed.outcome in ("alike", "wrong"):
-        yield Match(
-            f"on {executed.gpu or 'the GPU'}, {executed.reason}",
-            at=Place(output=executed.output),
-            about=_HALF_PRECISION,
-        )
+        message = f"on {executed.gpu or 'the GPU'}, {executed.reason}"
+        yield Match(message, at=Place(output=executed.output), about=_HALF_PRECISION)
 
 
 if TYPE_CHECKING:

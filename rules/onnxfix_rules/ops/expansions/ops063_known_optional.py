@@ -64,12 +64,8 @@ def known_optional(node: Node, model: Model) -> Iterator[Match]:
             draft.replace_uses(output, tensor)
         else:
             draft.add("Identity", [tensor], output=output.name)
-    yield Match(
-        f"TensorRT has no {node.op_type}; its result is known here",
-        node=node,
-        fix=Fix(title, draft.edits),
-        reads=() if value is None else (value,),
-    )
+    message = f"TensorRT has no {node.op_type}; its result is known here"
+    yield Match(message, node=node, fix=Fix(title, draft.edits), reads=() if value is None else (value,))
 
 
 def _tensor(value: Value, node: Node, model: Model) -> Value | None:

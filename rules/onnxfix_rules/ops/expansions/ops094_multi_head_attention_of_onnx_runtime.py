@@ -63,11 +63,8 @@ def multi_head_attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[M
     target = target_of(model)
     problem = _unsupported(node, target)
     if problem:
-        yield Match(
-            f"com.microsoft.MultiHeadAttention: {target.title} {problem}; {origin(node)}",
-            node=node,
-            fix=_fix(node, model),
-        )
+        message = f"com.microsoft.MultiHeadAttention: {target.title} {problem}; {origin(node)}"
+        yield Match(message, node=node, fix=_fix(node, model))
 
 
 def _unsupported(node: Node, target: Target) -> str:

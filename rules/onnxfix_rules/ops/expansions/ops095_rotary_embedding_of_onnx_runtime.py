@@ -83,11 +83,8 @@ def rotary_embedding_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match
         yield Match(f"{_TITLE}: {target.title} {problem}", node=node, fix=_with_heads(node, model))
     elif model.shapes.rank(positions) == 1:
         problem = "does not support a single start position"
-        yield Match(
-            f"{_TITLE}: {target.title} {problem}",
-            node=node,
-            fix=_with_positions(node, data, positions, model),
-        )
+        message = f"{_TITLE}: {target.title} {problem}"
+        yield Match(message, node=node, fix=_with_positions(node, data, positions, model))
 
 
 _TITLE = "com.microsoft.RotaryEmbedding"

@@ -178,12 +178,8 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     else:
         fix = _with_axes(node, data, axes, shape, count)
     if fix is not None:
-        yield Match(
-            f"the axes of this {node.op_type} are not constant; TensorRT requires a constant",
-            node=node,
-            fix=fix,
-            reads=(axes, data),
-        )
+        message = f"the axes of this {node.op_type} are not constant; TensorRT requires a constant"
+        yield Match(message, node=node, fix=fix, reads=(axes, data))
 
 
 def _rank(node: Node, shape: tuple[Dim, ...], count: int) -> int:

@@ -65,11 +65,8 @@ def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
         return
     if node.op_type == "MaxPool" and node.opset < 10:
         return  # the attribute does not exist yet, and TensorRT accepts it
-    yield Match(
-        f"TensorRT has no {node.op_type} with dilations {dilations}",
-        node=node,
-        fix=_slices(node, model) if node.op_type == "MaxPool" else None,
-    )
+    message = f"TensorRT has no {node.op_type} with dilations {dilations}"
+    yield Match(message, node=node, fix=_slices(node, model) if node.op_type == "MaxPool" else None)
 
 
 def _slices(node: Node, model: Model) -> Fix | None:
@@ -247,11 +244,8 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
     draft = Draft(node)
     total = _dilated_windows.summed(draft, data, windows, channels, dtype)
     draft.replace_output(node, draft.add("Div", [total, draft.constant(counts.astype(dtype), "counts")]))
-    yield Match(
-        f"TensorRT has no AveragePool with dilations {dilations}",
-        node=node,
-        fix=Fix("sum by a Conv of ones, and divide", draft.edits, Safety.NUMERIC),
-    )
+    message = f"TensorRT has no AveragePool with dilations {dilations}"
+    yield Match(message, node=node, fix=Fix("sum by a Conv of ones, and divide", draft.edits, Safety.NUMERIC))
 
 
 dilated_average.examples = [

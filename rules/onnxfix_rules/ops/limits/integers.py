@@ -77,11 +77,8 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     signed = draft.add("Where", [positive, zero, minus])
     left = draft.add("Not", [draft.add("Equal", [rest, zero])])
     draft.replace_output(node, draft.add("Where", [left, moved, signed]))
-    yield Match(
-        "TensorRT supports Mod of floats only with fmod=1",
-        node=node,
-        fix=Fix("compute it from Mod with fmod=1", draft.edits, Safety.NUMERIC),
-    )
+    message = "TensorRT supports Mod of floats only with fmod=1"
+    yield Match(message, node=node, fix=Fix("compute it from Mod with fmod=1", draft.edits, Safety.NUMERIC))
 
 
 _SIGNED = """rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)  s = Where(o, m, r)

@@ -134,12 +134,8 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
         return
     for before, names, applies, text in _FORMS:
         if target.oldest < before and node.op_type in names and applies(node, model):
-            yield Match(
-                f"{target.title} {text}",
-                node=node,
-                severity=_SEVERITIES.get(node.op_type),
-                fix=_fix(node, model),
-            )
+            message = f"{target.title} {text}"
+            yield Match(message, node=node, severity=_SEVERITIES.get(node.op_type), fix=_fix(node, model))
             return
 
 

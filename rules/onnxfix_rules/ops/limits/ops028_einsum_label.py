@@ -50,11 +50,8 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
         target = target_of(model)
         unlisted = "" if target.int64 else _unlisted(equation)
         if unlisted:
-            yield Match(
-                f"{unlisted} in the equation {equation}, which {target.title} may not support",
-                node=node,
-                severity=Severity.WARNING,
-            )
+            message = f"{unlisted} in the equation {equation}, which {target.title} may not support"
+            yield Match(message, node=node, severity=Severity.WARNING)
         return
     relabeled = _relabeled(equation)
     fix = None
@@ -62,11 +59,8 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
         draft = Draft(node)
         draft.set_attr(node, "equation", relabeled)
         fix = Fix(f"relabel as {relabeled}", draft.edits)
-    yield Match(
-        f"TensorRT supports only lowercase letters in an equation, and {equation} has {', '.join(invalid)}",
-        node=node,
-        fix=fix,
-    )
+    text = f"TensorRT supports only lowercase letters in an equation, and {equation} has {', '.join(invalid)}"
+    yield Match(text, node=node, fix=fix)
 
 
 def _unlisted(equation: str) -> str:

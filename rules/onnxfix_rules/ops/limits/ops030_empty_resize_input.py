@@ -34,11 +34,8 @@ def empty_resize_input(node: Node, model: Model) -> Iterator[Match]:
     for index in empty:
         draft.set_input(node, index, None)
     what = " and ".join(("region of interest", "scales")[i - 1] for i in empty)
-    yield Match(
-        f"the {what} of this Resize: an empty initializer, for which TensorRT logs a warning",
-        node=node,
-        fix=Fix(f"omit {what}", draft.edits),
-    )
+    message = f"the {what} of this Resize: an empty initializer, for which TensorRT logs a warning"
+    yield Match(message, node=node, fix=Fix(f"omit {what}", draft.edits))
 
 
 def _is_empty(node: Node, index: int) -> bool:

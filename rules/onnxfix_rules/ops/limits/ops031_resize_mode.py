@@ -71,11 +71,8 @@ def resize_mode(node: Node, model: Model) -> Iterator[Match]:
         draft = Draft(node)
         for name in unused:
             draft.set_attr(node, name, None)
-        yield Match(
-            f"TensorRT refuses this Resize for {' and '.join(unused)}, which has no effect here",
-            node=node,
-            fix=Fix(f"drop {' and '.join(unused)}", draft.edits),
-        )
+        message = f"TensorRT refuses this Resize for {' and '.join(unused)}, which has no effect here"
+        yield Match(message, node=node, fix=Fix(f"drop {' and '.join(unused)}", draft.edits))
     for reason in _reasons(node, model):
         fix = _multiply_along_axes(node, model)
         yield Match(f"TensorRT refuses this Resize: {reason}", node=node, fix=fix, reads=_constants(node))

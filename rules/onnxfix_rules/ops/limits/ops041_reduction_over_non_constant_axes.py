@@ -78,12 +78,8 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
         return
     fix = _fix(node, data, axes, target.max_rank)
     if fix is not None:
-        yield Match(
-            f"the axes of this {node.op_type} are not constant; TensorRT requires a constant",
-            node=node,
-            fix=fix,
-            reads=(axes, data),
-        )
+        message = f"the axes of this {node.op_type} are not constant; TensorRT requires a constant"
+        yield Match(message, node=node, fix=fix, reads=(axes, data))
 
 
 def _fix(node: Node, data: Value, axes: Value, max_rank: int) -> Fix | None:

@@ -184,11 +184,8 @@ def split_with_unnamed_output(node: Node, model: Model) -> Iterator[Match]:
     draft = Draft(node)
     names = enumerate(node.proto.output)
     draft.replace_node(node, outputs=[name or draft.name(f"part_{index}") for index, name in names])
-    yield Match(
-        "Split has an unnamed output; TensorRT requires a name for each",
-        node=node,
-        fix=Fix("name every output", draft.edits),
-    )
+    message = "Split has an unnamed output; TensorRT requires a name for each"
+    yield Match(message, node=node, fix=Fix("name every output", draft.edits))
 
 
 split_with_unnamed_output.examples = [

@@ -55,11 +55,8 @@ def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
         return
     if node.attr("noop_with_empty_axes", 0) != 0:
         return
-    yield Match(
-        f"{node.op_type} of a scalar: TensorRT requires an axis to reduce",
-        node=node,
-        fix=_fix(node, data, model),
-    )
+    message = f"{node.op_type} of a scalar: TensorRT requires an axis to reduce"
+    yield Match(message, node=node, fix=_fix(node, data, model))
 
 
 def _fix(node: Node, data: Value, model: Model) -> Fix | None:

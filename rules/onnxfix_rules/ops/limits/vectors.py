@@ -47,11 +47,8 @@ def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
         node, "", [row, *node.inputs[1:]], [name], **({"axis": 1} if axis == 0 else {})
     )
     draft.squeeze(result, new, output=output.name)
-    yield Match(
-        f"{node.op_type} of a {'vector' if rank else 'scalar'}: TensorRT requires rank 2 or more",
-        node=node,
-        fix=Fix("unsqueeze a leading axis, and squeeze the result", draft.edits),
-    )
+    message = f"{node.op_type} of a {'vector' if rank else 'scalar'}: TensorRT requires rank 2 or more"
+    yield Match(message, node=node, fix=Fix("unsqueeze a leading axis, and squeeze the result", draft.edits))
 
 
 _AXES = "int64[1] a = {0}, int64[1] b = {0}"

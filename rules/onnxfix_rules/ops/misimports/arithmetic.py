@@ -246,12 +246,8 @@ def mean_of_half_tensors(node: Node, model: Model) -> Iterator[Match]:
             node, draft.add("Div", [draft.add("Sum", inputs), draft.constant(number, "count")])
         )
         fix = Fix(f"divide the sum by {count}", draft.edits, Safety.NUMERIC)
-    yield Match(
-        f"TensorRT multiplies the sum of this Mean of {name_of(elem)} by another number than 1/{count}",
-        node=node,
-        fix=fix,
-        reads=tuple(inputs),
-    )
+    message = f"TensorRT multiplies the sum of this Mean of {name_of(elem)} by another number than 1/{count}"
+    yield Match(message, node=node, fix=fix, reads=tuple(inputs))
 
 
 _THREE = "g (float16[2,3,4] a, float16[3,4] b, float16[1,1] c) => (float16[2,3,4] y)"

@@ -51,11 +51,8 @@ def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
         return  # both triangles are the same
     draft = Draft(node)
     draft.set_attr(node, "upper", 1)
-    yield Match(
-        "Trilu without upper: ONNX keeps the upper triangle, TensorRT the lower one",
-        node=node,
-        fix=Fix("add upper=1", draft.edits),
-    )
+    message = "Trilu without upper: ONNX keeps the upper triangle, TensorRT the lower one"
+    yield Match(message, node=node, fix=Fix("add upper=1", draft.edits))
 
 
 _fixed = partial(Fixed, ir_version=10, opset=28)
@@ -130,11 +127,8 @@ def space_to_depth_crd(node: Node, model: Model) -> Iterator[Match]:
     shape = model.shapes.shape(data)
     if shape is not None and len(shape) == 4 and (block == 1 or shape[1].value == 1):
         return  # both orders are the same
-    yield Match(
-        "SpaceToDepth with mode=CRD: TensorRT orders the channels as in DCR",
-        node=node,
-        fix=_fix(node, data, block, shape),
-    )
+    message = "SpaceToDepth with mode=CRD: TensorRT orders the channels as in DCR"
+    yield Match(message, node=node, fix=_fix(node, data, block, shape))
 
 
 def _fix(node: Node, data: Value, block: object, shape: Sequence[Dim] | None) -> Fix | None:

@@ -142,11 +142,8 @@ def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
         and node.op_type == "Gather"
         and any(bool((wanted < 0).any()) for wanted in indices_by_axis.values())
     ):
-        yield Match(
-            "Gather with negative indices: TensorRT before 8.2 does not count them from the end",
-            node=node,
-            severity=Severity.WARNING,
-        )
+        message = "Gather with negative indices: TensorRT before 8.2 does not count them from the end"
+        yield Match(message, node=node, severity=Severity.WARNING)
 
 
 index_out_of_range.examples = [
@@ -236,11 +233,8 @@ def cache_update(node: Node, model: Model) -> Iterator[Match]:
     if len(shape) == 4 and not circular:
         return
     fix = _fix(node, model, cache, output, circular)
-    yield Match(
-        "TensorRT supports TensorScatter only in linear mode with a four-dimensional cache",
-        node=node,
-        fix=fix,
-    )
+    message = "TensorRT supports TensorScatter only in linear mode with a four-dimensional cache"
+    yield Match(message, node=node, fix=fix)
 
 
 def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) -> Fix | None:

@@ -291,11 +291,8 @@ def nms_of_many_boxes(node: Node, model: Model) -> Iterator[Match]:
     scores_text = (
         f"{boxes} boxes times {classes} classes" if exceeds.yes else "possibly more than 5000 scores"
     )
-    yield Match(
-        f"NonMaxSuppression over {scores_text} per image: TensorRT considers only the {_LIMIT} highest",
-        node=node,
-        severity=Severity.WARNING if exceeds.yes else Severity.INFO,
-    )
+    message = f"NonMaxSuppression over {scores_text} per image: TensorRT considers only the {_LIMIT} highest"
+    yield Match(message, node=node, severity=Severity.WARNING if exceeds.yes else Severity.INFO)
 
 
 _MANY = "g (float[N,2600,4] b, float[N,2,2600] s) => (int64[R,3] y)"

@@ -65,11 +65,8 @@ def attention_lengths_or_window(node: Node, model: Model) -> Iterator[Match]:
     if found is None or not found.limits:
         return
     what = " and ".join(found.limits)
-    yield Match(
-        f"Attention with {what}, which TensorRT ignores: it attends to all keys",
-        node=node,
-        fix=_fix(node, found, model),
-    )
+    message = f"Attention with {what}, which TensorRT ignores: it attends to all keys"
+    yield Match(message, node=node, fix=_fix(node, found, model))
 
 
 def _attention(node: Node, model: Model) -> Seen | None:

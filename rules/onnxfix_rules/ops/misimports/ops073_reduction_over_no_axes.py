@@ -66,12 +66,8 @@ def reduction_over_no_axes(node: Node, model: Model) -> Iterator[Match]:
         draft = Draft(node)
         draft.set_input(node, 1, draft.integers([], "axes"))
         fix = Fix("give the axes as an empty list", draft.edits)
-    yield Match(
-        f"{node.op_type} over no axes is {_RESULTS[node.op_type]}; TensorRT copies its input",
-        node=node,
-        fix=fix,
-        reads=(data,),
-    )
+    message = f"{node.op_type} over no axes is {_RESULTS[node.op_type]}; TensorRT copies its input"
+    yield Match(message, node=node, fix=fix, reads=(data,))
 
 
 reduction_over_no_axes.examples = [

@@ -89,13 +89,8 @@ def resize_by_computed_scales(node: Node, model: Model) -> Iterator[Match]:
         if for_some_axes
         else f"uses lengths, and scale times length {_HAS[severity]}"
     )
-    yield Match(
-        f"{node.op_type} by computed scales: TensorRT {how}",
-        node=node,
-        severity=severity,
-        fix=fix,
-        reads=(scales,),
-    )
+    message = f"{node.op_type} by computed scales: TensorRT {how}"
+    yield Match(message, node=node, severity=severity, fix=fix, reads=(scales,))
 
 
 def _some_axes(node: Node, data: Value, model: Model) -> bool:

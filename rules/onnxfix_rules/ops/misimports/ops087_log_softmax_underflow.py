@@ -65,12 +65,8 @@ def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
     if output.replaceable and all(_is_argmax(use.node, axes, shape) for use in output.uses):
         return
     far = "far below the largest score" if elem is None else _FAR.get(elem, "far below the largest score")
-    yield Match(
-        f"LogSoftmax: TensorRT computes the logarithm of probabilities, which is -inf from {far} on",
-        node=node,
-        fix=_fix(node, data, axes, elem),
-        reads=(data,),
-    )
+    message = f"LogSoftmax: TensorRT computes the logarithm of probabilities, which is -inf from {far} on"
+    yield Match(message, node=node, fix=_fix(node, data, axes, elem), reads=(data,))
 
 
 def _axes(node: Node, shape: tuple[Dim, ...] | None) -> tuple[int, ...] | None:

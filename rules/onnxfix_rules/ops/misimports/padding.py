@@ -49,11 +49,8 @@ def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
     draft.set_attr(node, "pads", None)
     fix = Fix("drop pads", draft.edits, Safety.UNSAFE if any(pads) else Safety.EXACT)
     behavior = "TensorRT uses the pads" if auto == "VALID" else "TensorRT rejects it"
-    yield Match(
-        f"{node.op_type} with both auto_pad={auto} and pads {pads}, which ONNX forbids: {behavior}",
-        node=node,
-        fix=fix if _fits(node, model, auto) else None,
-    )
+    message = f"{node.op_type} with both auto_pad={auto} and pads {pads}, which ONNX forbids: {behavior}"
+    yield Match(message, node=node, fix=fix if _fits(node, model, auto) else None)
 
 
 def _fits(node: Node, model: Model, auto: str) -> bool:

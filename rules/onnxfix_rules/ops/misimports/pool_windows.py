@@ -278,12 +278,8 @@ def lp_pool_window_over_edge(node: Node, model: Model) -> Iterator[Match]:
     else:
         how = "reaches" if certain else "may reach"
         what = "over the edge; TensorRT multiplies its mean by the size of a full window"
-    yield Match(
-        f"LpPool with ceil_mode: along {pool.where(wrong)} the last window {how} {what}",
-        node=node,
-        severity=Severity.ERROR if certain else Severity.WARNING,
-        fix=fix,
-    )
+    message = f"LpPool with ceil_mode: along {pool.where(wrong)} the last window {how} {what}"
+    yield Match(message, node=node, severity=Severity.ERROR if certain else Severity.WARNING, fix=fix)
 
 
 _EDGE = "g (float[N,2,5,5] x) => (float[N,2,3,3] y)"

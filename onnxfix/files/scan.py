@@ -171,9 +171,7 @@ def splice(data: bytes, outside: Placed | None = None) -> tuple[list[Piece], int
     positions = list(lazy.tokens(data))
     if not positions:
         return [data], len(data)
-    window = Window(lambda position, length: data[position : position + length], len(data))
-    window.data, window.stop = data, len(data)
-    parts = _Splicer(window, positions, outside).message("ModelProto", 0, len(data))
+    parts = _Splicer(Window.of(data), positions, outside).message("ModelProto", 0, len(data))
     parts.until(len(data))
     return parts.pieces, parts.length
 

@@ -58,6 +58,13 @@ class Window:
         self.data, self.start, self.stop = b"", 0, 0
         self._step = 1 << 12
 
+    @classmethod
+    def of(cls, data: bytes) -> Window:
+        """All of a message that is in memory."""
+        window = cls(lambda position, length: data[position : position + length], len(data))
+        window.data, window.stop = data, len(data)
+        return window
+
     def at(self, position: int) -> int:
         """Index in ``data`` of a file position, with enough bytes behind it for a field's tag and length."""
         if position < self.start or (position + _TAG_AND_LENGTH > self.stop and self.stop < self.size):
@@ -155,7 +162,8 @@ def fault(read: Callable[[int, int], bytes], size: int) -> Malformed | None:
     return None
 
 
-_WIDTHS = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
+WIDTHS = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
+"""Bytes of packed numbers that all have the same."""
 _VARINTS = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
 _TOO_LONG = re.compile(rb"[\x80-\xff]{10}")
 _STEP = 1 << 20
@@ -177,7 +185,7 @@ def check_whole_numbers(
     Raises:
         Malformed: it does.
     """
-    width = _WIDTHS.get(field.type)
+    width = WIDTHS.get(field.type)
     if width is not None:
         truncated = (stop - start) % width > 0
     else:

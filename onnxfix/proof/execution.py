@@ -238,19 +238,14 @@ class _Check:
     def _run_grown(self, spared: int) -> None:
         """Look for shapes that the model accepts, where it accepts too few of the planned ones. ``spared`` counts
         shapes that were not tried."""
-        seed = self.request.seed + 100
-        for group in plan.grown(self.request.known, self.request.shapes):
+        seed = self.request.seed + 101
+        for turn, assignment in enumerate(plan.grown(self.request.known, self.request.shapes)):
             if len(self.seen.sizes()) + spared >= _ENOUGH or self._over():
                 return
-            for place, assignment in enumerate(group):
-                seed += 1
-                if self.seen.counted() and not self.budget.allows(assignment):
-                    break
-                ran = self._run_feed(Feed(assignment, "normal", seed))
+            if not self.seen.counted() or self.budget.allows(assignment):
+                ran = self._run_feed(Feed(assignment, "normal", seed + turn))
                 if not ran and not self._over():
-                    ran = self._run_feed(Feed(assignment, "small", seed))
-                if (place == 0 and not ran) or self._over():
-                    break
+                    self._run_feed(Feed(assignment, "small", seed + turn))
 
     def _run_feeds(self, feeds: Iterable[Feed]) -> bool:
         """Run feeds; returns whether the last of them counted."""

@@ -63,10 +63,9 @@ def test_long_signals_are_found_by_trial() -> None:
     proto = models.model(text)
     known = signature(proto)
     assert not any(runs(proto, one) for one in plan.assignments(known, {}) if 0 not in one.values())
-    groups = list(plan.grown(known, {}))
-    assert any(all(runs(proto, one) for one in group) for group in groups)
+    assert sum(runs(proto, one) for one in plan.grown(known, {})) > 2
     images = signature(model("g (float[B,3,H,W] x) => (float[B,3,H,W] y) { y = Relu(x) }"))
-    assert max(max(one.values()) for group in plan.grown(images, {}) for one in group) < 300
+    assert max(max(one.values()) for one in plan.grown(images, {})) < 300
 
 
 def test_a_profile_has_a_range_also_where_the_least_size_is_large() -> None:

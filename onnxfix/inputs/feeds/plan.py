@@ -205,39 +205,22 @@ def _pinned(pins: Mapping[str, int]) -> Assignment:
     return {f"{name}.value": value for name, value in pins.items()}
 
 
-def grown(signature: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignment]]:
-    """Groups of assignments for a model that rejects the sweep. If a group's first runs, run the whole group.
-
-    The first group gives dimensions at the same axis equal sizes. The others enlarge all but the leading
-    ones.
-    """
-    free = _free(signature, fixed)
-    if not free:
-        return
-    base = {**_demands(signature), **fixed}
-    place = _places(signature)
-    tied = [
-        {name: sizes[place.get(name, 0) % 4] for name in free}
-        for sizes in ((2, 3, 4, 5), (1, 2, 2, 2), (3, 7, 6, 5))
-    ]
-    yield _all_accepted(signature, [{**wish, **base} for wish in tied], fixed)
+def grown(signature: Signature, fixed: Mapping[str, int]) -> Iterator[Assignment]:
+    """Assignments for a model that rejects the sweep, in the order in which to try them: first equal sizes for
+    dimensions at the same axis, then larger ones for all but the leading dimensions, then for these as well."""
+    free, place = _free(signature, fixed), _places(signature)
     free_axes = [sum(dim in free for dim in (info.dims or ("", ""))[1:]) for info in signature.inputs]
     signals = max(free_axes, default=0) == 1  # two long dimensions would make a large tensor
+    wishes: list[Sequence[int]] = [(2, 3, 4, 5), (1, 2, 2, 2), (3, 7, 6, 5)]
     for size in (*_GROWN, *(_LONG if signals else ())):
-        group = [
-            {name: batch if place.get(name, 0) == 0 else wide for name in free}
-            for batch, wide in ((2, size), (1, size), (3, 2 * size if size < 64 else size))
-        ]
-        yield _all_accepted(signature, [{**wish, **base} for wish in group], fixed)
-    for size in _GROWN[:4]:
-        yield _all_accepted(signature, [{**dict.fromkeys(free, size), **base}], fixed)
-
-
-def _all_accepted(
-    signature: Signature, wishes: Sequence[Assignment], fixed: Mapping[str, int]
-) -> list[Assignment]:
-    accepted = (_accepted_sizes(signature, wish, fixed, turn) for turn, wish in enumerate(wishes))
-    return [assignment for assignment in accepted if assignment is not None]
+        wishes += [(batch, size, size, size) for batch in (2, 1)]
+    wishes += [(size,) * 4 for size in _GROWN[:4]]
+    base = {**_demands(signature), **fixed}
+    for turn, sizes in enumerate(wishes if free else ()):
+        wish = {name: sizes[place.get(name, 0) % 4] for name in free}
+        assignment = _accepted_sizes(signature, {**wish, **base}, fixed, turn)
+        if assignment is not None:
+            yield assignment
 
 
 def feeds(

@@ -25,16 +25,9 @@ def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | 
     """
     timeout = deadline.least(timeout)
     if sys.platform == "win32" or not hasattr(os, "fork"):
-        return in_new_child(fn, args, timeout, memory_mb)
+        with Worker(memory_mb=memory_mb) as worker:
+            return worker.call(f"{fn.__module__}:{fn.__qualname__}", timeout=timeout, positional=args)
     return _by_fork(fn, args, timeout, memory_mb)
-
-
-def in_new_child(
-    fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, memory_mb: int | None
-) -> Outcome:
-    """Call an importable ``fn`` in a child that is started for that, as ``forked`` does where nothing can be forked."""
-    with Worker(memory_mb=memory_mb) as worker:
-        return worker.call_with(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
 
 
 def _by_fork(fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, memory_mb: int | None) -> Outcome:

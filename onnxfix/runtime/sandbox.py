@@ -117,12 +117,7 @@ class _Child:
                 watchdog.cancel()
 
     def alive(self) -> bool:
-        # Not by ``poll``: an interrupt right after it took the lock of the process would leave that taken, and closing
-        # the child would wait for it forever.
-        with contextlib.suppress(ChildProcessError):
-            over = system.ended(self.process.pid)
-            return self.process.poll() is None if over is None else not over
-        return False
+        return self.process.poll() is None
 
     def close(self) -> int:
         """Kill, reap and release everything. Returns the return code."""
@@ -252,14 +247,9 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
             self._child = _start_child(self.limit_mb, self._variables)
             self.generation += 1
 
-    def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
-        """Start ``call`` without waiting for its result, which is dropped. The next call waits for its end, so that
-        this makes sense only for work that the next call needs anyway: loading large libraries."""
-        self.post(target, timeout=timeout, **kwargs)
-
     def post(self, target: str, *, timeout: float, **kwargs: Any) -> Posted:
-        """Start ``call`` without waiting; ``collect`` gives its result. Calls run one after the other, as posted. The
-        child itself keeps the ``timeout`` until somebody waits."""
+        """Start ``call`` without waiting; ``collect`` gives its result. Calls run one after the other, as posted, and
+        every later one waits for them. The child itself keeps the ``timeout`` until somebody waits."""
         deadline.check()
         if not self._posted:
             self.start()
@@ -291,22 +281,18 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         if self._posted:
             self._posted.popleft()
 
-    def call(self, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
-        """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
+    def call(
+        self, target: str, *, timeout: float, positional: tuple[Any, ...] = (), **kwargs: Any
+    ) -> Outcome:
+        """Call ``target`` ("package.module:function") with ``positional`` arguments and ``kwargs`` in the child.
 
         ``timeout`` is in seconds, and each ``note()`` restarts it. Failures of the callee raise nothing here;
         KeyboardInterrupt kills the child and is raised, as is ``deadline.Expired`` when a limit around the call is
         over. After any status but "ok" and "error" the child has ended.
         """
-        return self.call_with(target, (), kwargs, timeout)
-
-    def call_with(
-        self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
-    ) -> Outcome:
-        """``call``, with positional arguments too."""
         timeout = deadline.least(timeout)
         try:
-            payload = pickle.dumps((timeout, target, args, kwargs), protocol=5)
+            payload = pickle.dumps((timeout, target, positional, kwargs), protocol=5)
         except Exception as error:
             return Outcome("error", message=f"the arguments of {target} cannot be sent: {one_line(error)}")
         try:

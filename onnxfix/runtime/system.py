@@ -95,17 +95,6 @@ def kill(process: Process) -> None:
         process.kill()
 
 
-def ended(pid: int) -> bool | None:
-    """Whether a child process of ours has ended, without reaping it; None if the system cannot say that.
-
-    Raises:
-        ChildProcessError: it has been reaped, or is not ours.
-    """
-    if sys.platform == "win32" or not hasattr(os, "waitid"):
-        return None
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-
-
 def reader_left(error: OSError) -> bool:
     """Whether writing failed because whoever read the pipe has closed it; Windows calls that an invalid argument."""
     return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)

@@ -125,7 +125,10 @@ def forked(
     """In the place of ``forks._by_fork``."""
     ours = fn.__module__.partition(".")[0] in ("onnxfix", "onnxfix_rules")
     usual = Here.instead_of_forks and circumstances(os.environ) == Here.usual
-    return (forks.in_new_child if ours and usual else by_fork)(fn, args, timeout, memory_mb)
+    if not (ours and usual):
+        return by_fork(fn, args, timeout, memory_mb)
+    with sandbox.Worker(memory_mb=memory_mb) as worker:
+        return worker.call(f"{fn.__module__}:{fn.__qualname__}", timeout=timeout, positional=args)
 
 
 def serve(link: socket.socket) -> None:

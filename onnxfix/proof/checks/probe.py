@@ -131,12 +131,12 @@ def warm(options: TrtOptions) -> None:
     if options.memory_mb is not None or trt_package.missing(package) is not None:
         return
     arguments = {"package": package, "compute_capability": options.compute_capability}
-    shared_builder(options).begin(f"{choosing.__name__}:choose", timeout=_ASKING, **arguments)
+    shared_builder(options).post(f"{choosing.__name__}:choose", timeout=_ASKING, **arguments)
     there = [
         name for name, module in trt_package.MODULES.items() if importlib.util.find_spec(module) is not None
     ]
     if len(there) == 1 and nvidia.driver_there() and importlib.util.find_spec("polygraphy") is not None:
-        _worker(there[0], options).begin(f"{RUN}:warm", timeout=_ASKING, package=there[0])
+        _worker(there[0], options).post(f"{RUN}:warm", timeout=_ASKING, package=there[0])
 
 
 def engines(choice: Choice, options: TrtOptions, step: float) -> Sessions:

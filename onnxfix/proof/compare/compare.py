@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,24 +55,22 @@ class Twin:
 
 @dataclass(frozen=True)
 class Terms:
-    """How two outputs are compared. ``exact``: bit by bit. ``coarse`` and ``allowed`` are as for ``tolerance_for``."""
+    """How two values are compared. ``exact``: bit by bit, whatever ``twin`` and ``precise`` say. ``coarse`` and
+    ``allowed`` are as for ``tolerance_for``. Else elements may also differ as ``Twin`` or ``rounding.excused`` allows.
+    ``slack`` is an additional tolerance in the output's unit: one number, or one for each element of an array."""
 
     exact: bool = False
     coarse: str = ""
     allowed: Allowed | None = None
+    twin: Twin | None = None
+    precise: Precise | None = None
+    slack: Any = 0.0
 
     def tolerance(self, dtype: str) -> Tolerance:
         """What an element type may differ by."""
         return tolerance_for(dtype, self.coarse, self.allowed)
 
-
-@dataclass(frozen=True)
-class _How(Terms):
-    twin: Twin | None = None
-    precise: Precise | None = None
-    slack: Any = 0.0
-
-    def at(self, key: Any) -> _How:
+    def at(self, key: Any) -> Terms:
         """The same for an element of a sequence or a map."""
         slack = self.slack if np.ndim(self.slack) == 0 else 0.0
         own = replace(self, slack=slack, precise=None if self.precise is None else self.precise.at(key))
@@ -187,35 +185,21 @@ def compare_outputs(
         if name not in found:
             metrics.append(_differ(name, "absent", f"is not an output of {side}", output=name))
             continue
-        more: dict[str, Any] = {"twin": (twins or {}).get(name), "precise": (precise or {}).get(name)}
-        more["slack"] = (slack or {}).get(name, 0.0)
-        metrics += compare(name, expected[name], found[name], **vars(terms), **more)
+        judges = {"twin": (twins or {}).get(name), "precise": (precise or {}).get(name)}
+        how = replace(terms, slack=(slack or {}).get(name, 0.0), **judges)
+        metrics += compare(name, expected[name], found[name], **vars(how))
     return tuple(metrics)
 
 
-def compare(
-    name: str,
-    original: Any,
-    fixed: Any,
-    *,
-    exact: bool,
-    coarse: str = "",
-    twin: Twin | None = None,
-    precise: Precise | None = None,
-    slack: Any = 0.0,
-    allowed: Allowed | None = None,
-) -> tuple[Metrics, ...]:
-    """Compare two values of an output: arrays, lists (sequences), dicts (maps) or None (an empty optional).
-
-    With ``exact`` every element must be bit-identical, and ``twin`` and ``precise`` are ignored. Else it must be within
-    ``tolerance_for`` its type (``allowed``: the user's), or as ``Twin`` or ``noise.excused`` allows. ``slack`` is an
-    additional tolerance in the output's unit: one number, or one for each element of an array.
-    """
-    how = _How(exact, coarse, allowed, None if exact else twin, None if exact else precise, slack)
+def compare(name: str, original: Any, fixed: Any, **terms: Any) -> tuple[Metrics, ...]:
+    """Compare two values of an output: arrays, lists (sequences), dicts (maps) or None (an empty optional), on
+    ``Terms``."""
+    how = Terms(**terms)
+    how = replace(how, twin=None, precise=None) if how.exact else how
     return tuple(replace(part, output=name) for part in _compare(name, original, fixed, how))
 
 
-def _compare(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
+def _compare(name: str, original: Any, fixed: Any, how: Terms) -> tuple[Metrics, ...]:
     if original is None or fixed is None:
         if original is None and fixed is None:
             return (Metrics(name, "identical", dtype="optional"),)
@@ -259,7 +243,7 @@ def structure_of(value: Any) -> str:
     return "a tensor"
 
 
-def _compare_items(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
+def _compare_items(name: str, original: Any, fixed: Any, how: Terms) -> tuple[Metrics, ...]:
     """Compare sequences item by item, and maps value by value."""
     lists = [isinstance(value, (list, tuple)) for value in (original, fixed)]
     maps = [isinstance(value, dict) for value in (original, fixed)]
@@ -279,7 +263,7 @@ def dtype_name(array: npt.NDArray[Any]) -> str:
     return "string" if array.dtype.kind in "OUS" else array.dtype.name
 
 
-def _compare_arrays(name: str, original: npt.NDArray[Any], fixed: npt.NDArray[Any], how: _How) -> Metrics:
+def _compare_arrays(name: str, original: npt.NDArray[Any], fixed: npt.NDArray[Any], how: Terms) -> Metrics:
     dtype, shape = dtype_name(original), original.shape
     known: dict[str, Any] = {"dtype": dtype, "shape": shape, "elements": original.size}
     if dtype != (other := dtype_name(fixed)):
@@ -333,7 +317,7 @@ class _Pair:
     original: npt.NDArray[Any]
     fixed: npt.NDArray[Any]
     unequal: npt.NDArray[np.bool_]
-    how: _How
+    how: Terms
     known: dict[str, Any]
 
     def show(self, where: npt.NDArray[np.bool_], excess: npt.NDArray[Any] | None = None) -> dict[str, Any]:
@@ -362,7 +346,14 @@ def _judge_exactly(pair: _Pair) -> Metrics:
         numbers = parts(wide(pair.original)), parts(wide(pair.fixed))
         pair.known.update(errors(*numbers), errors=error_histogram(*numbers))
         distance = distances(*numbers, EXACT)[0]
-    for judge, agrees in _excuse_unequal(pair):
+    judges: dict[str, npt.NDArray[np.bool_]] = {}
+    if pair.how.twin is not None and pair.how.twin.overflow:
+        twin = np.asarray(pair.how.twin.value)
+        if twin.shape == pair.original.shape and twin.dtype == pair.original.dtype:
+            judges["by_twin"] = np.asarray(pair.fixed == twin)
+    if pair.how.precise is not None and pair.original.dtype.kind not in "OUS":
+        judges["by_noise"] = chosen(pair.original, pair.fixed, pair.how.precise)
+    for judge, agrees in judges.items():
         pair.known[judge] = int(np.count_nonzero(unequal & agrees))
         if agrees[unequal].all():
             return pair.agree(**pair.show(unequal, distance))
@@ -371,17 +362,6 @@ def _judge_exactly(pair: _Pair) -> Metrics:
     differ = "are not bit-identical" if pair.how.exact else "differ"
     reason = f"{count:,} of {pair.original.size:,} elements {differ}"
     return pair.differ("values", reason, worse=count, beyond=count, **pair.show(unequal, distance))
-
-
-def _excuse_unequal(pair: _Pair) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-    """Where elements need not be equal, by the field of the metrics that counts them."""
-    original, fixed, how = pair.original, pair.fixed, pair.how
-    if how.twin is not None and how.twin.overflow:
-        twin = np.asarray(how.twin.value)
-        if twin.shape == original.shape and twin.dtype == original.dtype:
-            yield "by_twin", np.asarray(fixed == twin)
-    if how.precise is not None and original.dtype.kind not in "OUS":
-        yield "by_noise", chosen(original, fixed, how.precise)
 
 
 def _judge(pair: _Pair) -> Metrics:
@@ -456,10 +436,9 @@ def _off_twin(
     if base.rtol >= loose.rtol:
         return off_half
     finite_twin = np.where(overflowed, np.nan, twin)
-    off = errors(finite_twin, a)
-    share = off["max_abs"] / off["scale"] if off["scale"] else 0.0
-    rtol, atol = base.rtol + 4.0 * off["max_rel"], base.atol + 4.0 * share
-    own = Tolerance(min(rtol, loose.rtol), min(atol, loose.atol), base.absolute)
+    own = _measured(a, finite_twin, base, loose)
+    rtol = base.rtol + 4.0 * errors(finite_twin, a)["max_rel"]
+    own = replace(own, rtol=min(rtol, loose.rtol))
     return np.where(overflowed, off_half, outside(finite_twin, b, own)[0])
 
 

@@ -12,7 +12,7 @@ Everything here runs in the sandbox's child.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,26 +56,32 @@ class Copies:
 
 def load_doubled(backend: str, paths: tuple[Path, Path], folder: str) -> Copies:
     """Write both models in float64 into ``folder`` and load them; with the reference evaluator where the backend has no
-    kernels for that.
+    kernels for that. Raises as ``_load`` does."""
+    return _load(backend, paths, folder, "float64", doubled)
+
+
+def _load(
+    backend: str, paths: tuple[Path, Path], folder: str, kind: str, change: Callable[[ModelProto], ModelProto]
+) -> Copies:
+    """Write both models, changed, into ``folder`` and load them. ``kind`` is the type of most of their weights.
 
     Raises:
-        Unsupported: a model is too large.
+        Unsupported: a model is too large, or cannot be changed.
         ModelError: its functions take too many nodes in place of their calls.
-        Exception: whatever onnx, or the evaluator, raises for these models.
+        Exception: whatever onnx, the backend, or the evaluator raises for these models.
     """
-    return Copies(*(_load_doubled(backend, path, Path(folder)) for path in paths))
-
-
-def _load_doubled(backend: str, path: Path, folder: Path) -> Session:
-    model, _ = opened(path, "float64", 8, MOST_BYTES)
-    out = folder / "double.onnx"
-    onnx.save(doubled(model), out)
-    try:
-        return backends.load(backend, str(out))
-    except Exception:
-        if backend == "reference" or reference.infeasible(model, 0) is not None:
-            raise
-        return backends.load("reference", str(out))
+    sessions = []
+    for number, path in enumerate(paths):
+        model, _ = opened(path, kind, np.dtype(kind).itemsize, MOST_BYTES)
+        file = Path(folder, f"{kind}-{number}.onnx")
+        onnx.save(change(model), file)
+        try:
+            sessions.append(backends.load(backend, str(file)))
+        except Exception:
+            if backend == "reference" or kind != "float64" or reference.infeasible(model, 0) is not None:
+                raise
+            sessions.append(backends.load("reference", str(file)))
+    return Copies(*sessions)
 
 
 def double_feed(feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,21 +105,16 @@ def doubled(model: ModelProto) -> ModelProto:
             _spell_out(node)
             if node.op_type == "Cast" and kinds.get(node.input[0], _SINGLE) not in _EXACT:
                 _round_first(graph, node)
-    kept = {node.output[0] for graph in walk.graphs(model.graph) for node in graph.node if _rounds(node)}
+    casts = [node for graph in walk.graphs(model.graph) for node in graph.node if node.op_type == "Cast"]
+    kept = [node for node in casts if node.output[0].endswith(_ROUNDED)]
     widened(model, _DOUBLE, (_SINGLE,))
-    for graph in walk.graphs(model.graph):
-        for node in graph.node:
-            if node.output and node.output[0] in kept:
-                next(one for one in node.attribute if one.name == "to").i = _SINGLE
+    for node in kept:
+        next(one for one in node.attribute if one.name == "to").i = _SINGLE
     return model
 
 
 _ROUNDED = "/onnxfix-rounded"
 """The end of the name of what a Cast that rounds gives, in float32 still."""
-
-
-def _rounds(node: NodeProto) -> bool:
-    return node.op_type == "Cast" and node.output[0].endswith(_ROUNDED)
 
 
 def _round_first(graph: GraphProto, node: NodeProto) -> None:
@@ -186,20 +187,8 @@ def product(node: NodeProto) -> Operands | None:
 
 
 def load_unsigned(backend: str, paths: tuple[Path, Path], folder: str) -> Copies:
-    """Write both models with unsigned weights into ``folder`` and load them.
-
-    Raises:
-        Unsupported: one is too large, or has products of uint8 and int8 that stay what they are.
-        ModelError: its functions take too many nodes in place of their calls.
-        Exception: whatever onnx, or the backend, raises for these models.
-    """
-    sessions = []
-    for number, path in enumerate(paths):
-        model, _ = opened(path, "int8", 1, MOST_BYTES)
-        target = Path(folder, f"unsigned{number}.onnx")
-        onnx.save(unsigned(model), target)
-        sessions.append(backends.load(backend, str(target)))
-    return Copies(*sessions)
+    """Write both models with unsigned weights into ``folder`` and load them. Raises as ``_load`` does."""
+    return _load(backend, paths, folder, "int8", unsigned)
 
 
 def unsigned(model: ModelProto) -> ModelProto:

@@ -72,7 +72,10 @@ def excused(
         size = np.where(np.isfinite(exact), np.abs(exact), 0.0)
         limit = base.rtol * size + base.atol * float(size.max(initial=0.0)) + base.absolute + SHARE * noise
         near = np.isfinite(a) & np.isfinite(b) & np.isfinite(exact) & (np.abs(b - exact) <= limit)
-    return np.asarray(same & (near | (_ends(original) & np.isinf(exact) & (b == exact) & (a * exact > 0))))
+    # the greatest and the least number of a type stand for infinity in some kernels
+    end = np.finfo(original.dtype).max if original.dtype.kind == "f" else np.nan
+    saturated = (np.abs(original) == end) & np.isinf(exact) & (b == exact) & (a * exact > 0)
+    return np.asarray(same & (near | saturated))
 
 
 def chosen(original: npt.NDArray[Any], fixed: npt.NDArray[Any], precise: Precise) -> npt.NDArray[np.bool_]:
@@ -97,13 +100,6 @@ def _fitting(
     if floats != ("float" in exact.dtype.name) or exact.dtype != other.dtype:
         return None
     return (wide(exact), wide(other), runs) if floats else (exact, other, runs)
-
-
-def _ends(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where the numbers are the greatest or the least of their type, which stand for infinity in some kernels."""
-    if array.dtype.kind != "f":
-        return np.zeros(array.shape, bool)
-    return np.asarray(np.abs(array) == np.finfo(array.dtype).max)
 
 
 def shaken(feed: Mapping[str, Any], seed: int = 0, relative: float = RELATIVE) -> dict[str, Any]:

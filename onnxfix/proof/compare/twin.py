@@ -18,12 +18,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import (
-    AttributeProto,
     GraphProto,
     ModelProto,
     TensorProto,
@@ -36,6 +35,7 @@ from onnxfix.files import walk
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import Session
+from onnxfix.runtime.backends.reference import ReferenceSession
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
 #: Attributes of ONNX's operators that hold an element type.
@@ -79,7 +79,12 @@ def widened(model: ModelProto, elem: int, kinds: Sequence[int] = HALVES) -> Mode
             _widen_type(info.type, elem, kinds)
     for node in walk.model_nodes(model):
         for attribute in node.attribute:
-            _widen_attribute(attribute, elem, kinds)
+            if attribute.name in TYPE_ATTRIBUTES and attribute.i in kinds:
+                attribute.i = elem
+            if attribute.HasField("tp"):
+                _widen_type(attribute.tp, elem, kinds)
+            for kind in attribute.type_protos:
+                _widen_type(kind, elem, kinds)
     return model
 
 
@@ -92,15 +97,6 @@ def element_types(model: ModelProto) -> dict[str, int]:
                 found[info.name] = info.type.tensor_type.elem_type
         found.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
     return found
-
-
-def _widen_attribute(attribute: AttributeProto, elem: int, kinds: Sequence[int]) -> None:
-    if attribute.name in TYPE_ATTRIBUTES and attribute.i in kinds:
-        attribute.i = elem
-    if attribute.HasField("tp"):
-        _widen_type(attribute.tp, elem, kinds)
-    for kind in attribute.type_protos:
-        _widen_type(kind, elem, kinds)
 
 
 def _widen_type(kind: TypeProto, elem: int, kinds: Sequence[int]) -> None:
@@ -151,15 +147,6 @@ def _lost(low: Any, high: Any) -> bool:
         return bool((~np.isfinite(low.astype(np.float64)) & np.isfinite(high.astype(np.float64))).any())
 
 
-@runtime_checkable
-class Traced(Protocol):
-    """A session that reports where infinity and NaN are."""
-
-    def traced(self, feed: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
-        """The outputs, and by name how many elements of a result are not finite, in the order of computation."""
-        ...
-
-
 @dataclass(frozen=True)
 class Twins:
     """The original with its half-precision values as outputs (``probe``), and the same in ``elem`` (``single``).
@@ -183,7 +170,7 @@ class Twins:
         """The values with which the original leaves half precision's range on ``feed``, in the order of computation,
         and the outputs of the twin by name."""
         wide = {name: raised(value, self.elem) for name, value in feed.items()}
-        if isinstance(self.probe, Traced) and isinstance(self.single, Traced):
+        if isinstance(self.probe, ReferenceSession) and isinstance(self.single, ReferenceSession):
             _, lost = self.probe.traced(feed)
             values, also = self.single.traced(wide)
             overflowed = tuple(name for name, count in lost.items() if count > also.get(name, 0))

@@ -72,7 +72,13 @@ class _Check:
     def result(self) -> RungResult:
         late = False
         try:
-            self._run()
+            self._load()
+            if self.name == "reference" and backends.missing("ort-cpu") is None:
+                self.patience = time.monotonic() + _BRIEF
+            if self.seen.verdict is None:
+                self._run_made() if self.request.given is None else self._run_given()
+        except UsageError as error:  # no input can be made for this model
+            self.seen.notes.append(str(error))
         except deadline.Expired:  # what ran until then counts
             late = True
         if self.seen.verdict is not None:
@@ -81,16 +87,6 @@ class _Check:
         within = "within half precision's tolerance" if self.request.forgiven else "within tolerance"
         within = within if allowed is None else f"within {allowed.words}"
         return self.seen.conclude(late or time.monotonic() > self.deadline, within)
-
-    def _run(self) -> None:
-        self._load()
-        if self.name == "reference" and backends.missing("ort-cpu") is None:
-            self.patience = time.monotonic() + _BRIEF
-        if self.seen.verdict is None:
-            try:
-                self._run_given() if self.request.given is not None else self._run_made()
-            except UsageError as error:  # no input can be made for this model
-                self.seen.notes.append(str(error))
 
     def _load(self) -> None:
         outcome, ran = self.pair.load()
@@ -130,11 +126,10 @@ class _Check:
     def _run_given(self) -> None:
         only = {number for number, _ in self.request.only}
         for trial in self.request.trials():
-            if only and trial.given not in only:
-                continue
-            self._try(trial)
-            if self._over():
-                return
+            if not only or trial.given in only:
+                self._try(trial)
+                if self._over():
+                    return
 
     def _run_made(self) -> None:
         known, seed = self.request.known, self.request.seed
@@ -285,7 +280,10 @@ class _Check:
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken or ran.starved
             if outcome.status == "timeout" and trial.feed is not None:
-                self._note_endless(trial.feed)
+                # Where none as large ran, the size is taken to be why.
+                known, size = request.known, plan.elements(request.known, trial.feed.assignment)
+                if all(plan.elements(known, one.assignment) < size for one in seen.ran()):
+                    self.endless = min(self.endless, size)
             return self._skip(trial, ran, f"the original fails: {ran.error}")
         late = outcome.status == "timeout" and self.name == "reference"
         if ran.stage == "fixed" and (late or ran.unsupported):
@@ -306,12 +304,6 @@ class _Check:
         if ran.stage:
             return self._fail(trial, ran, f"the original runs, the new model does not: {ran.error}")
         return self._judge(trial, ran)
-
-    def _note_endless(self, feed: Feed) -> None:
-        """The original took too long on a feed. Where none as large ran, the size is taken to be why."""
-        size = plan.elements(self.request.known, feed.assignment)
-        if all(plan.elements(self.request.known, one.assignment) < size for one in self.seen.ran()):
-            self.endless = min(self.endless, size)
 
     def _judge(self, trial: Trial, ran: Ran) -> bool:
         """Record what one run of both showed; returns whether it counts."""

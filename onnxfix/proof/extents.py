@@ -113,8 +113,11 @@ def _shares(one: Range, extents: Mapping[str, Extent]) -> list[float]:
 def _extents(request: Request, path: Path, feed: Feed) -> dict[str, Extent]:
     """Minimum and maximum finite value of the tensors on one feed; empty where no backend could run it."""
     known = request.known
-    backend = _backend(known, feed)
-    if backend is None:
+    if ort_weights.weight_bytes(known.model) >= ort_weights.LARGE:  # two others are loaded
+        return {}
+    count = sum(math.prod(shape_of(known, one, feed.assignment)) for one in known.inputs)
+    backend = "ort-cpu" if backends.missing("ort-cpu") is None else "reference"
+    if backend == "reference" and reference.infeasible(known.model, count) is not None:
         return {}
     try:
         values = feed.values(known)
@@ -127,16 +130,6 @@ def _extents(request: Request, path: Path, feed: Feed) -> dict[str, Extent]:
     if outcome.status == "error":
         raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
     return dict(outcome.value) if outcome.ok else {}
-
-
-def _backend(known: Signature, feed: Feed) -> str | None:
-    """The backend that runs the model; None where it is large, since two others are loaded."""
-    if ort_weights.weight_bytes(known.model) >= ort_weights.LARGE:
-        return None
-    if backends.missing("ort-cpu") is None:
-        return "ort-cpu"
-    count = sum(math.prod(shape_of(known, one, feed.assignment)) for one in known.inputs)
-    return "reference" if reference.infeasible(known.model, count) is None else None
 
 
 # ------------------------------------------------------------------------------------------- in the sandbox's child

@@ -328,13 +328,6 @@ def note(text: str, *, share: bool = False) -> None:
         write_frame(_Link.replies, pickle.dumps(("share" if share else "note", text)))
 
 
-def _call(target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call "package.module:function"."""
-    module, _, name = target.partition(":")
-    function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
-    return function(*args, **kwargs)  # type: ignore[operator]
-
-
 def serve(*, forked: bool = False) -> None:
     """Answer calls on descriptor 0 by replies on descriptor 1, until the former ends. A process that was ``forked`` has
     data of its parent, which do not count against its limit."""
@@ -367,7 +360,9 @@ def serve(*, forked: bool = False) -> None:
                 here.allow_maps()
             with contextlib.suppress(OSError):  # foreign code may have closed it
                 os.write(2, _CALL_BEGINS)
-            reply = here.invoke(_call, (target, args, kwargs), {})
+            module, _, name = target.partition(":")  # "package.module:function"
+            function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+            reply = here.invoke(function, args, kwargs)
         except BaseException as error:  # the request itself cannot be unpickled here
             reply = here._failure(error)
         arm(0.0)

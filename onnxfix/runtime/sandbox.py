@@ -161,6 +161,7 @@ def _start_child(memory_mb: int | None, variables: Mapping[str, str]) -> _Child:
     return child
 
 
+_LATE = "took more than {:g} s and was stopped"
 SLICE = 0.2
 """Seconds that a wait blocks at a time. A signal may reach another thread than the main one; Python's handler then
 runs when the main thread next wakes, and an interrupt must not wait for the end of a model's run."""
@@ -180,10 +181,6 @@ def _next(replies: queue.SimpleQueue[bytearray | None], timeout: float) -> bytea
         except queue.Empty:
             if left <= SLICE:
                 raise
-
-
-def _late(timeout: float) -> str:
-    return f"took more than {timeout:g} s and was stopped"
 
 
 @dataclass(eq=False)
@@ -276,7 +273,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         first = self._posted[0]
         outcome = self._receive(self._child, first.timeout)
         if outcome.status == "timeout":  # whoever stopped it
-            outcome = replace(outcome, message=_late(first.timeout))
+            outcome = replace(outcome, message=_LATE.format(first.timeout))
         first.outcome = outcome
         if self._posted:
             self._posted.popleft()
@@ -322,7 +319,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
             except queue.Empty:
                 self.close()
                 deadline.check()
-                return Outcome("timeout", message=_late(timeout), note=last)
+                return Outcome("timeout", message=_LATE.format(timeout), note=last)
             if frame is None:
                 self._child = None
                 self._posted.clear()

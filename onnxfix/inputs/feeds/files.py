@@ -81,15 +81,15 @@ def _load_folder(path: Path) -> list[dict[str, Any]]:
     jsons = sorted(path.glob("*.json"))
     if jsons:
         return [feed for file in jsons for feed in _load_json(file)]
-    folders = sorted((one for one in path.iterdir() if one.is_dir() and any(one.glob("*.npy"))), key=_number)
+
+    def rank(folder: Path) -> tuple[int, str]:
+        digits = re.findall(r"\d+", folder.name)
+        return (int(digits[-1]) if digits else -1, folder.name)
+
+    folders = sorted((one for one in path.iterdir() if one.is_dir() and any(one.glob("*.npy"))), key=rank)
     if not folders:
         raise UsageError(f"the folder {path} contains no .npy or .json files and no folders of .npy files")
     return [feed for folder in folders for feed in _load_folder(folder)]
-
-
-def _number(path: Path) -> tuple[int, str]:
-    digits = re.findall(r"\d+", path.name)
-    return (int(digits[-1]) if digits else -1, path.name)
 
 
 def _load_json(path: Path) -> list[dict[str, Any]]:
@@ -97,13 +97,10 @@ def _load_json(path: Path) -> list[dict[str, Any]]:
     feeds = content if isinstance(content, list) else [content]
     if not all(isinstance(feed, dict) for feed in feeds):
         raise UsageError(f"{path} is not a list of feeds (input name -> array)")
-    return [{name: _array(path, name, value) for name, value in feed.items()} for feed in feeds]
-
-
-def _array(path: Path, name: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        raise UsageError(f"input {name} in {path} is not an array")
-    return value if isinstance(value, np.ndarray) else np.asarray(value)
+    for name, value in (item for feed in feeds for item in feed.items()):
+        if isinstance(value, dict):
+            raise UsageError(f"input {name} in {path} is not an array")
+    return [{name: np.asarray(value) for name, value in feed.items()} for feed in feeds]
 
 
 def _decode(pairs: dict[str, Any]) -> Any:

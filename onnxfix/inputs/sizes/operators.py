@@ -28,10 +28,20 @@ class Site:
         value = self.node.input(index)
         return self.shapes.shape(value) if value is not None else None
 
+    def known_shapes(self) -> list[Shape]:
+        """The shapes of the inputs, without unknown ones."""
+        return [one for one in map(self.shape, range(len(self.node.inputs))) if one is not None]
+
     def made(self, index: int = 0) -> Shape | None:
         """The shape of an output."""
         value = self.node.output(index)
         return self.shapes.shape(value) if value is not None else None
+
+    def along(self, default: int) -> tuple[Shape, int] | None:
+        """The shape of the first input and the place of the axis that the node names; None if one is unknown."""
+        shape = self.shape(0)
+        axis = _axis(self.node.attr("axis", default), shape) if shape is not None else None
+        return (shape, axis) if shape is not None and axis is not None else None
 
     def largest(self, index: int) -> Dim | None:
         """The greatest element of an input that is computed from shapes, or None."""
@@ -65,7 +75,7 @@ def _aligned(first: Shape, second: Shape) -> Iterator[tuple[Dim, Dim]]:
 
 
 def _elementwise(site: Site) -> Found:
-    shapes = [one for one in (site.shape(k) for k in range(len(site.node.inputs))) if one is not None]
+    shapes = site.known_shapes()
     for k, first in enumerate(shapes):
         for second in shapes[k + 1 :]:
             for left, right in _aligned(first, second):
@@ -89,10 +99,11 @@ def _window(site: Site) -> Found:
     if data is not None and site.node.op_type != "ConvTranspose":
         yield from _too_wide(site.node, data, weight)
     if site.node.op_type in ("Conv", "ConvTranspose") and data and weight and min(len(data), len(weight)) > 1:
-        if site.node.op_type == "Conv":
-            yield "number of channels", same(data[1], weight[1] * site.node.attr("group", 1))
-        else:
-            yield "number of channels", same(data[1], weight[0])
+        conv = site.node.op_type == "Conv"
+        yield (
+            "number of channels",
+            same(data[1], weight[1] * site.node.attr("group", 1) if conv else weight[0]),
+        )
 
 
 def _too_wide(node: Node, data: Shape, weight: Shape | None) -> Found:
@@ -135,7 +146,7 @@ def _gemm(site: Site) -> Found:
 
 
 def _concat(site: Site) -> Found:
-    shapes = [one for one in (site.shape(k) for k in range(len(site.node.inputs))) if one is not None]
+    shapes = site.known_shapes()
     if not shapes or len({len(one) for one in shapes}) > 1:
         return
     axis = _axis(site.node.attr("axis", 0), shapes[0])
@@ -178,27 +189,23 @@ def _squeeze(site: Site) -> Found:
 
 
 def _split(site: Site) -> Found:
-    data = site.shape(0)
-    axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
-    if data is None or axis is None:
+    if (found := site.along(0)) is None:
         return
-    sizes: Sequence[Dim | int] | None = site.numbers(1) or site.node.attr("split")
+    size, sizes = found[0][found[1]], site.numbers(1) or site.node.attr("split")
     if sizes:
-        yield "split dimension", same(data[axis], total(sizes))
+        yield "split dimension", same(size, total(sizes))
     elif site.node.attr("num_outputs") is None and site.node.input(1) is None:
-        yield "split dimension", multiple(data[axis], len(site.node.outputs))
+        yield "split dimension", multiple(size, len(site.node.outputs))
 
 
 def _gather(site: Site) -> Found:
-    data, indices = site.shape(0), site.numbers(1)
-    axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
-    if data is None or axis is None:
+    if (found := site.along(0)) is None:
         return
-    known = [one.value for one in indices or () if one.value is not None]
+    size, known = found[0][found[1]], [one.value for one in site.numbers(1) or () if one.value is not None]
     if known:
-        yield "indexed dimension", at_least(data[axis], max(max(known) + 1, -min(known)))
+        yield "indexed dimension", at_least(size, max(max(known) + 1, -min(known)))
     elif (greatest := site.largest(1)) is not None:
-        yield "indexed dimension", at_least(data[axis], greatest + 1)
+        yield "indexed dimension", at_least(size, greatest + 1)
 
 
 def _nested(site: Site) -> Found:
@@ -221,11 +228,10 @@ def _nested(site: Site) -> Found:
 
 def _elements(site: Site) -> Found:
     """Indices may be fewer than the data in the other dimensions; updates have the shape of the indices."""
-    data, indices, updates = site.shape(0), site.shape(1), site.shape(2)
-    axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
-    if data is not None and indices is not None and axis is not None and len(data) == len(indices):
-        for k, (size, index) in enumerate(zip(data, indices, strict=True)):
-            if k != axis:
+    found, indices, updates = site.along(0), site.shape(1), site.shape(2)
+    if found is not None and indices is not None and len(found[0]) == len(indices):
+        for k, (size, index) in enumerate(zip(found[0], indices, strict=True)):
+            if k != found[1]:
                 yield "dimension", at_least(size, index)
     yield from _gather(site)
     if indices is not None and updates is not None and len(updates) == len(indices):
@@ -234,10 +240,9 @@ def _elements(site: Site) -> Found:
 
 
 def _top(site: Site) -> Found:
-    data, count = site.shape(0), site.numbers(1)
-    axis = _axis(site.node.attr("axis", -1), data) if data is not None else None
-    if data is not None and axis is not None and count and len(count) == 1:
-        yield "dimension of TopK", at_least(data[axis], count[0])
+    found, count = site.along(-1), site.numbers(1)
+    if found is not None and count and len(count) == 1:
+        yield "dimension of TopK", at_least(found[0][found[1]], count[0])
 
 
 def _pad(site: Site) -> Found:
@@ -276,10 +281,9 @@ def _channels(site: Site) -> Found:
 
 
 def _last(site: Site) -> Found:
-    data, scale = site.shape(0), site.shape(1)
-    axis = _axis(site.node.attr("axis", -1), data) if data is not None else None
-    if data is not None and axis is not None:
-        for dim in data[axis:]:
+    data, scale, found = site.shape(0), site.shape(1), site.along(-1)
+    if found is not None:
+        for dim in found[0][found[1] :]:
             yield "normalized dimension", at_least(dim, 1)
     if data is not None and scale is not None:
         for left, right in _aligned(scale, data):
@@ -304,10 +308,8 @@ def _filled(site: Site) -> Found:
 
 def _extreme(site: Site) -> Found:
     """An empty axis has no maximum."""
-    data = site.shape(0)
-    axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
-    if data is not None and axis is not None:
-        yield "searched dimension", at_least(data[axis], 1)
+    if (found := site.along(0)) is not None:
+        yield "searched dimension", at_least(found[0][found[1]], 1)
 
 
 def _resized(site: Site) -> Found:

@@ -134,11 +134,16 @@ def deciding(model: Model) -> list[Pins]:
     is tried for all other numbers. For booleans that are conditions of an If: both. Every value is used at least once;
     if there are few combinations, all of them are.
     """
-    single = [(value, elem) for value in model.main.inputs if (elem := _single(value))]
-    found = {
-        value.name: _both(value) if elem == TensorProto.BOOL else _sides(value) for value, elem in single
-    }
-    named = {name: sides for name, sides in found.items() if sides}
+    named: dict[str, list[int]] = {}
+    for value in model.main.inputs:
+        elem, sides = _single(value), list[int]()
+        if elem == TensorProto.BOOL:
+            conditions = (use.node.op_type == "If" for use in _uses(value, _PASSES | {"Not"}))
+            sides = [1, 0] if any(conditions) else []
+        elif elem:
+            sides = _sides(value)
+        if sides:
+            named[value.name] = sides
     combined = list(itertools.islice(itertools.product(*named.values()), _MOST + 1))
     if len(combined) > _MOST:
         turns = range(min(_MOST, max(map(len, named.values()))))
@@ -154,11 +159,6 @@ def _single(value: Value) -> int:
     tensor = declared.tensor_type
     single = tensor.HasField("shape") and all(dim.dim_value == 1 for dim in tensor.shape.dim)
     return int(tensor.elem_type) if single and tensor.elem_type in (*_INTEGERS, TensorProto.BOOL) else 0
-
-
-def _both(value: Value) -> list[int]:
-    """True and False if the value is a condition of an If; else nothing."""
-    return [1, 0] if any(use.node.op_type == "If" for use in _uses(value, _PASSES | {"Not"})) else []
 
 
 def _sides(value: Value) -> list[int]:

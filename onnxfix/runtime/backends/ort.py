@@ -189,9 +189,11 @@ class OrtSession:
         self._odd = [name for name, kind in self._types.items() if _element(kind) in _EXOTIC]
         self._plain = [name for name in self.outputs if name not in self._odd]
         self.mapped = False  # whether weights that the model's file embeds are mapped from it
-        nested = [kind for kind in self._types.values() if _is_nested(kind)]
-        if nested:
-            raise Unsupported(f"onnxruntime's Python API cannot return {nested[0]}")
+        for kind in self._types.values():
+            if _element(kind) is None and any(
+                f"({name})" in kind for name in _EXOTIC
+            ):  # in a sequence or map
+                raise Unsupported(f"onnxruntime's Python API cannot return {kind}")
 
     def element(self, name: str) -> str | None:
         """ONNX Runtime's name of the element type of an input; None if it is no tensor, or no input."""
@@ -199,42 +201,36 @@ class OrtSession:
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """Execute. Raises ORT's exceptions, NoKernel, and Unsupported for values that cannot cross the Python API."""
+        found: dict[str, Any] = {}
         with _kernels():
-            return self._run(feed)
-
-    def _run(self, feed: dict[str, Any]) -> list[Any]:
-        given = {name: self._to_ort(name, value) for name, value in feed.items()}
-        found = (
-            dict(zip(self._plain, self._session.run(self._plain, given), strict=True)) if self._plain else {}
-        )
-        if self._odd:
-            values = self._session.run_with_ort_values(self._odd, self._all_ort(given))
-            found.update(zip(self._odd, (_from_ort(value) for value in values), strict=True))
+            given = {name: self._to_ort(name, value) for name, value in feed.items()}
+            if self._plain:
+                found.update(zip(self._plain, self._session.run(self._plain, given), strict=True))
+            if self._odd:
+                values = self._session.run_with_ort_values(self._odd, self._all_ort(given))
+                found.update(zip(self._odd, map(_from_ort, values), strict=True))
         return [found[name] for name in self.outputs]
 
     def _to_ort(self, name: str, value: Any) -> Any:
         kind = self._inputs.get(name)
         if kind not in _EXOTIC or value is None:
             return value
-        array = np.ascontiguousarray(value).reshape(np.shape(value))
-        enum, bits = _EXOTIC[kind]
-        return self._exotic(array, enum, bits)
-
-    def _exotic(self, array: npt.NDArray[Any], enum: str, bits: int) -> Any:
         import onnx  # lazy: start-up
 
+        array: npt.NDArray[Any] = np.ascontiguousarray(value).reshape(np.shape(value))
+        enum, bits = _EXOTIC[kind]
         onnx_type = onnx.TensorProto.DataType.Value(enum)
         if bits >= 8:
             raw = array.view(np.uint16 if bits == 16 else np.uint8)
             return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, onnx_type)
         native = self._ort.capi._pybind_state
         device = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
-        value = native.OrtValue.ortvalue_from_shape_and_onnx_type(list(array.shape), onnx_type, device)
         packed = pack(array, bits)
-        if value.tensor_size_in_bytes() != packed.nbytes:
+        tensor = native.OrtValue.ortvalue_from_shape_and_onnx_type(list(array.shape), onnx_type, device)
+        if tensor.tensor_size_in_bytes() != packed.nbytes:
             raise Unsupported(f"onnxruntime packs {enum} in a way that onnxfix does not know")
-        ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
-        return self._ort.OrtValue(value)
+        ctypes.memmove(tensor.data_ptr(), packed.ctypes.data, packed.nbytes)
+        return self._ort.OrtValue(tensor)
 
     def _all_ort(self, given: dict[str, Any]) -> dict[str, Any]:
         """run_with_ort_values takes OrtValues only, which hold neither strings nor sequences here."""
@@ -255,11 +251,6 @@ def _element(kind: str) -> str | None:
     """``tensor(int4)`` and ``optional(tensor(int4))`` -> ``int4``; None for another type."""
     kind = kind.removeprefix("optional(")
     return kind.removeprefix("tensor(").rstrip(")") if kind.startswith("tensor(") else None
-
-
-def _is_nested(kind: str) -> bool:
-    """Whether exotic values are in something else than a tensor."""
-    return _element(kind) is None and any(f"({name})" in kind for name in _EXOTIC)
 
 
 def pack(array: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:

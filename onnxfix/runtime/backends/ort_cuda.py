@@ -79,13 +79,16 @@ def unavailable() -> Missing | None:
     _forbid_tf32()
     printed = _preload()
     import onnxruntime  # lazy: optional package
+    from onnx import parser  # lazy: start-up
 
+    text = '<ir_version: 8, opset_import: ["": 13]> probe (float[1] x) => (float[1] y) { y = Add(x, x) }'
+    model = parser.parse_model(text).SerializeToString()
     if PROVIDER not in onnxruntime.get_available_providers():
         what = f"this onnxruntime ({onnxruntime.__version__}) has no CUDA provider"
         return Missing(what, "not-installed", _REINSTALL)
     try:
         session = onnxruntime.InferenceSession(
-            _one_node(), session_options(), providers=_providers(tf32=False), enable_fallback=0
+            model, session_options(), providers=_providers(tf32=False), enable_fallback=0
         )
         fell_back = PROVIDER not in session.get_providers()
         if not fell_back:
@@ -94,13 +97,6 @@ def unavailable() -> Missing | None:
         words = one_line(ort_messages.without_host(str(error)))
         return Missing(f"the CUDA provider does not work: {words}", cause_of(words) or "not-loadable")
     return _why_fallen(onnxruntime, printed) if fell_back else None
-
-
-def _one_node() -> bytes:
-    from onnx import parser  # lazy: start-up
-
-    text = '<ir_version: 8, opset_import: ["": 13]> probe (float[1] x) => (float[1] y) { y = Add(x, x) }'
-    return bytes(parser.parse_model(text).SerializeToString())
 
 
 def _why_fallen(onnxruntime: Any, printed: str) -> Missing:
@@ -186,7 +182,10 @@ class CudaSession(OrtSession):
     """An ``onnxruntime.InferenceSession`` with the CUDA provider. ``places``: provider -> nodes, None if unknown."""
 
     def __init__(self, path: str, tf32: bool, guarded: bool = False) -> None:
-        self._guard = _on_cpu(path) if guarded else None
+        self._guard: OrtSession | None = None
+        if guarded:
+            with contextlib.suppress(NoKernel):  # the CPU provider lacks one
+                self._guard = ort.load(path, threads=0)  # with all cores
         self._admitted: dict[str, Any] | None = None
         options = session_options()
         options.use_deterministic_compute = True
@@ -203,14 +202,6 @@ class CudaSession(OrtSession):
             self._admitted = feed
         with _translated():
             return super().run(feed)
-
-
-def _on_cpu(path: str) -> OrtSession | None:
-    """The model on the CPU, with all its cores; None where the CPU provider has no kernel for a node of it."""
-    try:
-        return ort.load(path, threads=0)
-    except NoKernel:
-        return None
 
 
 def _places(session: Any) -> dict[str, int] | None:

@@ -114,16 +114,15 @@ def _externalize(proto: ModelProto, source: lazy.Source, name: str) -> int:
         where = lazy.range_of(tensor)
         if where is None or where.length < WORTH or where.length != tensors.nbytes(tensor):
             continue
-        if where.field != _RAW or not _stated(source, tensor, where):
+        if where.field != _RAW:
+            continue
+        # The bytes before a payload must be those with which protobuf writes this tensor's name and the length.
+        name_bytes = tensor.name.encode()
+        words = wire.prefix(_NAME, len(name_bytes)) + name_bytes + wire.prefix(_RAW, where.length)
+        start = where.offset - len(words)
+        if start <= 0 or source.read(start, len(words)) != words:
             continue
         tensor.ClearField("raw_data")
         _put_outside(tensor, {"location": name, "offset": where.offset, "length": where.length})
         total += where.length + _PAGES
     return total
-
-
-def _stated(source: lazy.Source, tensor: TensorProto, where: lazy.Range) -> bool:
-    """Whether the bytes before a payload are those with which protobuf writes this tensor's name and the length."""
-    name = tensor.name.encode()
-    words = wire.prefix(_NAME, len(name)) + name + wire.prefix(_RAW, where.length)
-    return where.offset > len(words) and source.read(where.offset - len(words), len(words)) == words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -44,11 +44,6 @@ class Checked:
     def complete(self) -> bool:
         """Whether all checks ran, and passed."""
         return not (self.complaint or self.skipped or self.starved)
-
-
-def check_all(paths: Sequence[str], folder: str) -> tuple[Checked, ...]:
-    """``check`` each in one process: starting one takes longer than checking most models."""
-    return tuple(check(path, folder) for path in paths)
 
 
 def check(path: str, folder: str, full: bool = True) -> Checked:

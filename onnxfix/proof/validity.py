@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from onnxfix.proof.checker import Checked as Checked
-from onnxfix.proof.checker import check, check_all, unclaimed, violation
+from onnxfix.proof.checker import check, unclaimed, violation
 from onnxfix.runtime.forks import forked
-from onnxfix.runtime.sandbox import Worker
+from onnxfix.runtime.sandbox import Outcome, Worker
 
 _CHECKER = "onnxfix.proof.checker"
 
@@ -41,14 +41,14 @@ def ask(
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         names = [str(path) for path in paths]
         limits: dict[str, Any] = {"timeout": timeout, "memory_mb": memory_mb}
-        if worker is not None:
-            both = worker.call(f"{_CHECKER}:check_all", timeout=timeout, paths=names, folder=folder)
-        else:
-            both = forked(check_all, names, folder, **limits)
-        checks: list[Checked] = list(both.value) if both.ok else []
-        for name in names if not both.ok else ():
-            # Each model alone shows which one is to blame. A hang is not waited for again.
-            full = both if both.status == "timeout" else forked(check, name, folder, **limits)
+        checks: list[Checked] = []
+        full = Outcome("ok")
+        for name in names:
+            if full.status != "timeout":  # a hang is not waited for again
+                if worker is not None:
+                    full = worker.call(f"{_CHECKER}:check", timeout=timeout, path=name, folder=folder)
+                else:
+                    full = forked(check, name, folder, **limits)
             plain = full if full.ok else forked(check, name, folder, False, **limits)
             if full.ok or (plain.ok and plain.value.refused):
                 checks.append(plain.value)

@@ -159,7 +159,10 @@ def fold(call: Call, arrays: Sequence[np.ndarray[Any, Any] | None]) -> list[Any]
     node.input.extend("" if one is None else f"i{place}" for place, one in enumerate(arrays))
     node.output.extend("" if not name else f"o{place}" for place, name in enumerate(call.node.output))
     feeds = {f"i{place}": one for place, one in enumerate(arrays) if one is not None}
-    kinds = tuple((name, _element_type(one)) for name, one in feeds.items())
+    kinds = tuple(
+        (name, helper.np_dtype_to_tensor_dtype(one.dtype) if one.dtype != object else T.STRING)
+        for name, one in feeds.items()
+    )
     try:
         with np.errstate(all="ignore"):
             results = iter(_reference(node.SerializeToString(), call.version, kinds).run(None, feeds))
@@ -182,7 +185,3 @@ def _reference(data: bytes, version: int, kinds: tuple[tuple[str, int], ...]) ->
     )
     imports = [OperatorSetIdProto(domain=node.domain, version=version)]
     return ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
-
-
-def _element_type(array: np.ndarray[Any, Any]) -> int:
-    return helper.np_dtype_to_tensor_dtype(array.dtype) if array.dtype != object else T.STRING

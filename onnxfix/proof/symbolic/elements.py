@@ -201,7 +201,10 @@ def cast(x: Tensor, dtype: int, as_real: bool = False, how: str = "") -> Tensor:
     if x.dtype == dtype:
         return x
     finite = dtype == T.FLOAT8E5M2 and not how  # a saturated infinity is the largest number
-    keep = replace(x, dtype=dtype, known=None, compute=lambda: x.words, recipe=_cast_key(x), atom="")
+    recipe = x.key
+    if x.known is not None:  # the same values in another type are told by their hashes
+        recipe = identify(b"cast", str(strip(x.shape)).encode(), hashes.digest(x.words).tobytes())
+    keep = replace(x, dtype=dtype, known=None, compute=lambda: x.words, recipe=recipe, atom="")
     if x.bounds is not None and dtype in INTEGERS:
         if fits(x, dtype):
             return replace(keep, wraps=False, within=0)
@@ -224,13 +227,6 @@ _PLAIN = (T.DOUBLE, T.FLOAT, T.FLOAT16, T.BFLOAT16)
 def _is_defined(x: Tensor, dtype: int) -> bool:
     """Whether ONNX says what each known element is in an integer type."""
     return dtype == T.BOOL or (x.is_integer and dtype not in (T.INT4, T.UINT4)) or fits(x, dtype)
-
-
-def _cast_key(x: Tensor) -> bytes:
-    """The recipe of values that are the same in another type: known numbers are told by their hashes."""
-    if x.known is None:
-        return x.key
-    return identify(b"cast", str(strip(x.shape)).encode(), hashes.digest(x.words).tobytes())
 
 
 @operator("Cast", "CastLike")

@@ -18,7 +18,7 @@ from onnx import (
     numpy_helper,
 )
 
-from onnxfix.files.walk import subgraphs
+from onnxfix.files.walk import captures, subgraphs
 from onnxfix.proof.symbolic import hashes
 from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, domain_of, fold, schema_of, versions_of
 from onnxfix.proof.symbolic.inference import Kind, infer
@@ -70,8 +70,6 @@ class Table:
     """What a graph defines by name."""
 
     def __init__(self, graph: GraphProto) -> None:
-        if graph.sparse_initializer:
-            raise Undecided("sparse initializers are not read")
         self.inputs = [one.name for one in graph.input]
         self.initializers = {one.name: one for one in graph.initializer}
         self.producers = {name: node for node in graph.node for name in node.output if name}
@@ -97,13 +95,15 @@ class Table:
     def needs(self, node: NodeProto) -> list[str]:
         """The names whose values a node needs: its inputs, and what its subgraphs read."""
         if id(node) not in self._needs:
-            captured = (name for graph in subgraphs(node) for name in free_names(graph))
-            self._needs[id(node)] = list(filter(None, dict.fromkeys((*node.input, *captured))))
+            self._needs[id(node)] = list(filter(None, dict.fromkeys(captures(node))))
         return self._needs[id(node)]
 
 
 def check_names(graph: GraphProto, outer: Iterable[str] = ()) -> None:
-    """Raise ``Undecided`` where a name is defined twice, or hides one of a graph around it: runtimes differ."""
+    """Raise ``Undecided`` where a name is defined twice, or hides one of a graph around it, in which runtimes differ;
+    and for sparse initializers."""
+    if graph.sparse_initializer:
+        raise Undecided("sparse initializers are not read")
     seen = set(outer)
 
     def define(names: Iterable[str]) -> None:
@@ -117,14 +117,6 @@ def check_names(graph: GraphProto, outer: Iterable[str] = ()) -> None:
         for inner in subgraphs(node):
             check_names(inner, seen)
         define(filter(None, node.output))
-
-
-def free_names(graph: GraphProto) -> list[str]:
-    """The names that a subgraph reads and does not define."""
-    table = Table(graph)
-    own = {*table.inputs, *table.initializers, *table.producers}
-    read = [name for node in graph.node for name in table.needs(node)] + [one.name for one in graph.output]
-    return [name for name in dict.fromkeys(read) if name not in own]
 
 
 class Frame:
@@ -224,18 +216,15 @@ class Evaluator:
         except FAULTS as error:
             raise call.stuck(f"{type(error).__name__}: {error}") from error
         for name, value in zip(node.output, outputs, strict=False):
+            if name and isinstance(value, Tensor):
+                self.elements += value.size
+                if value.size > ELEMENTS:
+                    raise call.stuck(f"{value.size} elements are too many")
             if name:
-                self._count(call, value)
                 frame.values[name] = value
         missing = [name for name in node.output if name and name not in frame.values]
         if missing:
             raise call.stuck(f"its output {missing[0]} is not computed")
-
-    def _count(self, call: Call, value: Value) -> None:
-        if isinstance(value, Tensor):
-            self.elements += value.size
-            if value.size > ELEMENTS:
-                raise call.stuck(f"{value.size} elements are too many")
 
     def _outputs(self, frame: Frame, call: Call, domain: str) -> Sequence[Value]:
         if domain or _is_shapeless(call):

@@ -190,9 +190,7 @@ class _Pair:
         as_real: bool,
     ) -> None:
         self._assumed = {name: constant(array) for name, array in assumed.items()}
-        self.sides = first, second = [
-            _Side(*each, until, as_real) for each in zip(models, weights, strict=True)
-        ]
+        self.sides = [_Side(*each, until, as_real) for each in zip(models, weights, strict=True)]
         self._kinds = infer(models[0], shapes)
         self._known: dict[bytes, Kind] = {}  # what stays known of shared tensors
         self._values: dict[bytes, Value] = {}  # ... and what stands in for them
@@ -201,8 +199,12 @@ class _Pair:
         for side in self.sides:
             for proto in side.model.graph.input:
                 self._enter(side, proto, shapes.get(proto.name), given.get(proto.name))
-        for side, nodes in zip(self.sides, _edited(first, second), strict=True):
-            side.measure(nodes)
+        nodes = [
+            {node.SerializeToString(deterministic=True): node for node in side.model.graph.node}
+            for side in self.sides
+        ]
+        for side, own, other in zip(self.sides, nodes, nodes[::-1], strict=True):
+            side.measure([node for key, node in own.items() if key not in other])  # the edited ones
 
     def _enter(
         self, side: _Side, proto: ValueInfoProto, shape: tuple[Any, ...] | None, value: _Array | None
@@ -332,7 +334,11 @@ class _Pair:
         """Whether a name has equal hashes in both models; then it stands for the same tensor from here on."""
         first, second = self.sides
         try:
-            values = [self._frame(side, effort).value(name) for side in self.sides]
+            for side in self.sides:
+                if effort not in side.frames:
+                    cut = partial(self._cut, side, effort)
+                    side.frames[effort] = Frame(side.evaluator, side.table, {}, None, cut)
+            values = [side.frames[effort].value(name) for side in self.sides]
             same = _same(*values)
         except (Undecided, *FAULTS) as error:
             self._obstacles[name] = error if isinstance(error, Undecided) else Undecided(f"{name}: {error}")
@@ -341,20 +347,17 @@ class _Pair:
             self._obstacles.pop(name, None)
             return False
         second.name(name, first.ids[name])
-        one = values[0]
+        one, identity = values[0], first.ids[name]
         if isinstance(one, Tensor):
-            kept = one if one.known is not None and one.size <= 1024 else _facts(one, first.ids[name])
-            self._known[first.ids[name]] = Kind(one.dtype, one.shape)
-            self._values[first.ids[name]] = kept
+            self._known[identity] = Kind(one.dtype, one.shape)
+            if one.known is None or one.size > 1024:  # what stays known are its type, its shape and its range
+                one = one.settled()
+                facts = {"bounds": one.bounds, "within": one.within}
+                one = Tensor(one.dtype, one.shape, atom=identity.hex(), **facts)
+            self._values[identity] = one
         for side in self.sides:
             side.forget(name)
         return True
-
-    def _frame(self, side: _Side, effort: int) -> Frame:
-        if effort not in side.frames:
-            cut = partial(self._cut, side, effort)
-            side.frames[effort] = Frame(side.evaluator, side.table, {}, None, cut)
-        return side.frames[effort]
 
     def _cut(self, side: _Side, effort: int, name: str) -> Value | None:
         """What stands in for a tensor that is the same in both models, where it is not to be computed."""
@@ -384,24 +387,9 @@ class _Pair:
         return all(identity in side.identities for side in self.sides)
 
 
-def _facts(value: Tensor, identity: bytes) -> Tensor:
-    """An unknown tensor of which the type, the shape and the range are those of another."""
-    value = value.settled()
-    return Tensor(value.dtype, value.shape, atom=identity.hex(), bounds=value.bounds, within=value.within)
-
-
 def _same(one: Value, other: Value) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.same_as(other)
     if isinstance(one, Tensor) or isinstance(other, Tensor) or len(one) != len(other):
         return False
     return all(_same(*pair) for pair in zip(one, other, strict=True))
-
-
-def _edited(first: _Side, second: _Side) -> tuple[list[NodeProto], list[NodeProto]]:
-    """The nodes of each model that the other has not."""
-    keys = [
-        {node.SerializeToString(deterministic=True): node for node in side.model.graph.node}
-        for side in (first, second)
-    ]
-    return tuple([node for key, node in own.items() if key not in other] for own, other in (keys, keys[::-1]))  # type: ignore[return-value]

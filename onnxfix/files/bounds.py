@@ -20,7 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from onnx import ModelProto
 
 from onnxfix.errors import ModelError
-from onnxfix.files.wire import MAX_DEPTH, WIDTHS, Malformed, Unusual, Window, fields, is_repeated
+from onnxfix.files.wire import MAX_DEPTH, WIDTHS, Malformed, Window, fields, is_repeated
 from onnxfix.runtime.allowance import structure_mb
 
 _MIB = 1 << 20
@@ -156,7 +156,7 @@ def measure(data: bytes, budget: Budget) -> int:
         return budget.spent
     by_name, weights, position = kinds(), 0, 0
     window = Window.of(data)
-    stack = [(by_name["ModelProto"], fields(window, 0, len(data)))]
+    stack = [(by_name["ModelProto"], fields(window, 0, len(data), groups=True))]
     try:
         while stack:
             kind, entries = stack[-1]
@@ -169,15 +169,12 @@ def measure(data: bytes, budget: Budget) -> int:
                     weights += position - body
                 budget.charge(cost, position - weights, kind, number)
                 if inner is not None and wire == 2 and position > body and len(stack) <= MAX_DEPTH:
-                    stack.append((by_name[inner], fields(window, body, position)))
+                    stack.append((by_name[inner], fields(window, body, position, groups=True)))
                     break
             else:
                 stack.pop()
                 if budget.bears(len(data) - position):
                     break
-    except Unusual as found:  # a group, which protobuf skips: what follows may be anything
-        rest = len(data) - found.at
-        budget.charge(rest * _DENSEST, len(data) - weights, kind, 0)
     except Malformed:
         pass
     return budget.spent

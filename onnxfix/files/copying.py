@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -82,7 +82,11 @@ def write_pieces(pieces: Iterable[Piece | Whole], path: Target) -> None:
         OnnxfixError: the disk is full or the file cannot be written.
     """
     used: dict[int, Source] = {}
-    with _open(path) as file:
+    where = path.path if isinstance(path, Temporary) else path
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(writing(where.parent))
+        target = path.rewrite() if isinstance(path, Temporary) else open(path, "wb", buffering=1 << 20)  # noqa: SIM115
+        file: BinaryIO = stack.enter_context(target)
         for piece in pieces:
             if isinstance(piece, Whole):
                 part = piece.open()
@@ -105,21 +109,6 @@ def _append(file: BinaryIO, part: Range) -> None:
         file.flush()
         _copy_range(part, file.fileno())
         file.seek(0, os.SEEK_END)
-
-
-@contextlib.contextmanager
-def _open(target: Target) -> Iterator[BinaryIO]:
-    """The file, emptied; a temporary one is sealed at the end.
-
-    Raises:
-        OnnxfixError: the disk is full or the file cannot be written.
-    """
-    if isinstance(target, Temporary):
-        with writing(target.path.parent), target.rewrite() as file:
-            yield file
-    else:
-        with writing(target.parent), open(target, "wb", buffering=1 << 20) as file:
-            yield file
 
 
 def _copy_range(part: Range, destination: int) -> None:

@@ -107,18 +107,15 @@ class Source:
         Raises:
             ModelError: the file has changed.
         """
-        key = (where.offset, where.length)
-        if key not in self._known:
-            self._known[key] = b"%d:" % where.length + self._digest(where)
-        return self._known[key]
-
-    def _digest(self, where: Range) -> bytes:
         import hashlib  # lazy: start-up, brings OpenSSL
 
-        digest = hashlib.blake2b(digest_size=16)
-        for start in range(0, where.length, _STEP):
-            digest.update(self.read(where.offset + start, min(_STEP, where.length - start)))
-        return digest.digest()
+        key = (where.offset, where.length)
+        if key not in self._known:
+            digest = hashlib.blake2b(digest_size=16)
+            for start in range(0, where.length, _STEP):
+                digest.update(self.read(where.offset + start, min(_STEP, where.length - start)))
+            self._known[key] = b"%d:" % where.length + digest.digest()
+        return self._known[key]
 
 
 _SOURCES: WeakValueDictionary[int, Source] = WeakValueDictionary()

@@ -42,17 +42,16 @@ def digest(path: str | os.PathLike[str]) -> str:
     """
     import hashlib  # lazy: start-up (loads OpenSSL, which small runs do not need)
 
+    def open_at_once(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
     found = hashlib.sha256()
-    with open(path, "rb", buffering=0, opener=_at_once) as file:
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
         while data := file.read(_CHUNK):
             found.update(data)
     return found.hexdigest()
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def set_record(proto: ModelProto, hashes: Mapping[str, str]) -> None:

@@ -75,8 +75,12 @@ class Window:
         return position - self.start
 
 
-def fields(window: Window, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def fields(
+    window: Window, start: int, end: int, *, groups: bool = False
+) -> Iterator[tuple[int, int, int, int, int]]:
     """The fields of a message: ``(number, wire type, start, start of the content, end)``, as file positions.
+
+    With ``groups``, which ONNX does not use and protobuf skips, their beginning and end are fields without content.
 
     Raises:
         Malformed: a field is invalid, or reaches beyond the message.
@@ -100,6 +104,8 @@ def fields(window: Window, start: int, end: int) -> Iterator[tuple[int, int, int
                 length = read_varint(data, index)[1] - index
             elif kind in (1, 5):
                 length = 8 if kind == 1 else 4
+            elif groups and kind in (3, 4):
+                length = 0
             else:
                 raise Unusual(begin, f"wire type {kind} is not one that ONNX uses")
         except IndexError:
@@ -152,8 +158,8 @@ def fault(read: Callable[[int, int], bytes], size: int) -> Malformed | None:
                     continue
                 if field.type == FieldDescriptor.TYPE_MESSAGE:
                     inner.append((field.message_type, body, stop, depth + 1))
-                elif is_repeated(field):
-                    check_whole_numbers(read, field, begin, body, stop)
+                elif is_repeated(field) and _ends_within_a_number(read, field, body, stop):
+                    raise Malformed(begin, f"field {field.name} ends within a number")
             stack.extend(reversed(inner))
     except Malformed as found:
         return found
@@ -174,28 +180,11 @@ def is_repeated(field: Any) -> bool:
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
-def check_whole_numbers(
-    read: Callable[[int, int], bytes], field: Any, begin: int, start: int, stop: int
-) -> None:
-    """Make sure that the content of a field of packed numbers does not end within a number.
-
-    ``begin`` is the offset of the field. Numbers without a fixed size have to be read for that. They are rare:
-    exporters write large weights as raw data.
-
-    Raises:
-        Malformed: it does.
-    """
-    width = WIDTHS.get(field.type)
-    if width is not None:
-        truncated = (stop - start) % width > 0
-    else:
-        truncated = field.type in _VARINTS and _is_truncated(read, start, stop)
-    if truncated:
-        raise Malformed(begin, f"field {field.name} ends within a number")
-
-
-def _is_truncated(read: Callable[[int, int], bytes], start: int, stop: int) -> bool:
-    """Whether numbers in base 128 end within one, or one has more bytes than allowed."""
+def _ends_within_a_number(read: Callable[[int, int], bytes], field: Any, start: int, stop: int) -> bool:
+    """Whether the content of a field of packed numbers ends within one, or one in base 128 has more bytes than
+    allowed. Numbers without a fixed size have to be read for that."""
+    if field.type not in _VARINTS:
+        return (stop - start) % WIDTHS.get(field.type, 1) > 0
     last = b""
     for at in range(start, stop, _STEP):
         last = last[1 - _LONG :] + read(at, min(_STEP, stop - at))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -226,8 +226,13 @@ class Flow:
             return
         result = node.output()
         users = [one.node.op_type for one in self._uses(result)] if result is not None else []
-        if (what := _meaning(node.op_type, use.index, number, users)) is not None:
-            role.strict.add(what)
+        op_type, index = node.op_type, use.index
+        if op_type == "Sub" and index == 1 and number == 1 and "Log" in users:
+            role.strict.add("probability")
+        elif (op_type == "Div" and index == 0 and number == _PIXELS) or (
+            op_type == "Mul" and math.isclose(number, 1 / _PIXELS, rel_tol=1e-3)
+        ):
+            role.strict.add("pixel")
         elif node.op_type in _COMPARES and number not in role.compared:
             role.compared.append(number)
 
@@ -293,17 +298,6 @@ def read_constant(value: Value | None, max_bytes: int) -> npt.NDArray[Any] | Non
     if value.initializer is not None:
         return tensors.to_array(value.initializer, None, max_bytes)
     return value.constant(max_bytes)
-
-
-def _meaning(op_type: str, index: int, number: float, users: Collection[str]) -> str | None:
-    """What the operand at ``index`` is to an operator with a ``number`` beside it, whose result goes to ``users``."""
-    if op_type == "Sub" and index == 1 and number == 1 and "Log" in users:
-        return "probability"
-    if op_type == "Div" and index == 0 and number == _PIXELS:
-        return "pixel"
-    if op_type == "Mul" and math.isclose(number, 1 / _PIXELS, rel_tol=1e-3):
-        return "pixel"
-    return None
 
 
 def _read_number(value: Value | None) -> float | None:

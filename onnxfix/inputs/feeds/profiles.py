@@ -93,7 +93,12 @@ def given_profiles(options: TrtOptions, known: Signature) -> tuple[Profile, ...]
     specs = (options.min_shapes, options.opt_shapes, options.max_shapes)
     if not any(specs):
         return None
-    rows = [_parsed(flag, spec, known) for flag, spec in zip(_FLAGS, specs, strict=True)]
+    rows = []
+    for flag, spec in zip(_FLAGS, specs, strict=True):
+        try:
+            rows.append(plan.parse_shapes(spec, known.names, signed=True))
+        except UsageError as error:
+            raise UsageError(f"{flag}: {error}") from None
     triples = {name: _triple(name, rows) for name in known.names if any(name in row for row in rows)}
     values = {name: triple for name, triple in triples.items() if _may_be_values(known[name], triple)}
     shapes: dict[str, Triple] = {}
@@ -105,13 +110,6 @@ def given_profiles(options: TrtOptions, known: Signature) -> tuple[Profile, ...]
         elif name not in values:
             raise UsageError(f"TensorRT's optimization profile: {why}")
     return (Profile(shapes, values, strict=True),)
-
-
-def _parsed(flag: str, spec: Sequence[str], known: Signature) -> dict[str, tuple[int, ...]]:
-    try:
-        return plan.parse_shapes(spec, known.names, signed=True)
-    except UsageError as error:
-        raise UsageError(f"{flag}: {error}") from None
 
 
 def _triple(name: str, rows: Sequence[Mapping[str, tuple[int, ...]]]) -> Triple:

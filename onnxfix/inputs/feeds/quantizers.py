@@ -161,13 +161,18 @@ def _limits(flow: Flow, node: Node, scale: int, zero: int) -> list[_Limits] | No
     wanted = next((one.i for one in node.proto.attribute if one.name == "output_dtype"), 0)
     elem = wanted or TensorProto.UINT8
     dtype = zeros[0].dtype if zeros else helper.tensor_dtype_to_np_dtype(elem)
-    ends = _ends(dtype)
-    if ends is None:
+    if "int" in dtype.name:
+        info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    elif "float" in dtype.name:
+        info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    else:
         return None
     points = {float(value) for array in zeros or [np.zeros(1)] for value in _few(array)}
     steps = {float(value) for array in scales for value in _few(array) if value > 0}
     return [
-        _Limits(*ends, point, step) for step in sorted(steps, reverse=True) for point in sorted(points)
+        _Limits(float(info.min), float(info.max), point, step)
+        for step in sorted(steps, reverse=True)
+        for point in sorted(points)
     ] or None
 
 
@@ -175,17 +180,6 @@ def _few(array: npt.NDArray[Any]) -> set[float]:
     """The least, the median and the greatest of an array."""
     flat = np.sort(array.astype(np.float64).reshape(-1))
     return {float(flat[0]), float(flat[flat.size // 2]), float(flat[-1])} if flat.size else set()
-
-
-def _ends(dtype: np.dtype[Any]) -> tuple[float, float] | None:
-    """Least and greatest number of an element type that is quantized to."""
-    if "int" in dtype.name:
-        info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
-    elif "float" in dtype.name:
-        info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    else:
-        return None
-    return float(info.min), float(info.max)
 
 
 # ------------------------------------------------------------------------------------------------- the way back
@@ -212,8 +206,12 @@ def _ways(
         if node is None:
             continue
         if node.op_type in _BOUNDED and node.inputs:
-            for bound in _bounds(flow, node):
-                bounds += [step.gain * bound * share + step.offset for share in (1.0, 1.01)]
+            numbers = [_middle(_constants(flow, value)) for value in node.inputs[1:3]]
+            # attributes before opset 11
+            numbers += [one.f for one in node.proto.attribute if one.name in ("min", "max")]
+            for bound in numbers if node.op_type == "Clip" else ():
+                if bound is not None and math.isfinite(bound):
+                    bounds += [step.gain * bound * share + step.offset for share in (1.0, 1.01)]
             if node.inputs[0] is not None:
                 stack.append(replace(step, value=node.inputs[0]))
         stack.extend(_undo(flow, node, step))
@@ -242,14 +240,3 @@ def _middle(constants: list[npt.NDArray[Any]]) -> float | None:
         return None
     flat = np.sort(constants[0].astype(np.float64).reshape(-1))
     return float(flat[flat.size // 2]) if math.isfinite(flat[flat.size // 2]) else None
-
-
-def _bounds(flow: Flow, node: Node) -> Iterator[float]:
-    """The bounds of a Clip, attributes before opset 11."""
-    if node.op_type != "Clip":
-        return
-    for value in node.inputs[1:3]:
-        number = _middle(_constants(flow, value))
-        if number is not None:
-            yield number
-    yield from (one.f for one in node.proto.attribute if one.name in ("min", "max") and math.isfinite(one.f))

@@ -125,8 +125,11 @@ class Signature:
 
     @cached_property
     def strings(self) -> list[str]:
-        """Strings that the model knows: its own vocabularies are the best test words."""
-        return _known_strings(self.model)
+        """Strings in the model's attributes and weights, some of each: its own vocabularies are the best test words."""
+        attributes = (one for node in walk.model_nodes(self.model) for one in node.attribute)
+        texts = [text for one in attributes for text in one.strings[:50]]
+        texts += [text for tensor in walk.model_tensors(self.model) for text in tensor.string_data[:50]]
+        return list(dict.fromkeys(text.decode("utf-8", "replace") for text in texts))
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -158,16 +161,13 @@ class Signature:
 
 def signature(model: onnx.ModelProto | Path | str) -> Signature:
     """Read the inputs of a model. Raises ModelError when a path does not hold one."""
+    keep = None
     if not isinstance(model, onnx.ModelProto):
         try:
-            loaded = loading.open_model(Path(model))
+            keep = loading.open_model(Path(model))
         except ModelError as error:
             raise ModelError(f"{model} cannot be read as an ONNX model: {error}") from None
-        return _signature(loaded.proto, loaded)
-    return _signature(model)
-
-
-def _signature(model: onnx.ModelProto, keep: object = None) -> Signature:
+        model = keep.proto
     defaults = {tensor.name: tensor for tensor in model.graph.initializer}
     inputs = tuple(_input(value, defaults.get(value.name)) for value in model.graph.input)
     return Signature(inputs, model, keep)
@@ -185,11 +185,3 @@ def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Inpu
     elem = tensor.tensor_type.elem_type if tensor.HasField("tensor_type") else 0
     short = kind.removesuffix("_type").replace("sparse_tensor", "sparse")
     return Input(value.name, short, elem, named if dims is not None else None, default, inner)
-
-
-def _known_strings(model: onnx.ModelProto) -> list[str]:
-    """The strings in attributes and weights, some of each, without repetitions."""
-    attributes = (one for node in walk.model_nodes(model) for one in node.attribute)
-    texts = [text for one in attributes for text in one.strings[:50]]
-    texts += [text for tensor in walk.model_tensors(model) for text in tensor.string_data[:50]]
-    return list(dict.fromkeys(text.decode("utf-8", "replace") for text in texts))

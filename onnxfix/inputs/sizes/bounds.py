@@ -50,7 +50,13 @@ def bounds(node: Node) -> Iterator[Bound]:
         elif node.op_type in ("GatherND", "ScatterND") and index == 1:
             yield from _nested(node, value, shape)
         elif (node.op_type, index) in _LENGTHS:
-            size = _longest(node, shape)
+            # the size that a length may not exceed
+            if node.op_type == "ReverseSequence":
+                size = _at(shape, node.attr("time_axis", 0))
+            elif node.op_type != "Attention":
+                size = _at(shape, node.attr("layout", 0))
+            else:
+                size = _at(keys, -2) if (keys := _shape(node, 1)) is not None else None
             if size is not None:
                 yield Bound(value, "lengths", 0 if node.op_type in ("GRU", "LSTM", "RNN") else 1, size)
         elif node.op_type == "TopK" and index == 1:
@@ -68,16 +74,6 @@ def _nested(node: Node, value: Value, shape: tuple[Dim, ...]) -> Iterator[Bound]
     depth = inner[-1].value if inner else None
     for size in shape[first : first + depth] if depth is not None else ():
         yield Bound(value, "indices", -size, size - 1)
-
-
-def _longest(node: Node, shape: tuple[Dim, ...]) -> Dim | None:
-    """The size that a length may not exceed."""
-    if node.op_type == "ReverseSequence":
-        return _at(shape, node.attr("time_axis", 0))
-    if node.op_type != "Attention":
-        return _at(shape, node.attr("layout", 0))
-    keys = _shape(node, 1)
-    return _at(keys, -2) if keys is not None else None
 
 
 def _shape(node: Node, index: int) -> tuple[Dim, ...] | None:

@@ -222,25 +222,21 @@ def _array(one: Input, value: Any) -> np.ndarray[Any, Any]:
     """A value as an array of the input's type."""
     where = f"--fix-input {one.name}"
     if isinstance(value, str) and value.startswith("@"):
-        value = _from_file(where, Path(value[1:]))
+        path = Path(value[1:])
+        try:
+            value = np.load(path, allow_pickle=False)
+        except MemoryError:
+            raise
+        except Exception as error:  # damaged headers raise whatever numpy's parsers of Python raise
+            raise UsageError(f"{where}: {path} cannot be read as .npy: {error}") from None
+        if not isinstance(value, np.ndarray):
+            raise UsageError(f"{where}: {path} does not contain a single array; name a .npy file")
     elif isinstance(value, str):
         value = _parsed(one, value)
     if isinstance(value, (np.ndarray, np.generic)):
         array: np.ndarray[Any, Any] = check_type(one, np.asarray(value), " (--fix-input)")
         return array
     return array_of(where, one.elem, value)
-
-
-def _from_file(where: str, path: Path) -> np.ndarray[Any, Any]:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except MemoryError:
-        raise
-    except Exception as error:  # damaged headers raise whatever numpy's parsers of Python raise
-        raise UsageError(f"{where}: {path} cannot be read as .npy: {error}") from None
-    if not isinstance(loaded, np.ndarray):
-        raise UsageError(f"{where}: {path} does not contain a single array; name a .npy file")
-    return loaded
 
 
 def _parsed(one: Input, text: str) -> Any:

@@ -89,30 +89,20 @@ def holds_exactly(holder: int, source: int) -> bool:
         return True
     if source in INTEGERS and holder in INTEGERS:
         return INTEGERS[holder].low <= INTEGERS[source].low and INTEGERS[source].high <= INTEGERS[holder].high
-    if source in INTEGERS and holder in FLOATS:
-        return _float_holds_integers(FLOATS[holder], INTEGERS[source])
-    if source in FLOATS and holder in FLOATS:
-        return _float_holds_floats(FLOATS[holder], FLOATS[source])
-    return False
-
-
-def _float_holds_integers(holder: FloatFormat, source: IntFormat) -> bool:
-    """All integers up to 2**precision are values, provided that the range reaches as far."""
-    if not holder.zero or (source.low < 0 and not holder.negative):
+    if holder not in FLOATS:
         return False
-    largest = max(-source.low, source.high)
-    # 2**precision itself is a value, but the odd number above it is not.
-    return largest <= 2**holder.precision and largest <= holder.highest and holder.lowest <= 0
-
-
-def _float_holds_floats(holder: FloatFormat, source: FloatFormat) -> bool:
+    wide = FLOATS[holder]
+    if source in INTEGERS:
+        # All integers up to 2**precision are values, and the odd number above it is not.
+        low, largest = INTEGERS[source].low, max(-INTEGERS[source].low, INTEGERS[source].high)
+        fits = largest <= 2**wide.precision and largest <= wide.highest and wide.lowest <= 0
+        return wide.zero and (low >= 0 or wide.negative) and fits
+    if source not in FLOATS:
+        return False
+    narrow = FLOATS[source]
     return (
-        source.precision <= holder.precision
-        and holder.lowest <= source.lowest
-        and source.highest <= holder.highest
-        and (holder.infinity or not source.infinity)
-        and (holder.nan or not source.nan)
-        and (holder.negative_zero or not source.negative_zero)
-        and (holder.zero or not source.zero)
-        and (holder.negative or not source.negative)
+        narrow.precision <= wide.precision
+        and wide.lowest <= narrow.lowest
+        and narrow.highest <= wide.highest
+        and all(have or not need for have, need in zip(wide[3:], narrow[3:], strict=True))
     )

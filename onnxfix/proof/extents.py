@@ -58,22 +58,20 @@ def reach(request: Request, path: Path, sizes: Assignment) -> Reach:
     about = path.stat()
     file = (path, about.st_mtime_ns, about.st_size, about.st_ino)
     key = (file, request.seed, tuple(sorted(sizes.items())), known.pins)
-    if not _LAST or _LAST[0][0] != key:
-        _LAST[:] = [(key, _reach(request, path, sizes))]
-    return _LAST[0][1]
-
-
-def _reach(request: Request, path: Path, sizes: Assignment) -> Reach:
-    known, inside = request.known, request.known.quantizers.inside
+    if _LAST and _LAST[0][0] == key:
+        return _LAST[0][1]
+    inside = known.quantizers.inside
     extents = _extents(request, path, Feed(sizes, "quantized", request.seed)) if inside else {}
+    found = Reach(1.0, _words(known, extents))
     shares = (share for one in inside for share in _shares(one, extents))
     most = max((share for share in shares if math.isfinite(share)), default=1.0)
     if most > 1.0 and known.quantizers.scaled:  # a factor suffices for all that grow with the inputs
         gain = min(_MORE * most, _MOST)
         more = _extents(request, path, Feed(sizes, "quantized", request.seed, gain=gain))
         if _missed(inside, more) < _missed(inside, extents):
-            return Reach(gain, _words(known, more))
-    return Reach(1.0, _words(known, extents))
+            found = Reach(gain, _words(known, more))
+    _LAST[:] = [(key, found)]
+    return found
 
 
 def _words(known: Signature, extents: Mapping[str, Extent]) -> str:

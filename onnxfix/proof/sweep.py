@@ -83,8 +83,12 @@ class SweepResult:
         span = f"batch 1 to {self.greatest}"
         figures = f"batch 1 alone: {_figures(pair.static)}; {span}: {_figures(pair.dynamic)}"
         yield f"batch sweep of {pair.name}: {figures}"
-        kinds = _kinds(pair)
-        if kinds:
+        static, dynamic = dict(pair.static.layers), dict(pair.dynamic.layers)
+        counts = [(kind, static.get(kind, 0), dynamic.get(kind, 0)) for kind in sorted({*static, *dynamic})]
+        kinds = ", ".join(f"{kind} {alone}/{spread}" for kind, alone, spread in counts if alone != spread)
+        if (
+            kinds and pair.static.accepted and pair.dynamic.accepted
+        ):  # else the parser may have stopped half-way
             yield f"imported layers that differ, batch 1 alone against {span}: {kinds}"
         for where, issues in (("batch 1 alone", pair.only_static()), (span, pair.only_dynamic())):
             yield from (f"warning for {where} only: {one_line(str(one), _WIDEST)}" for one in issues)
@@ -99,11 +103,3 @@ def _figures(build: TrtBuild) -> str:
     layers, warnings = build.layer_count, len(build.warnings)
     counts = f"{layers} layer{'s' * (layers != 1)}, {warnings} warning{'s' * (warnings != 1)}"
     return f"accepted, {counts}" if build.accepted else f"{build.status} ({one_line(build.reason, _WIDEST)})"
-
-
-def _kinds(pair: Pair) -> str:
-    if not (pair.static.accepted and pair.dynamic.accepted):
-        return ""  # the parser may have stopped half-way
-    static, dynamic = dict(pair.static.layers), dict(pair.dynamic.layers)
-    counts = ((kind, static.get(kind, 0), dynamic.get(kind, 0)) for kind in sorted({*static, *dynamic}))
-    return ", ".join(f"{kind} {alone}/{spread}" for kind, alone, spread in counts if alone != spread)

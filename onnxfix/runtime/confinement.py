@@ -195,7 +195,13 @@ def _homes() -> tuple[str, ...]:
 def _open_to_children() -> tuple[tuple[str, ...], dict[str, tuple[int, int]]]:
     """Files and folders that a child may only read, and those that it may write as well, each with its identity."""
     temporary = os.path.realpath(tempfile.gettempdir())
-    writable, read = [temporary, *list(_named), *_kernel_caches()], _needed()
+    # with the folders in which NVIDIA's driver keeps compiled kernels
+    caches = list(filter(os.path.isabs, os.environ.get("CUDA_CACHE_PATH", "").split(os.pathsep)))
+    if nvidia_devices():
+        caches.append(os.path.expanduser("~/.nv"))
+        with contextlib.suppress(OSError):
+            os.makedirs(caches[-1], mode=0o700, exist_ok=True)
+    writable, read = [temporary, *list(_named), *caches], _needed()
     secrets = frozenset(map(os.path.realpath, _SECRETS))
     above = {*_homes()}  # folders that contain something private, home directories included
     for path in (*_homes(), *secrets):
@@ -236,16 +242,6 @@ def _needed() -> list[str]:
     # A folder above a home directory cannot be opened without opening that.
     real = dict.fromkeys(map(os.path.realpath, folders))
     return [folder for folder in real if not any(_is_below(home, folder) for home in _homes())]
-
-
-def _kernel_caches() -> Iterator[str]:
-    """Where NVIDIA's driver keeps compiled kernels."""
-    yield from filter(os.path.isabs, os.environ.get("CUDA_CACHE_PATH", "").split(os.pathsep))
-    if nvidia_devices():
-        folder = os.path.expanduser("~/.nv")
-        with contextlib.suppress(OSError):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-        yield folder
 
 
 def nvidia_devices() -> list[str]:

@@ -156,22 +156,10 @@ class Draw:
 # ------------------------------------------------------------------------------------------------------- integers
 
 #: Uses as a size or a count: a large value would mean a large tensor or a long loop.
-_SIZES = frozenset(
-    (
-        "size",
-        "reshape",
-        "expand",
-        "repeat",
-        "limit",
-        "start",
-        "one",
-        "pads",
-        "split",
-        "depth",
-        "scales",
-        "length",
-    )
-)
+_SIZES = {
+    *("size", "reshape", "expand", "repeat", "limit", "start", "one", "pads", "split", "depth", "scales"),
+    "length",
+}
 #: Operands that must suit the shape of the data: (that shape, how many numbers) -> the numbers.
 _FROM_DATA: dict[str, Callable[[tuple[int, ...], int], list[int]]] = {
     "grid": lambda data, count: [*data[:1], *range(1, count)],  # AffineGrid: the batch of theta, then free

@@ -221,8 +221,11 @@ class Flow:
         node = use.node
         if len(node.inputs) != 2 or node.op_type not in _BESIDE:
             return
-        number = _read_number(node.inputs[1 - use.index])
-        if number is None:
+        array = read_constant(node.inputs[1 - use.index], _SMALL)
+        if array is None or array.size != 1 or array.dtype.kind not in "biuf":
+            return
+        number = float(array.reshape(-1)[0])
+        if not math.isfinite(number):
             return
         result = node.output()
         users = [one.node.op_type for one in self._uses(result)] if result is not None else []
@@ -298,12 +301,3 @@ def read_constant(value: Value | None, max_bytes: int) -> npt.NDArray[Any] | Non
     if value.initializer is not None:
         return tensors.to_array(value.initializer, None, max_bytes)
     return value.constant(max_bytes)
-
-
-def _read_number(value: Value | None) -> float | None:
-    """The one finite number that a constant holds; None for what is none."""
-    array = read_constant(value, _SMALL)
-    if array is None or array.size != 1 or array.dtype.kind not in "biuf":
-        return None
-    number = float(array.reshape(-1)[0])
-    return number if math.isfinite(number) else None

@@ -62,15 +62,7 @@ DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike
 #: Uses that make an integer look like a mask, if it has no others.
 MASK_OPS = ("Mul", "Sub", "Where", "Equal", "Not", "And", "Or", "Greater", "Less", "Add")
 SAME_SHAPE = (
-    "Cast",
-    "CastLike",
-    "Identity",
-    "DequantizeLinear",
-    "QuantizeLinear",
-    "Relu",
-    "Neg",
-    "Dropout",
-    "Clip",
+    *("Cast", "CastLike", "Identity", "DequantizeLinear", "QuantizeLinear", "Relu", "Neg", "Dropout", "Clip"),
 )
 
 CHOOSING = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}

@@ -48,7 +48,10 @@ def bounds(node: Node) -> Iterator[Bound]:
             if size is not None:
                 yield Bound(value, "indices", -size, size - 1)
         elif node.op_type in ("GatherND", "ScatterND") and index == 1:
-            yield from _nested(node, value, shape)
+            inner = node.model.shapes.shape(value)
+            depth, first = inner[-1].value if inner else None, node.attr("batch_dims", 0)
+            for size in shape[first : first + depth] if depth is not None else ():  # each indexed axis
+                yield Bound(value, "indices", -size, size - 1)
         elif (node.op_type, index) in _LENGTHS:
             # the size that a length may not exceed
             if node.op_type == "ReverseSequence":
@@ -65,15 +68,6 @@ def bounds(node: Node) -> Iterator[Bound]:
                 yield Bound(value, "k", 0, size)
         elif node.op_type == "OneHot" and index == 1:
             yield Bound(value, "the depth", 1, None)
-
-
-def _nested(node: Node, value: Value, shape: tuple[Dim, ...]) -> Iterator[Bound]:
-    """Indices of GatherND and ScatterND: a bound for each indexed axis."""
-    first = node.attr("batch_dims", 0)
-    inner = node.scope.model.shapes.shape(value)
-    depth = inner[-1].value if inner else None
-    for size in shape[first : first + depth] if depth is not None else ():
-        yield Bound(value, "indices", -size, size - 1)
 
 
 def _shape(node: Node, index: int) -> tuple[Dim, ...] | None:
@@ -119,7 +113,10 @@ class Limit(NamedTuple):
 
         ``whole``: the input has integers; otherwise rounding must not lead out of the bounds.
         """
-        least, most = (_size(end, sizes) for end in (self.bound.least, self.bound.most))
+        least, most = (
+            end if end is None or isinstance(end, int) else evaluate(end, sizes)
+            for end in (self.bound.least, self.bound.most)
+        )
         if least is None or (self.bound.most is not None and most is None):
             return None
         exact = whole or (self.scale == 1.0 and not self.offset)
@@ -196,10 +193,6 @@ def scale_and_shift(op_type: str, index: int, number: float) -> tuple[float, flo
     if number == 0 or (op_type == "Div" and index == 1):
         return None
     return (number, 0.0) if op_type == "Mul" else (1 / number, 0.0)
-
-
-def _size(end: Dim | int | None, sizes: Mapping[str, int]) -> int | None:
-    return end if end is None or isinstance(end, int) else evaluate(end, sizes)
 
 
 # ------------------------------------------------------------------------- numbers that are computed from shapes

@@ -119,19 +119,14 @@ def _nodes(model: Model, scope: Scope, certain: bool) -> Iterator[tuple[Node, bo
     """The nodes of a graph and its subgraphs that may run, each with whether it certainly runs."""
     for node in scope.nodes:
         yield node, certain
-        branch = _branch_of(model, node)
+        condition = node.input(0) if node.is_onnx and node.op_type == "If" else None
+        known = model.shapes.value(condition) if condition is not None else None
+        branch = None  # that runs, where that is known
+        if known is not None and len(known.data) == 1 and known.data[0].value is not None:
+            branch = "then_branch" if known.data[0].value else "else_branch"
         for inner in node.subgraphs:
             if branch is None or inner.attr == branch:
                 yield from _nodes(model, inner, certain and branch is not None)
-
-
-def _branch_of(model: Model, node: Node) -> str | None:
-    """The branch that an If runs; None if that is unknown, and for other nodes."""
-    condition = node.input(0) if node.is_onnx and node.op_type == "If" else None
-    known = model.shapes.value(condition) if condition is not None else None
-    if known is None or len(known.data) != 1 or known.data[0].value is None:
-        return None
-    return "then_branch" if known.data[0].value else "else_branch"
 
 
 def bind(proto: ModelProto, values: Mapping[str, Any], sizes: Mapping[str, int]) -> ModelProto:

@@ -45,7 +45,8 @@ class Decades:
         self._zeros += values.size - some.size
         if not some.size:
             return
-        low, high = (_bin(float(one)) for one in (some.min(), some.max()))
+        ends = np.array([some.min(), some.max()])
+        low, high = np.maximum(np.searchsorted(_POWERS, ends, side="right") - 1, 0)
         where = np.searchsorted(_POWERS[low + 1 : high + 1], some, side="right")  # few edges are fast
         self._counts[low : high + 1] += np.bincount(where, minlength=high + 1 - low)
 
@@ -59,10 +60,6 @@ class Decades:
         counts = [int(self._counts[low : start + 1].sum()), *map(int, self._counts[start + 1 : high + 1])]
         edges = [_POWERS[low], *_POWERS[start + 1 : high + 1], _POWERS[high + 1] if high < 631 else math.inf]
         return ErrorHistogram(tuple(map(float, edges)), tuple(counts), self._zeros)
-
-
-def _bin(value: float) -> int:
-    return max(int(np.searchsorted(_POWERS, value, side="right")) - 1, 0)
 
 
 def error_histogram(a: Floats, b: Floats) -> ErrorHistogram | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,19 +128,15 @@ def beyond(names: Sequence[str], half: Sequence[Any], single: Sequence[Any]) -> 
 
     ``half`` and ``single`` are what the original and its twin computed for ``names``.
     """
-    values = zip(names, half, single, strict=True)
-    return tuple(name for name, low, high in values if any(_lost(a, b) for a, b in _pairs(low, high)))
+    return tuple(name for name, low, high in zip(names, half, single, strict=True) if _is_lost(low, high))
 
 
-def _pairs(low: Any, high: Any) -> Iterator[tuple[Any, Any]]:
+def _is_lost(low: Any, high: Any) -> bool:
     if isinstance(low, (list, tuple)) and isinstance(high, (list, tuple)):
-        for a, b in zip(low, high, strict=False):
-            yield from _pairs(a, b)
-    elif low is not None and high is not None and not isinstance(low, dict):
-        yield np.asarray(low), np.asarray(high)
-
-
-def _lost(low: Any, high: Any) -> bool:
+        return any(map(_is_lost, low, high))
+    if low is None or high is None or isinstance(low, dict):
+        return False
+    low, high = np.asarray(low), np.asarray(high)
     if low.shape != high.shape or "float" not in low.dtype.name or "float" not in high.dtype.name:
         return False
     with np.errstate(all="ignore"):

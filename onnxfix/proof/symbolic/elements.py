@@ -195,7 +195,10 @@ def _clip(call: Call) -> Tensor:
 
 def cast(x: Tensor, dtype: int, as_real: bool = False, how: str = "") -> Tensor:
     """The values in another type: the same where each of them is one of that type."""
-    if x.known is not None and (dtype in _PLAIN or (dtype in INTEGERS and _is_defined(x, dtype))):
+    # whether ONNX says what each known element is in an integer type
+    defined = dtype == T.BOOL or (x.is_integer and dtype not in (T.INT4, T.UINT4))
+    defined = dtype in INTEGERS and (defined or fits(x, dtype))
+    if x.known is not None and (dtype in _PLAIN or defined):
         with np.errstate(all="ignore"):
             return constant(x.known.astype(numpy_type(dtype)), dtype)
     if x.dtype == dtype:
@@ -222,11 +225,6 @@ def cast(x: Tensor, dtype: int, as_real: bool = False, how: str = "") -> Tensor:
 
 
 _PLAIN = (T.DOUBLE, T.FLOAT, T.FLOAT16, T.BFLOAT16)
-
-
-def _is_defined(x: Tensor, dtype: int) -> bool:
-    """Whether ONNX says what each known element is in an integer type."""
-    return dtype == T.BOOL or (x.is_integer and dtype not in (T.INT4, T.UINT4)) or fits(x, dtype)
 
 
 @operator("Cast", "CastLike")

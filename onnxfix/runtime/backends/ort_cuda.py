@@ -193,7 +193,12 @@ class CudaSession(OrtSession):
         super().__init__(path, options, _providers(tf32))
         if PROVIDER not in self._session.get_providers():
             raise Unsupported("onnxruntime silently fell back to the CPU for this model")
-        self.places = _places(self._session)
+        self.places: dict[str, int] | None = None  # this version of ONNX Runtime may not report it
+        if hasattr(self._session, "get_provider_graph_assignment_info"):
+            counts: Counter[str] = Counter()
+            for part in self._session.get_provider_graph_assignment_info():
+                counts[part.ep_name] += len(part.get_nodes())
+            self.places = dict(counts)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """As ``OrtSession.run``; also raises Broken."""
@@ -202,16 +207,6 @@ class CudaSession(OrtSession):
             self._admitted = feed
         with _translated():
             return super().run(feed)
-
-
-def _places(session: Any) -> dict[str, int] | None:
-    """Nodes by provider, those of subgraphs included; None where this version of ONNX Runtime does not report it."""
-    if not hasattr(session, "get_provider_graph_assignment_info"):
-        return None
-    counts: Counter[str] = Counter()
-    for part in session.get_provider_graph_assignment_info():
-        counts[part.ep_name] += len(part.get_nodes())
-    return dict(counts)
 
 
 @contextlib.contextmanager

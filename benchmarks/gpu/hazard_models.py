@@ -221,7 +221,7 @@ def _words(error: Exception) -> str:
 
 def candidates(known: Signature) -> Iterator[list[Feed]]:
     """Groups of feeds as the proof plans them; no dimension is 0 if it need not be."""
-    for group in islice((plan.assignments(known, {}), *plan.grown(known, {})), _GROUPS):
+    for group in islice((plan.assignments(known, {}), *([one] for one in plan.grown(known, {}))), _GROUPS):
         sweep = [one for one in group if 0 not in one.values()] or group
         if not sweep:
             continue

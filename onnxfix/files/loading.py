@@ -90,7 +90,10 @@ class Loaded:
         """
         mode = PLAIN
         for path in {*([self.path] if self.path is not None else []), *(path for path, _ in self.beside)}:
-            mode &= mode_of(path)
+            try:
+                mode &= path.stat().st_mode
+            except OSError:
+                raise lazy.changed(path) from None
         return mode
 
     @property
@@ -158,18 +161,6 @@ def _from_memory(data: bytes) -> Loaded:
     loaded = Loaded(parse(data, "the model"), data)
     _ = loaded.outside  # which checks the tensors
     return loaded
-
-
-def mode_of(path: Path) -> int:
-    """The permissions that a file grants.
-
-    Raises:
-        ModelError: it is missing.
-    """
-    try:
-        return path.stat().st_mode & PLAIN
-    except OSError:
-        raise lazy.changed(path) from None
 
 
 def load_whole(path: str | os.PathLike[str]) -> Loaded:

@@ -67,12 +67,6 @@ def overflows(metric: Metrics, feed: Feed) -> bool:
     return feed.kind == "extreme" and metric.kind == "special"
 
 
-def describe_wobble(metrics: Sequence[Metrics]) -> list[str]:
-    """How far the original is from itself in a second run, as text; empty where it is the same."""
-    worst = largest(metrics, relative=True)
-    return [] if worst is None else [f"from run to run the original itself differs by up to {_error(worst)}"]
-
-
 def add_notes(request: Request, result: RungResult) -> RungResult:
     """The result with notes: the largest error, and what TF32 would cost."""
     if result.status != "passed":
@@ -80,7 +74,7 @@ def add_notes(request: Request, result: RungResult) -> RungResult:
     notes = list(result.notes)
     worst = _worst(result.feeds)
     if worst is not None:
-        notes.append(f"the largest error is {_error(worst)}")
+        notes.append(f"the largest error is {error_of(worst)}")
     feeds = _choose(request, result)
     if os.environ.get(ort_cuda.TF32_VARIABLE) == "0":
         return replace(result, notes=(*notes, f"TF32 was not tried: {ort_cuda.TF32_VARIABLE}=0 forbids it"))
@@ -88,7 +82,7 @@ def add_notes(request: Request, result: RungResult) -> RungResult:
         return replace(result, notes=(*notes, "TF32 was not tried: no feed is suitable"))
     informative, failure = _with_tf32(request, feeds, result.excluded)
     worst = _worst(informative)
-    effect = f"the largest error is {_error(worst)}" if worst is not None else "no bit changes"
+    effect = f"the largest error is {error_of(worst)}" if worst is not None else "no bit changes"
     notes.append(
         f"with TF32 on, onnxruntime's default, {effect}"
         if informative
@@ -104,7 +98,8 @@ def _worst(feeds: Sequence[FeedResult]) -> Metrics | None:
     return found if found is not None and found.max_abs else None
 
 
-def _error(worst: Metrics) -> str:
+def error_of(worst: Metrics) -> str:
+    """An output's largest error, as text."""
     return f"{worst.max_abs:.2g} (relative {worst.relative:.2g}) in output {worst.name}"
 
 

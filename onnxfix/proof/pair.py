@@ -15,7 +15,7 @@ from onnxfix.files import walk
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.proof import cuda
-from onnxfix.proof.compare.compare import Metrics, different
+from onnxfix.proof.compare.compare import Metrics, different, largest
 from onnxfix.proof.compare.copies import UNSIGNED, product
 from onnxfix.proof.remote import Ran, less, ran_of
 from onnxfix.proof.request import REMOTE
@@ -114,7 +114,8 @@ class Progress:
             )
         if late:
             self.notes.append("stopped at the time limit")
-        self.notes.extend(cuda.describe_wobble(self.wobble))
+        if (worst := largest(self.wobble, relative=True)) is not None:
+            self.notes.append(f"from run to run the original itself differs by up to {cuda.error_of(worst)}")
         if self.excluded:
             names = ", ".join(sorted(self.excluded))
             self.notes.append(f"not compared, since the original is not deterministic there: {names}")

@@ -278,9 +278,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         if self._posted:
             self._posted.popleft()
 
-    def call(
-        self, target: str, *, timeout: float, positional: tuple[Any, ...] = (), **kwargs: Any
-    ) -> Outcome:
+    def call(self, target: str, *, timeout: float, positional: Any = (), **kwargs: Any) -> Outcome:
         """Call ``target`` ("package.module:function") with ``positional`` arguments and ``kwargs`` in the child.
 
         ``timeout`` is in seconds, and each ``note()`` restarts it. Failures of the callee raise nothing here;

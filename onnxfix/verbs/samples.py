@@ -56,6 +56,6 @@ def generate_large(known: Signature, shapes: Shapes, seed: int, count: int) -> I
     every = list_sizes(known, shapes)
     sizes = [one for one in every if 0 not in one.values()] or every
     sizes.reverse()
-    grown = [group[0] for group in plan.grown(known, _bind(known, shapes)) if group]
+    grown = list(plan.grown(known, _bind(known, shapes)))
     for number, one in enumerate([*itertools.islice(itertools.cycle(sizes), count), *grown]):
         yield Feed(one, "normal", seed + number).values(known)

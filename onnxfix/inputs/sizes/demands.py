@@ -34,13 +34,26 @@ class Term(NamedTuple):
     left: Dim
     right: Dim
 
-    def holds(self, sizes: Mapping[str, int], memo: dict[Atom, int | None] | None = None) -> bool | None:
-        """Whether it holds when symbols have these sizes; None if a symbol has no size. ``memo`` goes to
-        ``evaluate``."""
+    def gap(self, sizes: Mapping[str, int], memo: dict[Atom, int | None] | None = None) -> int | None:
+        """The difference of the two sides when symbols have these sizes, the remainder for a multiple, and 0 if one
+        side is a broadcast 1; None if a symbol has no size. ``memo`` goes to ``evaluate``."""
         left, right = evaluate(self.left, sizes, memo), evaluate(self.right, sizes, memo)
-        if left is None or right is None:
-            return None
-        return related(self.kind, left, right)
+        return None if left is None or right is None else self._gap(left, right)
+
+    def _gap(self, left: int, right: int) -> int:
+        if self.kind is Kind.MULTIPLE:
+            return left % right if right else 1
+        extends = self.kind in (Kind.BROADCAST, Kind.EXTENDS) and left == 1
+        return 0 if extends or (self.kind is Kind.BROADCAST and right == 1) else left - right
+
+    def met(self, gap: int) -> bool:
+        """Whether it holds with this difference."""
+        return gap >= 0 if self.kind is Kind.AT_LEAST else gap == 0
+
+    def holds(self, sizes: Mapping[str, int], memo: dict[Atom, int | None] | None = None) -> bool | None:
+        """Whether it holds when symbols have these sizes; None if a symbol has no size."""
+        gap = self.gap(sizes, memo)
+        return None if gap is None else self.met(gap)
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -51,7 +64,7 @@ class Term(NamedTuple):
     def decided(self) -> bool | None:
         """True if it holds for all sizes, False if it holds for none; None if that depends on the sizes."""
         if self.left.value is not None and self.right.value is not None:
-            return related(self.kind, self.left.value, self.right.value)
+            return self.met(self._gap(self.left.value, self.right.value))
         if self.kind is Kind.AT_LEAST:
             low, high = (self.left - self.right).bounds
             return True if low >= 0 else False if high < 0 else None
@@ -65,17 +78,6 @@ class Term(NamedTuple):
         if equality.yes:
             return True
         return False if equality.no and self.kind is Kind.EQUAL else None
-
-
-def related(kind: Kind, left: int, right: int) -> bool:
-    """Whether the relation holds between two numbers."""
-    if kind is Kind.AT_LEAST:
-        return left >= right
-    if kind is Kind.MULTIPLE:
-        return right != 0 and left % right == 0
-    if left == right:
-        return True
-    return (kind in (Kind.BROADCAST, Kind.EXTENDS) and left == 1) or (kind is Kind.BROADCAST and right == 1)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from functools import partial
 
 from onnxfix.inputs.sizes.demands import Demand, Kind
 from onnxfix.inputs.sizes.problem import Problem
-from onnxfix.shapes.algebra.dim import Atom
-from onnxfix.shapes.symbols import evaluate
 
 Sizes = dict[str, int]
 #: Sizes to try for a dimension: small ones, usual sizes of images, windows and audio, powers of two.
@@ -63,7 +61,8 @@ def repaired(
             fresh, others = others, []
         if not fresh:
             return None
-        sizes = min(fresh, key=lambda one: (len(problem.broken(one)), _distance(one, wish)))
+        far = [sum(_apart(size, wish.get(name, 1)) for name, size in one.items()) for one in fresh]
+        sizes = min(zip(fresh, far, strict=True), key=lambda one: (len(problem.broken(one[0])), one[1]))[0]
         others += [one for one in fresh if one is not sizes]
     return None
 
@@ -94,15 +93,15 @@ def candidates(problem: Problem, demand: Demand, name: str, sizes: Mapping[str, 
     """Sizes of a symbol for which the demand holds: points of a grid, and the ends of valid ranges between them."""
 
     def gap(size: int) -> int | None:
-        return _gap(problem, demand, {**sizes, name: size})
+        return demand.term.gap(problem.sizes({**sizes, name: size}), {})
 
     def met(size: int) -> bool:
         found = gap(size)
-        return found is not None and _met(demand, found)
+        return found is not None and demand.term.met(found)
 
     points = sorted({*GRID, *(size for size in sizes.values() if size >= 0)})
     known = [(point, found) for point in points if (found := gap(point)) is not None]
-    holds = {point for point, found in known if _met(demand, found)}
+    holds = {point for point, found in known if demand.term.met(found)}
     ends: set[int] = set()
     for (low, first), (high, second) in itertools.pairwise(known):
         if demand.term.kind is Kind.MULTIPLE:
@@ -129,34 +128,12 @@ def _turn(low: int, high: int, after: Callable[[int], bool]) -> tuple[int, int]:
     return low, high
 
 
-def _gap(problem: Problem, demand: Demand, chosen: Mapping[str, int]) -> int | None:
-    """The difference of the two sides of a demand, 0 if one side is a broadcast 1; None if it is unknown."""
-    sizes, memo = problem.sizes(chosen), dict[Atom, int | None]()
-    left, right = evaluate(demand.term.left, sizes, memo), evaluate(demand.term.right, sizes, memo)
-    if left is None or right is None:
-        return None
-    kind = demand.term.kind
-    if kind is Kind.MULTIPLE:
-        return left % right if right else None
-    if (kind in (Kind.BROADCAST, Kind.EXTENDS) and left == 1) or (kind is Kind.BROADCAST and right == 1):
-        return 0
-    return left - right
-
-
-def _met(demand: Demand, gap: int) -> bool:
-    return gap >= 0 if demand.term.kind is Kind.AT_LEAST else gap == 0
-
-
 def _apart(value: int, wanted: int) -> float:
     """The distance of a size from the wanted one, by their ratio; smaller sizes are worse than larger ones."""
     if value == wanted:
         return 0.0
     ratio = math.log2((value + 1) / (wanted + 1))
     return ratio if ratio > 0 else -4 * ratio
-
-
-def _distance(sizes: Mapping[str, int], wish: Mapping[str, int]) -> float:
-    return sum(_apart(size, wish.get(name, 1)) for name, size in sizes.items())
 
 
 # ------------------------------------------------------------------------------------------------------- ranges

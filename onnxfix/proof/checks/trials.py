@@ -99,14 +99,11 @@ class Finder:
         return found
 
     def _grow(self, seed: int) -> None:
-        """Try larger shapes while too few were found; a group of them only if the original accepts its first."""
-        for group in plan.grown(self.request.known, self.request.shapes):
+        """Try larger shapes while too few were found."""
+        for turn, sizes in enumerate(plan.grown(self.request.known, self.request.shapes), 1):
             if len(shapes(self.found) | _sizes(self.spared)) >= _ENOUGH:
                 return
-            for sizes in group:
-                seed += 1
-                if not self._take(Feed(sizes, "small", seed)):
-                    break
+            self._take(Feed(sizes, "small", seed + turn))
 
     def _take(self, feed: Feed) -> bool:
         budget, times = self.budget, 1 if feed in self.ran else 2

@@ -185,7 +185,7 @@ def compare_outputs(
         if name not in found:
             metrics.append(_differ(name, "absent", f"is not an output of {side}", output=name))
             continue
-        judges = {"twin": (twins or {}).get(name), "precise": (precise or {}).get(name)}
+        judges: dict[str, Any] = {"twin": (twins or {}).get(name), "precise": (precise or {}).get(name)}
         how = replace(terms, slack=(slack or {}).get(name, 0.0), **judges)
         metrics += compare(name, expected[name], found[name], **vars(how))
     return tuple(metrics)

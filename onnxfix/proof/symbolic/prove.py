@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -352,8 +352,8 @@ class _Pair:
             self._known[identity] = Kind(one.dtype, one.shape)
             if one.known is None or one.size > 1024:  # what stays known are its type, its shape and its range
                 one = one.settled()
-                facts = {"bounds": one.bounds, "within": one.within}
-                one = Tensor(one.dtype, one.shape, atom=identity.hex(), **facts)
+                facts = Tensor(one.dtype, one.shape, atom=identity.hex(), bounds=one.bounds)
+                one = replace(facts, within=one.within)
             self._values[identity] = one
         for side in self.sides:
             side.forget(name)

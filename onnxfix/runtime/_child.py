@@ -24,8 +24,7 @@ from onnxfix.runtime.confinement import confine
 
 _HEADER = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
-_TAIL_BYTES = 4096
-_CALL_BEGINS = b"\0onnxfix\0\n"
+CALL_BEGINS = b"\0onnxfix\0\n"
 _STATUS = {
     0xC0000005: "an access violation",
     0xC000001D: "an illegal instruction",
@@ -54,20 +53,6 @@ class Outcome:
     def ok(self) -> bool:
         """Whether ``value`` is what the callee returned."""
         return self.status == "ok"
-
-
-class Tail:
-    """The last bytes that a child wrote to stderr."""
-
-    def __init__(self) -> None:
-        self._data = b""
-
-    def add(self, data: bytes) -> None:
-        self._data = (self._data + data)[-_TAIL_BYTES:]
-
-    def text(self) -> str:
-        """The text since the last call began. The pipe may still contain text of the call before."""
-        return self._data.rpartition(_CALL_BEGINS)[2].decode("utf-8", "replace")
 
 
 def describe_exit(code: int, tail: str, note: str = "") -> Outcome:
@@ -359,7 +344,7 @@ def serve(*, forked: bool = False) -> None:
             if link.raised:
                 here.allow_maps()
             with contextlib.suppress(OSError):  # foreign code may have closed it
-                os.write(2, _CALL_BEGINS)
+                os.write(2, CALL_BEGINS)
             module, _, name = target.partition(":")  # "package.module:function"
             function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
             reply = here.invoke(function, args, kwargs)

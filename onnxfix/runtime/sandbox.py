@@ -35,6 +35,7 @@ from onnxfix.runtime.confinement import Policy, outdated, policy
 __all__ = ["Outcome", "Status", "Worker", "allow_maps", "default_memory_mb", "note", "one_line", "shared"]
 
 
+_TAIL_BYTES = 4096
 WATCHERS: list[Callable[[str], None]] = []
 """Called with how far the step of a child is, and with "" when that is over."""
 
@@ -58,10 +59,10 @@ def _pump_replies(stream: io.RawIOBase, into: queue.SimpleQueue[bytearray | None
     into.put(None)
 
 
-def _pump_stderr(stream: io.RawIOBase, tail: _child.Tail) -> None:
+def _pump_stderr(stream: io.RawIOBase, tail: bytearray) -> None:
     with contextlib.suppress(OSError, ValueError):
         while data := os.read(stream.fileno(), 65536):
-            tail.add(data)
+            tail[:] = (tail + data)[-_TAIL_BYTES:]
 
 
 def _started(folder: Path, environment: Mapping[str, str]) -> _Process:
@@ -88,7 +89,7 @@ class _Child:
         self.requests, replies, stderr = (cast(io.RawIOBase, stream) for stream in streams)
         self._streams = (self.requests, replies, stderr)
         self.replies: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
-        self.tail = _child.Tail()
+        self.tail = bytearray()  # the last bytes that it wrote to stderr
         self._threads: list[threading.Thread] = []  # that were started
         self._finalizer = weakref.finalize(self, _kill_group, self.process, os.getpid())
         try:
@@ -322,7 +323,9 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
                 self._child = None
                 self._posted.clear()
                 code = child.close()
-                return self._limited(_child.describe_exit(code, child.tail.text(), last))
+                # since the last call began: the pipe may still contain text of the call before
+                said = child.tail.rpartition(_child.CALL_BEGINS)[2].decode("utf-8", "replace")
+                return self._limited(_child.describe_exit(code, said, last))
             reply = _child.decode(frame)
             for watch in WATCHERS:
                 watch(reply if isinstance(reply, Share) else "")

@@ -227,7 +227,13 @@ def array_of(where: str, elem: int, value: Any) -> np.ndarray[Any, Any]:
         least, most = integer_range(dtype)
         outside = [one for one in flat if not least <= one <= most]
     else:
-        outside = _outside_floats(dtype, flat)
+        try:
+            with np.errstate(over="ignore"):
+                numbers = np.array(flat, complex if dtype.kind == "c" else float)
+                lost = np.isfinite(numbers) & ~np.isfinite(numbers.astype(dtype).astype(complex))
+            outside = [one for one, gone in zip(flat, lost, strict=True) if gone]
+        except OverflowError:  # an integer of hundreds of digits
+            outside = [max(flat, key=abs)]
     if outside:
         raise UsageError(f"{where}: {outside[0]!r} is outside the range of {name}")
     wide: Any = object if "int" in dtype.name else complex if dtype.kind == "c" else float
@@ -259,18 +265,3 @@ def _fits(elem: int, one: Any) -> bool:
     if "int" in dtype.name:
         return isinstance(one, int) or (isinstance(one, float) and one.is_integer())
     return dtype.kind == "c" or not isinstance(one, complex)
-
-
-def _outside_floats(dtype: np.dtype[Any], flat: list[Any]) -> list[Any]:
-    """Finite numbers that the type does not hold as such."""
-    found = []
-    for one in flat:
-        try:
-            with np.errstate(over="ignore"):
-                kept = np.array(one, complex if dtype.kind == "c" else float).astype(dtype).astype(complex)
-        except OverflowError:  # an integer of hundreds of digits
-            found.append(one)
-            continue
-        if np.isfinite(complex(one)) and not np.isfinite(kept):
-            found.append(one)
-    return found

@@ -146,12 +146,6 @@ def _softmax(call: Call) -> Tensor:
     return derived(x.dtype, x.shape, f"{name} {axes}", [x], compute)
 
 
-def _channels(tensor: Tensor, x: Tensor) -> Tensor:
-    if tensor.size != x.shape[1]:
-        raise ValueError(f"{tensor.size} numbers for {x.shape[1]} channels")
-    return reshape(tensor, [tensor.size, *[1] * (len(x.shape) - 2)])
-
-
 def product(x: Tensor, y: Tensor, dtype: int, as_real: bool) -> Tensor:
     """Products of matrices, as np.matmul multiplies them, in a type that may be wider than that of the operands."""
     if x.shape[-1] != y.shape[-2]:

@@ -295,17 +295,8 @@ def _requantized(sums: npt.NDArray[Any], factor: Any, zero: Any, dtype: Any) -> 
 class QLinearMatMul(_Operator):
     """Rounded, then moved by the zero point."""
 
-    def _run(
-        self,
-        a: Any,
-        a_scale: Any,
-        a_zero: Any,
-        b: Any,
-        b_scale: Any,
-        b_zero: Any,
-        y_scale: Any,
-        y_zero: Any,
-    ) -> tuple[npt.NDArray[Any]]:
+    def _run(self, *values: Any) -> tuple[npt.NDArray[Any]]:
+        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = values
         sums = np.matmul(_centered(a, _of_rows(a_zero)), _centered(b, b_zero))
         return _requantized(sums, _of_rows(a_scale) * b_scale / y_scale, y_zero, a.dtype)
 
@@ -320,33 +311,17 @@ class MatMulInteger(_Operator):
 class QLinearConv(_Operator):
     """Rounded, then moved by the zero point."""
 
-    def _run(
-        self,
-        x: Any,
-        x_scale: Any,
-        x_zero: Any,
-        w: Any,
-        w_scale: Any,
-        w_zero: Any,
-        y_scale: Any,
-        y_zero: Any,
-        B: Any = None,
-        auto_pad: str = "NOTSET",
-        dilations: Any = None,
-        group: int = 1,
-        kernel_shape: Any = None,
-        pads: Any = None,
-        strides: Any = None,
-    ) -> tuple[npt.NDArray[Any]]:
+    def _run(self, *values: Any, **how: Any) -> tuple[npt.NDArray[Any]]:
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = values
         rank = w.ndim
         if w_zero is not None and np.size(w_zero) > 1:  # one for each filter
             w_zero = w_zero.reshape(-1, *[1] * (rank - 1))
         if np.size(w_scale) > 1:
             w_scale = w_scale.reshape(1, -1, *[1] * (rank - 2))
         data, filters = _centered(x, x_zero), _centered(w, w_zero)
-        how = (auto_pad, dilations, group, kernel_shape, pads, strides)
-        sums = _conv_implementation(data, filters, B, *how).astype(np.int32)  # type: ignore[no-untyped-call]
-        return _requantized(sums, x_scale * w_scale / y_scale, y_zero, x.dtype)
+        window = [how[name] for name in ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")]
+        found = _conv_implementation(data, filters, *(bias or [None]), *window)  # type: ignore[no-untyped-call]
+        return _requantized(found.astype(np.int32), x_scale * w_scale / y_scale, y_zero, x.dtype)
 
 
 CORRECTED: tuple[type[Any], ...] = (

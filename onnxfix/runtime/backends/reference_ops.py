@@ -38,16 +38,8 @@ class Loop(op_loop.Loop):
     op_domain = ""
     body: Any
 
-    def _run(
-        self,
-        M: Any,
-        cond: Any,
-        *args: Any,
-        context: Any = None,
-        attributes: Any = None,
-        bindings: Any = None,
-        **_: Any,
-    ) -> Any:
+    def _run(self, M: Any, cond: Any, *args: Any, context: Any = None, **how: Any) -> Any:
+        around = {name: how.get(name) for name in ("attributes", "bindings")}
         names, carried = self.body.input_names, list(args)
         going = np.array(True) if cond is None else cond
         rows: list[list[Any]] = [[] for _ in range(len(self.body.output_names) - 1 - len(carried))]
@@ -55,7 +47,7 @@ class Loop(op_loop.Loop):
         while bool(np.all(going)) and (M is None or step < M):
             values = {**(context or {}), **dict(zip(names[2:], carried, strict=True))}
             values[names[0]], values[names[1]] = np.array(step, np.int64), going
-            going, *found = self._run_body(values, attributes=attributes, bindings=bindings)  # type: ignore[attr-defined]
+            going, *found = self._run_body(values, **around)  # type: ignore[attr-defined]
             carried = found[: len(carried)]
             for row, value in zip(rows, found[len(carried) :], strict=True):
                 row.append(value)
@@ -212,26 +204,13 @@ class ConvTranspose(_Operator):
     """As the specification has it since opset 11. onnx 1.23 and older fail with ``output_shape``, put the odd element
     of the padding at the wrong end, and forget ``output_padding`` beside ``auto_pad``."""
 
-    def _run(
-        self,
-        X: npt.NDArray[Any],
-        W: npt.NDArray[Any],
-        B: npt.NDArray[Any] | None = None,
-        auto_pad: str = "NOTSET",
-        dilations: Any = None,
-        group: int = 1,
-        kernel_shape: Any = None,
-        output_padding: Any = None,
-        output_shape: Any = None,
-        pads: Any = None,
-        strides: Any = None,
-    ) -> Any:
-        axes = W.ndim - 2
-        steps, gaps = [list(one or [1] * axes) for one in (strides, dilations)]
-        more = list(output_padding or [0] * axes)
+    def _run(self, X: Any, W: Any, B: Any = None, **how: Any) -> Any:
+        axes, group = W.ndim - 2, how["group"]
+        steps, gaps = [list(how[name] or [1] * axes) for name in ("strides", "dilations")]
+        more = list(how["output_padding"] or [0] * axes)
         spans = [(size - 1) * gap + 1 for size, gap in zip(W.shape[2:], gaps, strict=True)]
         full = [(n - 1) * s + w + o for n, s, w, o in zip(X.shape[2:], steps, spans, more, strict=True)]
-        begins, sizes = _cut(full, X.shape[2:], steps, auto_pad, output_shape, pads)
+        begins, sizes = _cut(full, X.shape[2:], steps, how["auto_pad"], how["output_shape"], how["pads"])
         outside = W.shape[1]
         # einsum sums in the type that it is given, and knows no bfloat16.
         wide = np.result_type(X.dtype, np.float32)

@@ -214,7 +214,11 @@ def install(files: Sequence[Temporary], *, replaced: Stamp = (), together: bool 
         if replaced and (old is None or lazy.stamp_of(old) != replaced):
             raise OnnxfixError(f"{where}: is no longer the file that was read; nothing was written")
         owner = (old.st_uid, old.st_gid) if old is not None else None
-        modes = {file: _mode(old, file, last) for file in files}
+        mask = os.umask(0)
+        os.umask(mask)
+        modes = {file: PLAIN & ~mask & file.most for file in files}  # what ``open`` would give
+        if old is not None:  # only the file that replaces one may grant more than its source
+            modes = {file: old.st_mode & 0o777 & (0o777 if file is last else file.most) for file in files}
         for file in files[:-1]:
             if not together and file.home.lookup(file.final) is not None:
                 raise OnnxfixError(f"{file.home.path / file.final}: is in the way; move it")
@@ -298,16 +302,6 @@ def _file_to_replace(home: Folder, name: str, where: Path) -> os.stat_result | N
             f"{where}: is {regular.kind(old)}, which must not be replaced; name a regular file"
         )
     return old
-
-
-def _mode(old: os.stat_result | None, file: Temporary, last: Temporary) -> int:
-    """Mode of a new file: that of the file that the last one replaces, else what ``open`` would give. Only the file
-    that replaces one may grant more than its source."""
-    if old is None:
-        mask = os.umask(0)
-        os.umask(mask)
-        return PLAIN & ~mask & file.most
-    return old.st_mode & 0o777 & (0o777 if file is last else file.most)
 
 
 @contextlib.contextmanager

@@ -319,7 +319,7 @@ def by_twin(folder: str, *, half: str, terms: Terms, skip: tuple[str, ...]) -> R
     note("compare")
     origins = twins.origins  # an overflow excuses only what is computed from it
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
-    metrics = _compare(last.expected, last.outputs, skip, replace(terms, exact=False), twins=judges)
+    metrics = _compare(last.expected, last.outputs, skip, replace(terms, exact=False), twin=judges)
     return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=twins.precision)
 
 

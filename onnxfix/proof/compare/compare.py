@@ -175,19 +175,17 @@ def compare_outputs(
     terms: Terms,
     *,
     side: str = "the new model",
-    slack: Mapping[str, Any] | None = None,
-    twins: Mapping[str, Twin] | None = None,
-    precise: Mapping[str, Precise] | None = None,
+    **more: Mapping[str, Any],
 ) -> tuple[Metrics, ...]:
-    """Compare the outputs of two runs by name; ``side`` is what has ``found``. For the others see ``compare``."""
+    """Compare the outputs of two runs by name; ``side`` is what has ``found``, and ``more`` are terms that differ from
+    output to output, by name."""
     metrics: list[Metrics] = []
     for name in names:
         if name not in found:
             metrics.append(_differ(name, "absent", f"is not an output of {side}", output=name))
             continue
-        judges: dict[str, Any] = {"twin": (twins or {}).get(name), "precise": (precise or {}).get(name)}
-        how = replace(terms, slack=(slack or {}).get(name, 0.0), **judges)
-        metrics += compare(name, expected[name], found[name], **vars(how))
+        own = {term: values[name] for term, values in more.items() if name in values}
+        metrics += compare(name, expected[name], found[name], **{**vars(terms), **own})
     return tuple(metrics)
 
 

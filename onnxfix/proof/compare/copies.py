@@ -103,8 +103,13 @@ def doubled(model: ModelProto) -> ModelProto:
     for graph in walk.graphs(model.graph):
         for node in list(graph.node):
             _spell_out(node)
-            if node.op_type == "Cast" and kinds.get(node.input[0], _SINGLE) not in _EXACT:
-                _round_first(graph, node)
+            to = next((one.i for one in node.attribute if one.name == "to"), 0)
+            if node.op_type == "Cast" and to == _SINGLE and kinds.get(node.input[0], _SINGLE) not in _EXACT:
+                # It rounds: in two steps, of which the second is not one to float32 any more.
+                name = f"{node.output[0]}{_ROUNDED}"
+                first = helper.make_node("Cast", [node.input[0]], [name], to=_SINGLE)
+                graph.node.insert(list(graph.node).index(node), first)
+                node.input[0] = name
     casts = [node for graph in walk.graphs(model.graph) for node in graph.node if node.op_type == "Cast"]
     kept = [node for node in casts if node.output[0].endswith(_ROUNDED)]
     widened(model, _DOUBLE, (_SINGLE,))
@@ -115,17 +120,6 @@ def doubled(model: ModelProto) -> ModelProto:
 
 _ROUNDED = "/onnxfix-rounded"
 """The end of the name of what a Cast that rounds gives, in float32 still."""
-
-
-def _round_first(graph: GraphProto, node: NodeProto) -> None:
-    """Have a Cast to float32 that rounds do so in two steps, of which the second is not one to float32 any more."""
-    target = next((one for one in node.attribute if one.name == "to"), None)
-    if target is None or target.i != _SINGLE:
-        return
-    name = f"{node.output[0]}{_ROUNDED}"
-    place = list(graph.node).index(node)
-    graph.node.insert(place, helper.make_node("Cast", [node.input[0]], [name], to=_SINGLE))
-    node.input[0] = name
 
 
 def _spell_out(node: NodeProto) -> None:

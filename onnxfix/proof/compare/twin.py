@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import (
-    GraphProto,
     ModelProto,
     TensorProto,
     TypeProto,
@@ -192,11 +191,22 @@ def load(backend: str, original: str, folder: str) -> Twins:
     own = [output.name for output in model.graph.output]
     names = (*own, *(name for name in half_values(model) if name not in own))
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names[len(own) :])
+    makers = {name: node for node in model.graph.node for name in node.output if name}
+    origins = {name: frozenset(walk.ancestors(makers, [name])) for name in own}
     large = weights > _ONE_FILE
     _save(model, probe, large)
     first = backends.load(backend, str(probe))
-    single, elem = _widest(backend, probe, 2 * weights <= _DOUBLE_BYTES, large)
-    return Twins(first, single, names, len(own), elem, origins(model.graph))
+
+    def load_as(elem: int) -> Twins:
+        path = probe.with_name("single.onnx")
+        _save(widened(onnx.load(probe), elem), path, large)
+        return Twins(first, backends.load(backend, str(path)), names, len(own), elem, origins)
+
+    if 2 * weights <= _DOUBLE_BYTES:
+        # of a kernel that is missing; what else is wrong shows in float32
+        with contextlib.suppress(Exception):
+            return load_as(int(TensorProto.DOUBLE))
+    return load_as(int(TensorProto.FLOAT))
 
 
 def opened(path: Path, kind: str, size: int, most: int) -> tuple[ModelProto, int]:
@@ -213,26 +223,6 @@ def opened(path: Path, kind: str, size: int, most: int) -> tuple[ModelProto, int
         raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in {kind}")
     onnx.load_external_data_for_model(model, str(path.parent))
     return unfolded(model), weights
-
-
-def origins(graph: GraphProto) -> dict[str, frozenset[str]]:
-    """Each output with the names of the values that it is computed from: its own, and all of those in the subgraphs on
-    the way to it."""
-    makers = {name: node for node in graph.node for name in node.output if name}
-    return {one.name: frozenset(walk.ancestors(makers, [one.name])) for one in graph.output}
-
-
-def _widest(backend: str, probe: Path, double: bool, large: bool) -> tuple[Session, int]:
-    """The probe in float64 where ``double`` and the backend allow it, else in float32."""
-    path = probe.with_name("single.onnx")
-    if double:
-        _save(widened(onnx.load(probe), TensorProto.DOUBLE), path, large)
-        # of a kernel that is missing; what else is wrong shows in float32
-        with contextlib.suppress(Exception):
-            return backends.load(backend, str(path)), int(TensorProto.DOUBLE)
-    wide = widened(onnx.load(probe), TensorProto.FLOAT)
-    _save(wide, path, large)
-    return backends.load(backend, str(path)), int(TensorProto.FLOAT)
 
 
 def half_values(model: ModelProto) -> list[str]:

@@ -227,7 +227,7 @@ def test_a_note_restarts_the_clock(worker: Worker) -> None:
 def test_large_values_travel_both_ways(worker: Worker) -> None:
     value = bytes(range(256)) * (1 << 15)
     assert call(worker, "echo", value=value).value == value
-    assert forked(lambda: value, timeout=PATIENCE).value == value
+    assert forked(echo, value, timeout=PATIENCE).value == value
 
 
 def test_what_does_not_exist_is_an_error(worker: Worker) -> None:

@@ -14,10 +14,10 @@ import gc
 import io
 import os
 import signal
-import stat
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from onnxfix.runtime import _child, system
@@ -81,7 +81,7 @@ def fork(count: int) -> None:
         _State.waiting, _State.owner = [], os.getpid()
         gc.freeze()  # what is here stays: looking at it would copy its pages
         for _ in range(count):
-            _State.waiting.append(_forked())
+            _State.waiting.append(fork_one())
 
 
 def take() -> Spare | None:
@@ -89,7 +89,8 @@ def take() -> Spare | None:
     return _State.waiting.pop(0) if _State.waiting and _State.owner == os.getpid() else None
 
 
-def _forked() -> Spare:
+def fork_one() -> Spare:
+    """Fork a child that waits for its start frame."""
     if sys.platform == "win32":  # for the type checker: ``fork`` does not come here
         raise NotImplementedError
     parent = os.getpid()
@@ -97,7 +98,10 @@ def _forked() -> Spare:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
     def start(ends: Sequence[int]) -> int:
-        pid = os.fork()
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forks beside threads: the child runs what it is called for alone.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid == 0:
             become_child(parent, ends, before)
         return pid
@@ -125,9 +129,9 @@ def become_child(parent: int, ends: Sequence[int], mask: set[int | signal.Signal
         raise NotImplementedError
     code = 1
     try:
-        detach(ends)
+        _detach(ends)
         _child.die_with(parent)
-        give_up_files()
+        _give_up_files()
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
@@ -144,7 +148,7 @@ def become_child(parent: int, ends: Sequence[int], mask: set[int | signal.Signal
         os._exit(code)  # never run the parent's exit handlers
 
 
-def detach(ends: Sequence[int]) -> None:
+def _detach(ends: Sequence[int]) -> None:
     """In a fork: leave the parent's session and its streams; ``ends`` become descriptors 0 to 2.
 
     Python's streams may hold text of the parent, or may have been redirected by it: new ones replace them.
@@ -160,18 +164,13 @@ def detach(ends: Sequence[int]) -> None:
     faulthandler.disable()  # a crash is expected, and its dump of no use to the user
 
 
-def give_up_files(kept: Collection[int] = (), *, pipes: bool = False) -> None:
-    """Let descriptors lead nowhere: all but the first three and ``kept``; with ``pipes`` only pipes and sockets.
+def _give_up_files() -> None:
+    """Let all descriptors but the first three lead nowhere.
 
     They stay taken: an object of the parent that still has one may close it, which must not hit a file of this process.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in map(int, os.listdir("/proc/self/fd")):
+    for number in map(int, os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else ():
         with contextlib.suppress(OSError):  # that of the listing is gone
-            mode = os.fstat(number).st_mode
-            if (
-                number > 2
-                and number not in kept
-                and (not pipes or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
-            ):
+            if number > 2 and number != nothing:
                 os.dup2(nothing, number, inheritable=False)

@@ -137,8 +137,8 @@ def lasting_parent() -> int:
     return os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
 
-def _start_child(memory_mb: int | None, variables: Mapping[str, str]) -> _Child:
-    """A child that waits for calls."""
+def _start_child(memory_mb: int | None, variables: Mapping[str, str], spare: prefork.Spare | None) -> _Child:
+    """A child that waits for calls: the ``spare`` one, one that was forked before, or a new one."""
     above = Path(__file__).resolve().parents[2]  # the folder that onnxfix is in
     environment = dict(os.environ, PYTHONSAFEPATH="1", **variables)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(above), environment.get("PYTHONPATH")]))
@@ -148,7 +148,7 @@ def _start_child(memory_mb: int | None, variables: Mapping[str, str]) -> _Child:
     # ONNX Runtime 1.32 reports sessions to its maker, and keeps a database for that in the user's cache folder.
     environment.setdefault("ORT_DISABLE_TELEMETRY", "1")
     rights = policy()
-    child = _Child(prefork.take() or _started(above, environment), rights)
+    child = _Child(spare or prefork.take() or _started(above, environment), rights)
     start = {
         "path": [os.path.abspath(entry) for entry in sys.path if entry],
         "cwd": working_directory(),
@@ -200,7 +200,8 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
     that is available when it starts, or to that of ``memory_limit``: a child that was started under another limit is
     replaced. ``generation`` counts the starts: a new child has lost the state of the one before. ``limit_mb`` is the
     limit of the last child. ``variables`` are environment variables that the child starts with. The child is confined
-    (``onnxfix.runtime.confinement``); one that cannot open what was named since it started is replaced.
+    (``onnxfix.runtime.confinement``); one that cannot open what was named since it started is replaced. ``spare`` is
+    the first child.
     """
 
     def __init__(
@@ -208,8 +209,9 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         *,
         memory_mb: int | None = None,
         variables: Mapping[str, str] | None = None,
+        spare: prefork.Spare | None = None,
     ) -> None:
-        self._memory_mb = memory_mb
+        self._memory_mb, self._spare = memory_mb, spare
         self._variables = dict(variables or {})
         self._posted: deque[Posted] = deque()  # calls that were not waited for, in order
         self._set_mb: int | None = None
@@ -242,7 +244,8 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         if self._child is None:
             self._set_mb = limit
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
-            self._child = _start_child(self.limit_mb, self._variables)
+            self._child = _start_child(self.limit_mb, self._variables, self._spare)
+            self._spare = None
             self.generation += 1
 
     def post(self, target: str, *, timeout: float, **kwargs: Any) -> Posted:
@@ -301,14 +304,6 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         except BaseException:
             self.close()
             raise
-
-    def receive(self, process: prefork.Spare, timeout: float) -> Outcome:
-        """Wait for the only reply of a process that was forked for it, and end it. See ``call``."""
-        self._child = _Child(process, None)
-        try:
-            return self._receive(self._child, timeout)
-        finally:
-            self.close()
 
     def _receive(self, child: _Child, timeout: float) -> Outcome:
         last, ends = "", time.monotonic() + timeout

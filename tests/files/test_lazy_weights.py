@@ -22,7 +22,6 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import copying, lazy, loading, saving, wire
-from onnxfix.runtime.forks import forked
 from support import eager
 from support.eager import field
 from support.patience import PATIENCE
@@ -140,18 +139,6 @@ def test_numbers_of_sources_are_not_used_twice(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="closed"):
         lazy.with_payload(tensor)
     assert other.source is not None
-
-
-def _first_number(tensor: TensorProto) -> float:
-    return float(numpy_helper.to_array(lazy.with_payload(tensor))[-1])
-
-
-def test_a_fork_reads_what_its_parent_opened(tmp_path: Path) -> None:
-    loaded = opened(tmp_path, tensor_of("w"))
-    outcome = forked(_first_number, loaded.proto.graph.initializer[0], timeout=PATIENCE)
-    assert outcome.ok, outcome.message
-    assert outcome.value == 999
-    assert _first_number(loaded.proto.graph.initializer[0]) == 999, "the fork closed the file of its parent"
 
 
 # --------------------------------------------------------------------------------------------------- how it is written

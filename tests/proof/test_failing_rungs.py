@@ -103,6 +103,10 @@ def test_how_the_run_ended_is_data(
     assert "made up" in rung.reason
 
 
+def lift_for_rtx(model: str, out: str) -> object:
+    return lift(model, out, package="tensorrt-rtx")
+
+
 @REAL
 def test_the_layer_is_named_where_code_for_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a fork, so that the child knows the function that fails."""
@@ -111,7 +115,7 @@ def test_the_layer_is_named_where_code_for_it_fails(tmp_path: Path, monkeypatch:
     )
     monkeypatch.setitem(kinds.table(), "ACTIVATION", stop)
     arguments = (str(tmp_path / "m.onnx"), str(tmp_path / "out.onnx"))
-    outcome = forked(lambda: lift(*arguments, package="tensorrt-rtx"), timeout=120.0)
+    outcome = forked(lift_for_rtx, *arguments, timeout=120.0)
     assert outcome.status == "error"
     assert outcome.message.startswith("ACTIVATION layer here of ONNX node here: ZeroDivisionError: made up")
     assert "(test_failing_rungs.py:" in outcome.message

@@ -127,8 +127,7 @@ def forked(
     usual = Here.instead_of_forks and circumstances(os.environ) == Here.usual
     if not (ours and usual):
         return by_fork(fn, args, timeout, memory_mb)
-    with sandbox.Worker(memory_mb=memory_mb) as worker:
-        return worker.call(f"{fn.__module__}:{fn.__qualname__}", timeout=timeout, positional=args)
+    return forks.call_once(sandbox.Worker(memory_mb=memory_mb), fn, args, timeout)
 
 
 def serve(link: socket.socket) -> None:

@@ -92,18 +92,15 @@ def violation(path: str, folder: str) -> str:
     A wrong declared type in ``value_info`` or of an output does not change what the nodes compute.
     """
     checked = check(path, folder)
-    if checked.refused or not checked.inference:
-        return checked.refused
-    proto = loading.open_model(Path(path)).proto
-    _without_weights(proto, Path(path).parent)
-    return _unclaimed(proto, types=False)
+    return checked.refused if checked.refused or not checked.inference else unclaimed(path, types=False)
 
 
-def unclaimed(path: str) -> str:
-    """The complaint of strict inference about a model file without its declared shapes; empty where it passes."""
+def unclaimed(path: str, *, types: bool = True) -> str:
+    """The complaint of strict inference about a model file without its declared shapes, and without declared types if
+    not ``types``; empty where it passes."""
     proto = loading.open_model(Path(path)).proto
     _without_weights(proto, Path(path).parent)
-    return _unclaimed(proto)
+    return _unclaimed(proto, types=types)
 
 
 _NOTHING = "weights"

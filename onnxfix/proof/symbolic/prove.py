@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -30,7 +30,6 @@ from onnxfix.proof.symbolic.tensor import Tensor, Undecided, Weights, atoms, con
 
 _Array = np.ndarray[Any, Any]
 _Values = Mapping[str, _Array]
-_Weights = tuple[Weights, Weights]
 _EFFORTS = ((-1, 64), (8, 1 << 16), (1 << 30, 1 << 25))
 """How far above an edit tensors are still computed, and the elements up to which shared weights are read: first what
 costs least. The last is tried on the model's outputs only."""
@@ -50,6 +49,17 @@ class Outcome:
     reason: str = ""
     given: tuple[str, ...] = ()
     elements: int = 0
+
+
+class _Task(NamedTuple):
+    """Two models without local functions, with the shapes of their inputs, and how to prove that they are the same;
+    ``until`` is a time of the processor."""
+
+    models: Sequence[ModelProto]
+    shapes: Shapes
+    weights: tuple[Weights, Weights]
+    until: float
+    as_real: bool
 
 
 class _Side:
@@ -112,12 +122,13 @@ def prove(
         models = tuple(map(_inline, (original, fixed)))
     except Undecided as error:
         return Outcome(False, str(error))
-    outcome = _prove(models, shapes, weights, values or {}, until, as_real)
+    task = _Task(models, shapes, weights, until, as_real)
+    outcome = _prove(task, values or {})
     if not outcome.proven and any(map(_has_bodies, models)):
         # ONNX defines some operators by functions of others, which say more than a black box.
         with suppress(Exception):  # the inliner raises what it likes
             bodies = [inline_selected_functions(with_types(one), _KNOWN, True, True) for one in models]
-            again = _prove(bodies, shapes, weights, values or {}, until, as_real)
+            again = _prove(task._replace(models=bodies), values or {})
             outcome = again if again.proven else outcome
     return outcome
 
@@ -145,19 +156,12 @@ def _has_bodies(model: ModelProto) -> bool:
     )
 
 
-def _prove(
-    models: Sequence[ModelProto],
-    shapes: Shapes,
-    weights: _Weights,
-    values: _Values,
-    until: float,
-    as_real: bool,
-) -> Outcome:
+def _prove(task: _Task, values: _Values) -> Outcome:
     """Try to prove it, at first without values of inputs, then with those that stand in the way."""
     given, assumed, elements = dict[str, _Array](), dict[str, _Array](), 0
     while True:
         try:
-            pair = _Pair(models, shapes, weights, given, assumed, until, as_real)
+            pair = _Pair(task, given, assumed)
         except Undecided as error:
             return Outcome(False, str(error), (*given, *assumed), elements)
         obstacle = pair.find_obstacle()
@@ -166,7 +170,7 @@ def _prove(
             return Outcome(True, "", (*given, *assumed), elements)
         deciding = {name: values[name] for name in pair.origins(obstacle.names) if name in values}
         more = dict[str, _Array]()
-        if deciding.keys() - given and len(given | deciding) < len(shapes):
+        if deciding.keys() - given and len(given | deciding) < len(task.shapes):
             given |= deciding
             continue
         if deciding.keys() - given:
@@ -179,26 +183,20 @@ def _prove(
 
 
 class _Pair:
-    def __init__(
-        self,
-        models: Sequence[ModelProto],
-        shapes: Shapes,
-        weights: _Weights,
-        given: _Values,
-        assumed: _Values,
-        until: float,
-        as_real: bool,
-    ) -> None:
+    def __init__(self, task: _Task, given: _Values, assumed: _Values) -> None:
         self._assumed = {name: constant(array) for name, array in assumed.items()}
-        self.sides = [_Side(*each, until, as_real) for each in zip(models, weights, strict=True)]
-        self._kinds = infer(models[0], shapes)
+        self.sides = [
+            _Side(model, weights, task.until, task.as_real)
+            for model, weights in zip(task.models, task.weights, strict=True)
+        ]
+        self._kinds = infer(task.models[0], task.shapes)
         self._known: dict[bytes, Kind] = {}  # what stays known of shared tensors
         self._values: dict[bytes, Value] = {}  # ... and what stands in for them
         self._done: set[str] = set()
         self._obstacles: dict[str, Undecided] = {}
         for side in self.sides:
             for proto in side.model.graph.input:
-                self._enter(side, proto, shapes.get(proto.name), given.get(proto.name))
+                self._enter(side, proto, task.shapes.get(proto.name), given.get(proto.name))
         nodes = [
             {node.SerializeToString(deterministic=True): node for node in side.model.graph.node}
             for side in self.sides

@@ -60,7 +60,7 @@ LAYERS = [
     ["inputs.sizes"],
     ["runtime.backends"],
     ["tensorrt"],
-    ["proof.checker", "proof.compare", "proof.outputs", "proof.symbolic"],
+    ["proof.compare", "proof.outputs", "proof.symbolic"],
     ["proof.validity", "inputs.feeds"],
     ["inputs.specialize", "proof.sweep"],
     ["proof.verdict"],

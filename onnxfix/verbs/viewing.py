@@ -16,7 +16,7 @@ from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
 from onnxfix.options import Rules, RunOptions
 from onnxfix.place import Place
-from onnxfix.proof.checker import check
+from onnxfix.proof.validity import check
 from onnxfix.report.findings import Finding, finding_of
 from onnxfix.rewrite import engine
 from onnxfix.runtime.forks import forked

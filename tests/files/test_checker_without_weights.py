@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from onnxfix.files import lazy, loading, walk
-from onnxfix.proof import checker
+from onnxfix.proof import validity
 from support.paths import ROOT
 from support.peer_models import PEERS
 from test_lazy_against_eager import onnx_data_folder
@@ -38,7 +38,7 @@ def complaint(path: Path) -> str:
 
 def ours(path: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        said = checker.check(str(path), folder).refused
+        said = validity.check(str(path), folder).refused
     assert "\n" not in said
     return said
 

@@ -15,7 +15,7 @@ from onnxfix.files import walk
 from onnxfix.graph import unfolding
 from onnxfix.graph.unfolding import too_many, unfolded
 from onnxfix.model import Model
-from onnxfix.proof import checker
+from onnxfix.proof import validity
 from onnxfix.shapes import inference
 from support.cli import run
 from support.models import model, write
@@ -99,12 +99,12 @@ def test_the_checker_says_why_it_infers_nothing(tmp_path: Path) -> None:
     """It took a minute, which no limit in ``full_check`` ends."""
     path = tmp_path / "model.onnx"
     onnx.save(calling(40, 2), path)
-    told = checker.check(str(path), str(tmp_path))
-    assert told == checker.Checked(
+    told = validity.check(str(path), str(tmp_path))
+    assert told == validity.Checked(
         skipped="with its functions in place of their calls it has more than 1,048,576 nodes"
     )
     onnx.save(calling(4, 2), path)
-    assert checker.check(str(path), str(tmp_path)) == checker.Checked()
+    assert validity.check(str(path), str(tmp_path)) == validity.Checked()
 
 
 def test_inference_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

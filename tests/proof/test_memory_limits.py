@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfix import api
 from onnxfix.errors import UsageError
 from onnxfix.files import lazy, wire
-from onnxfix.proof.checker import Checked
+from onnxfix.proof.validity import Checked
 from onnxfix.proof.verify import Limits, RungResult, Verdict, verify
 from onnxfix.runtime import _child, forks, sandbox
 from onnxfix.runtime.allowance import memory_limit

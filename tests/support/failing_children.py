@@ -6,13 +6,12 @@ import contextlib
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from onnxfix.runtime import forks, sandbox
+from onnxfix.runtime import sandbox
 
 WAYS = ("killed", "raised", "aborted")
 """The kernel kills the process; Python raises MemoryError; C++ throws what nobody catches."""
@@ -38,7 +37,7 @@ class Starving:
         self.at = self.count = 0
         self.way = self.called = ""
         self.calls: list[str] = []
-        real_send, real_fork = sandbox._Child.send, forks.forked
+        real_send = sandbox._Child.send
 
         def send(child: Any, payload: bytes, timeout: float) -> None:
             _, target, *_ = asked = pickle.loads(payload)
@@ -46,13 +45,7 @@ class Starving:
                 asked = (asked[0], f"{__name__}:starve", (self.way,), {})
             real_send(child, pickle.dumps(asked, protocol=5), timeout)
 
-        def forked(fn: Any, *args: Any, **more: Any) -> Any:
-            due = self._due(f"{fn.__module__}:{fn.__qualname__}")
-            return real_fork(starve, self.way, **more) if due else real_fork(fn, *args, **more)
-
         monkeypatch.setattr(sandbox._Child, "send", send)
-        for module in _users(real_fork):
-            monkeypatch.setattr(module, "forked", forked)
 
     def _due(self, target: str) -> bool:
         self.count += 1
@@ -69,9 +62,3 @@ class Starving:
             yield
         finally:
             self.at = 0
-
-
-def _users(function: Any) -> list[Any]:
-    """The modules that import it by its name."""
-    loaded = [one for name, one in list(sys.modules.items()) if name.startswith("onnxfix")]
-    return [one for one in loaded if vars(one).get("forked") is function]

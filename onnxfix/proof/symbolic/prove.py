@@ -21,7 +21,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
-from onnxfix.proof.symbolic import control, quantize, sums, windows  # noqa: F401  # they enter their operators
+from onnxfix.proof.symbolic import control, sums, windows  # noqa: F401  # they enter their operators
 from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of, versions_of
 from onnxfix.proof.symbolic.evaluate import FAULTS, RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
 from onnxfix.proof.symbolic.identity import flat, identify_node, identify_tensor

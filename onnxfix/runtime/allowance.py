@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 from onnxfix.errors import UsageError
@@ -22,8 +23,7 @@ CORES = "ONNXFIX_CORES"
 """Environment variable: the number of cores that this process may use, if it is one of several."""
 
 
-@contextlib.contextmanager
-def structure_limit(structure_mb: int | None) -> Iterator[None]:
+def structure_limit(structure_mb: int | None) -> AbstractContextManager[None]:
     """Limit the structure of every model that is read inside the context, in MiB; None changes nothing.
 
     Raises:
@@ -33,8 +33,7 @@ def structure_limit(structure_mb: int | None) -> Iterator[None]:
         raise UsageError(
             f"a structure limit of {structure_mb} MiB leaves no room for a model: the minimum is 1"
         )
-    with _limited(_LIMIT_MB, structure_mb):
-        yield
+    return _limited(_LIMIT_MB, structure_mb)
 
 
 def structure_mb() -> int | None:
@@ -52,8 +51,7 @@ def structure_mb() -> int | None:
     return int(text)
 
 
-@contextlib.contextmanager
-def memory_limit(memory_mb: int | None) -> Iterator[None]:
+def memory_limit(memory_mb: int | None) -> AbstractContextManager[None]:
     """Limit the memory of every child that is used inside the context, in MiB; None sets no limit.
 
     The environment variable ``ONNXFIX_MEMORY_MB`` limits a whole process, one of several; nothing exceeds it. A limit
@@ -66,8 +64,7 @@ def memory_limit(memory_mb: int | None) -> Iterator[None]:
         raise UsageError(
             f"a memory limit of {memory_mb} MiB is too little for Python itself: the minimum is {LEAST_MB}"
         )
-    with _limited(_CHILD_MB, memory_mb):
-        yield
+    return _limited(_CHILD_MB, memory_mb)
 
 
 @contextlib.contextmanager

@@ -131,12 +131,6 @@ class _Child:
         return self.process.returncode or 0  # None in a fork of the owner, which reaps nothing
 
 
-def lasting_parent() -> int:
-    """The id of this process, if a child may ask to die with it: the kernel sends that signal when the *thread* that
-    forked the child ends, so that 0 is the answer in any thread but the main one."""
-    return os.getpid() if threading.current_thread() is threading.main_thread() else 0
-
-
 def _start_child(memory_mb: int | None, variables: Mapping[str, str], spare: prefork.Spare | None) -> _Child:
     """A child that waits for calls: the ``spare`` one, one that was forked before, or a new one."""
     above = Path(__file__).resolve().parents[2]  # the folder that onnxfix is in
@@ -153,7 +147,8 @@ def _start_child(memory_mb: int | None, variables: Mapping[str, str], spare: pre
         "path": [os.path.abspath(entry) for entry in sys.path if entry],
         "cwd": working_directory(),
         "memory_mb": memory_mb,
-        "parent": lasting_parent(),
+        # The kernel sends the signal to die when the thread that forked ends, so that other threads ask for none.
+        "parent": os.getpid() if threading.current_thread() is threading.main_thread() else 0,
         "confinement": rights,
         "environment": environment,
     }

@@ -81,13 +81,12 @@ def _at(shape: tuple[Dim, ...], axis: int) -> Dim | None:
 
 # ------------------------------------------------------------------------------------------ limits of model inputs
 
-#: Operators that move or round the elements of their first input.
-_MOVES = frozenset(
-    {
-        "Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-        "Ceil", "Floor", "Round",
-    }
-)  # fmt: skip
+_MOVING = frozenset(
+    ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+)
+"""Operators whose result has the elements of their first input."""
+_MOVES = _MOVING | {"Slice", "Ceil", "Floor", "Round"}
+"""Operators that move or round the elements of their first input."""
 _SMALL = 64  # bytes of a constant that is added or multiplied
 
 
@@ -197,10 +196,6 @@ def scale_and_shift(op_type: str, index: int, number: float) -> tuple[float, flo
 
 # ------------------------------------------------------------------------- numbers that are computed from shapes
 
-_MOVING = frozenset(
-    ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
-)
-"""Operators whose result has the elements of their first input."""
 _DEPTH = 50  # nodes on the way to what is known
 
 

@@ -30,14 +30,6 @@ def _reduced(x: Tensor, axes: Sequence[int]) -> list[int]:
     return [1 if axis in axes else size for axis, size in enumerate(x.shape)]
 
 
-def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
-    """The axes of a reduction; None where nothing is reduced."""
-    axes = call.integers(1, "axes")
-    if not axes:
-        return None if call.attributes.get("noop_with_empty_axes") else tuple(range(rank))
-    return tuple(sorted(call.axis(axis, rank) for axis in axes))
-
-
 def _among(
     x: Tensor,
     axes: tuple[int, ...],
@@ -78,8 +70,9 @@ _SELECTING, _REDUCING = ("ReduceMax", "ReduceMin"), ("ReduceSum", "ReduceMean", 
 )
 def _reduce(call: Call) -> Tensor:
     x = call.ring(0) if call.name == "ReduceSum" else call.tensor(0)
-    axes = _axes(call, len(x.shape))
-    if axes is None:
+    given = call.integers(1, "axes")
+    axes = tuple(sorted(call.axis(axis, len(x.shape)) for axis in given or range(len(x.shape))))
+    if not given and call.attributes.get("noop_with_empty_axes"):
         if call.name not in (*_SELECTING, *_REDUCING):
             raise call.stuck("it reduces nothing")
         return x

@@ -168,20 +168,17 @@ def constant(array: np.ndarray[Any, Any], dtype: int = 0) -> Tensor:
         whole = np.isfinite(numbers) & (numbers == np.floor(np.where(np.isfinite(numbers), numbers, 0.5)))
         if np.all(whole & ~((numbers == 0) & np.signbit(numbers))):
             bounds = int(numbers.min()), int(numbers.max())
-        within = next(
-            (kind for kind in (T.FLOAT16, T.FLOAT) if _fits(numbers, kind) and contains(dtype, kind)), dtype
-        )
+        for kind in (T.FLOAT, T.FLOAT16):
+            with np.errstate(all="ignore"):
+                narrow = numbers.astype(numpy_type(kind)).astype(np.float64)
+            if contains(dtype, kind) and np.array_equal(narrow, numbers, equal_nan=True):
+                within = kind
     return Tensor(dtype, array.shape, array, bounds=bounds, within=within)
 
 
 def fill(value: float, dtype: int, shape: Sequence[int] = ()) -> Tensor:
     """A tensor of one known number."""
     return constant(np.full(tuple(shape), value, numpy_type(dtype)), dtype)
-
-
-def _fits(numbers: np.ndarray[Any, Any], kind: int) -> bool:
-    with np.errstate(all="ignore"):
-        return np.array_equal(numbers.astype(numpy_type(kind)).astype(np.float64), numbers, equal_nan=True)
 
 
 def atoms(name: str, dtype: int, shape: Sequence[int]) -> Tensor:

@@ -45,7 +45,13 @@ def missing() -> str | None:
     package = importlib.util.find_spec("onnxruntime")
     if package is None:
         return f'{_NOT_INSTALLED} pip install "onnxfix[gpu]"'
-    if not any(_holds_provider(Path(place)) for place in package.submodule_search_locations or ()):
+    # The files decide: unpacked over each other, both distributions claim the folder.
+    places = package.submodule_search_locations or ()
+    there = any(any((Path(place) / "capi").glob("*onnxruntime_providers_cuda*")) for place in places)
+    if not there:  # there may still be a build that needs no such library
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            there = bool(metadata.version("onnxruntime-gpu"))
+    if not there:
         return f'{_NOT_INSTALLED} pip uninstall -y onnxruntime; pip install "onnxfix[gpu]"'
     return None
 
@@ -58,16 +64,6 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
-
-
-def _holds_provider(package: Path) -> bool:
-    """The files decide: unpacked over each other, both distributions claim the folder. Without the library there may
-    still be a build that needs none."""
-    if any((package / "capi").glob("*onnxruntime_providers_cuda*")):
-        return True
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return bool(metadata.version("onnxruntime-gpu"))
-    return False
 
 
 @functools.cache

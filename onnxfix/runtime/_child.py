@@ -12,7 +12,7 @@ import re
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -225,14 +225,6 @@ def arm(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds + 5.0 if seconds else 0.0)
 
 
-def invoke(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Call and pickle the reply; an exception becomes a reply too."""
-    try:
-        return pickle.dumps(("done", "ok", fn(*args, **kwargs), ""), protocol=5)
-    except BaseException as error:
-        return _failure(error)
-
-
 def _failure(error: BaseException) -> bytes:
     """The pickled reply for an exception, whose text may not fit into memory."""
     try:
@@ -346,9 +338,9 @@ def serve(*, forked: bool = False) -> None:
             with contextlib.suppress(OSError):  # foreign code may have closed it
                 os.write(2, CALL_BEGINS)
             module, _, name = target.partition(":")  # "package.module:function"
-            function = functools.reduce(getattr, name.split("."), importlib.import_module(module))
-            reply = here.invoke(function, args, kwargs)
-        except BaseException as error:  # the request itself cannot be unpickled here
+            function: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+            reply = pickle.dumps(("done", "ok", function(*args, **kwargs), ""), protocol=5)
+        except BaseException as error:  # also one of a request that cannot be unpickled here
             reply = here._failure(error)
         arm(0.0)
         with contextlib.suppress(OSError, ValueError):  # foreign code may have closed sys.stdout

@@ -129,7 +129,15 @@ def become_child(parent: int, ends: Sequence[int], mask: set[int | signal.Signal
         raise NotImplementedError
     code = 1
     try:
-        _detach(ends)
+        os.setsid()
+        for target, source in enumerate(ends):
+            os.dup2(source, target)
+        # Python's streams may hold text of the parent, or may have been redirected by it.
+        sys.stdout, sys.stderr = (
+            open(end, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            for end in (1, 2)
+        )
+        faulthandler.disable()  # a crash is expected, and its dump of no use to the user
         _child.die_with(parent)
         _give_up_files()
         for number in signal.valid_signals():
@@ -146,22 +154,6 @@ def become_child(parent: int, ends: Sequence[int], mask: set[int | signal.Signal
         sys.__excepthook__(*sys.exc_info())
     finally:
         os._exit(code)  # never run the parent's exit handlers
-
-
-def _detach(ends: Sequence[int]) -> None:
-    """In a fork: leave the parent's session and its streams; ``ends`` become descriptors 0 to 2.
-
-    Python's streams may hold text of the parent, or may have been redirected by it: new ones replace them.
-    """
-    if sys.platform != "win32":
-        os.setsid()
-    for target, source in enumerate(ends):
-        os.dup2(source, target)
-    sys.stdout, sys.stderr = (
-        open(end, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        for end in (1, 2)
-    )
-    faulthandler.disable()  # a crash is expected, and its dump of no use to the user
 
 
 def _give_up_files() -> None:

@@ -158,8 +158,8 @@ def fault(read: Callable[[int, int], bytes], size: int) -> Malformed | None:
                     continue
                 if field.type == FieldDescriptor.TYPE_MESSAGE:
                     inner.append((field.message_type, body, stop, depth + 1))
-                elif is_repeated(field) and _ends_within_a_number(read, field, body, stop):
-                    raise Malformed(begin, f"field {field.name} ends within a number")
+                elif is_repeated(field):
+                    check_whole_numbers(read, field, begin, body, stop)
             stack.extend(reversed(inner))
     except Malformed as found:
         return found
@@ -180,14 +180,23 @@ def is_repeated(field: Any) -> bool:
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
-def _ends_within_a_number(read: Callable[[int, int], bytes], field: Any, start: int, stop: int) -> bool:
-    """Whether the content of a field of packed numbers ends within one, or one in base 128 has more bytes than
-    allowed. Numbers without a fixed size have to be read for that."""
-    if field.type not in _VARINTS:
-        return (stop - start) % WIDTHS.get(field.type, 1) > 0
+def check_whole_numbers(
+    read: Callable[[int, int], bytes], field: Any, begin: int, start: int, stop: int
+) -> None:
+    """Make sure that the content of a field of packed numbers, which begins at ``begin``, does not end within one.
+    Numbers without a fixed size have to be read for that.
+
+    Raises:
+        Malformed: it does, or a number in base 128 has more bytes than allowed.
+    """
     last = b""
-    for at in range(start, stop, _STEP):
-        last = last[1 - _LONG :] + read(at, min(_STEP, stop - at))
-        if _TOO_LONG.search(last):
-            return True
-    return last[-1:] > b"\x7f"
+    if field.type not in _VARINTS:
+        is_whole = (stop - start) % WIDTHS.get(field.type, 1) == 0
+    else:
+        for at in range(start, stop, _STEP):
+            last = last[1 - _LONG :] + read(at, min(_STEP, stop - at))
+            if _TOO_LONG.search(last):
+                break
+        is_whole = not _TOO_LONG.search(last) and last[-1:] <= b"\x7f"
+    if not is_whole:
+        raise Malformed(begin, f"field {field.name} ends within a number")

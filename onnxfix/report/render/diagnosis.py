@@ -143,15 +143,13 @@ def _depths(diagnosis: Diagnosis) -> ui.Section | None:
         return None
     blamed = {one.error.place.output for one in diagnosis.culprits}
     words = f"Errors along {counted(diagnosis.nodes, 'node')}, as shares of each tensor's scale"
-    marks = [("dot whole", "error in the whole run"), ("dot own", "the node's own error")]
-    marks += [("dot blame", "to blame")] if blamed & {one.output for one in diagnosis.depths} else []
     rows = [
         (one.number, ui.name(one.output), one.op_type, share(one.own_error), share(one.output_error))
         for one in diagnosis.depths
     ]
     table = ui.Table(("Node", "Output", "Operator", "#Own error", "#Error"), rows, words)
     chart = ui.Depths(diagnosis.depths, diagnosis.nodes, blamed, words)
-    blocks = (ui.Legend(marks), chart, ui.Fold("The numbers", (table,)))
+    blocks = (chart, ui.Fold("The numbers", (table,)))
     return ui.Section("depth", "Error by depth", blocks, "share of each tensor's scale", shown="never")
 
 

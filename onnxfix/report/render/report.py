@@ -6,8 +6,6 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 
-from onnxfix.report.findings import OPTIONS, AppliedFix, Finding
-from onnxfix.report.neighborhood import Picture
 from onnxfix.report.render import ui
 from onnxfix.report.render.checks import check_section, operator_section, output_section, tensorrt_section
 from onnxfix.report.render.findings import (
@@ -143,46 +141,12 @@ def _fixes(report: Report) -> ui.Section | None:
     """What was fixed, with the nodes around it before and after."""
     if not report.applied:
         return None
-    marks = ("focus", "place of the fix"), *((mark, mark) for mark in ("removed", "added", "changed"))
-    legend = [ui.Legend(marks)] if report.pictures else []
     count = len(report.applied)
     blocks: tuple[ui.Block, ...] = (
-        *legend,
         fix_groups(report.applied, report.pictures, LISTED),
         *_left_out(count),
     )
     return ui.Section("fixed", "Fixed", blocks, counted(count, "fix"), brief=True)
-
-
-def item_facts(item: Finding | AppliedFix) -> ui.Facts:
-    """The place in full, the message, the fix, and who confirms it."""
-    place = item.place
-    option = OPTIONS.get(item.safety, "") if isinstance(item, Finding) else ""
-    level = ui.small(f"{item.safety}, needs {option}" if option else item.safety)
-    confirmed = "an executed engine was wrong because of it" if item.on_engine else item.confirmed
-    return ui.facts(
-        [
-            ("Node", ui.name(place.node)),
-            ("Output", ui.name(place.output)),
-            ("Inside", ui.name(" / ".join(place.graph))),
-            ("TensorRT's layer", ui.name(place.layer)),
-            ("Message", item.message),
-            ("Fix", [item.fix, level] if item.fix else None),
-            ("Confirmed by TensorRT", confirmed),
-            ("Help", item.pointer if isinstance(item, Finding) else ""),
-        ]
-    )
-
-
-def item_drawings(item: Finding | AppliedFix, picture: Picture | None) -> list[ui.Drawing]:
-    """The nodes around a finding; before and after a fix."""
-    around = f"Nodes around {item.place.label or item.place.text}"
-    if picture is None:
-        return []
-    if isinstance(item, Finding):
-        return [ui.Drawing("", picture.before, around)]
-    sides = {"before": picture.before, "after": picture.after}
-    return [ui.Drawing(title, nodes, f"{around}, {title}") for title, nodes in sides.items()]
 
 
 def _left_out(count: int) -> Iterator[ui.Paragraph]:

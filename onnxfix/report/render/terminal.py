@@ -91,8 +91,8 @@ def pieces(content: ui.Content, style: str = "") -> Iterator[Piece]:
         case ui.Paragraph(inner):
             yield "; ", style
             yield from pieces(inner, style)
-        case ui.Link(text) | ui.Mark(_, text) | str(text):
-            yield text, style
+        case str():
+            yield content, style
         case int():
             yield count(content), style
         case tuple() | list():
@@ -134,7 +134,7 @@ def table_lines(table: ui.Table, verbose: bool, indent: int = 2) -> Iterator[Lin
     kept = [at for at in range(len(table.head)) if any(_width(row[at]) for row in rows)]
     names = [table.head[at] for at in kept]
     cells = [[row[at] for at in kept] for row in rows]
-    heads = [name.lstrip("#|").lower() for name in names]
+    heads = [name.lstrip("#").lower() for name in names]
     if any(heads):
         cells.insert(0, [[(head, "dim")] for head in heads])
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
@@ -160,7 +160,7 @@ def _narrow_lines(
     first = [*numbers, title]
     for row in cells:
         is_head = has_head and row is cells[0]
-        named = (f"{names[at].lstrip('|').lower()} {_plain(row[at])}".strip() for at in others if row[at])
+        named = (f"{names[at].lstrip('#').lower()} {_plain(row[at])}".strip() for at in others if row[at])
         rest = "; ".join(named)
         name = [(text, style or "bold") for text, style in row[title]]
         if not numbers and not is_head:

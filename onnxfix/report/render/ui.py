@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Union
 if TYPE_CHECKING:
     from onnxfix.diagnosis.records import DepthError
     from onnxfix.report.findings import AppliedFix, Finding
-    from onnxfix.report.neighborhood import Neighborhood, Picture
+    from onnxfix.report.neighborhood import Picture
 
 DASH = "–"
 #: Where a terminal shows something; pages always have it.
@@ -44,22 +44,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Link:
-    """The way to another part of the page."""
-
-    text: str
-    target: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The result of a check as a sign; ``text`` says it in words."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Shares:
     """Two thin bars, one above the other, as shares of the largest."""
 
@@ -68,7 +52,7 @@ class Shares:
     most: float
 
 
-Content = Union[str, int, Chip, Text, Link, Mark, Shares, "Paragraph", "Fold", None, Sequence["Content"]]
+Content = Union[str, int, Chip, Text, Shares, "Paragraph", "Fold", None, Sequence["Content"]]
 
 
 # ---------------------------------------------------------------------------------------------------- charts
@@ -99,15 +83,6 @@ class Depths:
     points: Sequence[DepthError]
     total: int
     blamed: Collection[str]
-    label: str
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """The nodes around a finding or a fix (None: nothing of them is left)."""
-
-    title: str
-    nodes: Neighborhood | None
     label: str
 
 
@@ -151,9 +126,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """``head`` names the columns; a name that begins with ``#`` heads a column of numbers, and one with ``|`` is set
-    vertically. The first cell of a row names it, and the first ``totals`` rows are sums. ``kind`` is the style:
-    "matrix", "index", "changes" or "". ``most`` rows are shown on a terminal, which counts the others by ``noun``."""
+    """``head`` names the columns; a name that begins with ``#`` heads a column of numbers. The first cell of a row
+    names it, and the first ``totals`` rows are sums. ``kind`` is the style: "matrix", "changes" or "". ``most`` rows
+    are shown on a terminal, which counts the others by ``noun``."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Content]]
@@ -191,13 +166,6 @@ class Cards:
 
 
 @dataclass(frozen=True)
-class Legend:
-    """The marks of a picture, with what they mean. ``kind`` is the style of the mark."""
-
-    marks: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True)
 class Group:
     """The findings, or the fixes, of one rule and severity."""
 
@@ -222,7 +190,7 @@ class Groups:
 
 
 Chart = Bars | PairBars | Depths
-Block = Paragraph | Items | Lines | Facts | Table | Fold | Cards | Part | Legend | Groups | Chart
+Block = Paragraph | Items | Lines | Facts | Table | Fold | Cards | Part | Groups | Chart
 
 
 @dataclass(frozen=True)

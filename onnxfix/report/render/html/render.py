@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import pairwise
@@ -21,32 +20,18 @@ from markupsafe import Markup, escape
 
 from onnxfix._version import __version__
 from onnxfix.names import RUNGS
-from onnxfix.report.findings import AppliedFix, Finding
+from onnxfix.report.findings import OPTIONS, AppliedFix, Finding
 from onnxfix.report.render import ui
 from onnxfix.report.render.details import STATUSES
-from onnxfix.report.render.findings import KINDS, describe_item, describe_remedy
+from onnxfix.report.render.findings import describe_item, describe_remedy
 from onnxfix.report.render.html.pictures import Point, lay_out, plot_depths, shorten
-from onnxfix.report.render.report import before_and_after, item_drawings, item_facts, report_page
+from onnxfix.report.render.report import before_and_after, report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.words import counted, seconds
 from onnxfix.report.report import Errors, Report
 
 SIGNS = {"good": "✓", "bad": "✗", "warn": "!", "note": "i", "none": ui.DASH}
 """What a chip shows besides its color."""
-GROUNDS = {"good": "#1f7a3d", "warn": "#8a5a00", "bad": "#b3261e", "note": "#57606a", "none": "#57606a"}
-"""White has a contrast of 5 and more on these."""
-KEYS = (
-    ("j", "next finding"),
-    ("k", "previous finding"),
-    ("Enter", "open or close it"),
-    ("/", "search findings"),
-    ("e", "expand or collapse everything"),
-    ("t", "light or dark"),
-    ("[", "previous section"),
-    ("]", "next section"),
-    ("?", "this list"),
-)
-"""Keys that the script listens to, and what they do."""
 _TEMPLATES = Path(__file__).parent / "templates"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -55,15 +40,12 @@ def render_html(reports: Sequence[Report], errors: Errors = (), warnings: Sequen
     """One page for the whole call, with an index where it is about several models."""
     count = len(reports) + len(errors)
     name = reports[0].path if reports and count == 1 else counted(count, "model")
-    pages = [report_page(report) for report in reports]
-    index = _index(reports, pages, errors) if count > 1 else None
-    return _render(name, pages, errors=errors, warnings=warnings, index=index, many=True, folded=count != 1)
+    return _render(name, [report_page(report) for report in reports], reports, errors, warnings)
 
 
 def render_page(page: ui.Page) -> str:
     """A page of its own about one result."""
-    name = f"{page.path} against {page.against}" if page.against else page.path
-    return _render(name, [page])
+    return _render(f"{page.path} against {page.against}" if page.against else page.path, [page])
 
 
 def render_cell(page: ui.Page, report: Report) -> str:
@@ -71,47 +53,35 @@ def render_cell(page: ui.Page, report: Report) -> str:
     written = f"written: {report.output}" if report.output and report.command == "apply" else ""
     target = f"target {report.target}" if report.target else ""
     aside = " · ".join(filter(None, (written, target, f"{report.seconds:.1f} s")))
-    return "".join(str(_macros("cell.html.j2").cell(page, aside)).splitlines())  # a line in a notebook's file
+    cell = _macros("cell.html.j2")["cell"](page, aside)
+    return "".join(str(cell).splitlines())  # a line in a notebook's file
 
 
 def _render(
     name: str,
     pages: Sequence[ui.Page],
-    *,
+    reports: Sequence[Report] = (),
     errors: Errors = (),
     warnings: Sequence[str] = (),
-    index: ui.Section | None = None,
-    many: bool = False,
-    folded: bool = False,
 ) -> str:
     style, script = ((_TEMPLATES / file).read_text("utf-8") for file in ("style.css", "script.js"))
-    # Only this page's own style and script count: what a model's names hold does not.
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
-        "form-action 'none'"
-    )
-    macros = _macros("blocks.html.j2", "charts.html.j2")
+    ran = {check.name for report in reports for check in report.checks}
     text = (
         _environment()
         .get_template("page.html.j2")
         .render(
+            **_macros("blocks.html.j2", "charts.html.j2"),
             name=name,
             pages=pages,
+            reports=reports,
+            checks=[name for name in RUNGS if name in ran],
             errors=errors,
-            index=index,
-            many=many,
-            folded=folded,
-            policy=policy,
+            warnings=warnings,
+            # Only this page's own style and script count: what a model's names hold does not.
+            allowed=(_digest(style), _digest(script)),
             style=Markup(style),
             script=Markup(script),
             version=__version__,
-            keys=KEYS,
-            missing=ui.Chip("bad", f"{counted(len(errors), 'model')} without a report"),
-            warnings=ui.Items(warnings) if warnings else None,
-            show=macros.show,
-            section=macros.section,
-            body=macros.body,
-            title=macros.title,
         )
     )
     return str(text)
@@ -121,66 +91,27 @@ def _digest(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def _index(reports: Sequence[Report], pages: Sequence[ui.Page], errors: Errors) -> ui.Section:
-    """The outcome, the counts and the checks of each model."""
-    ran = {check.name for report in reports for check in report.checks}
-    checks = [name for name in RUNGS if name in ran]
-    head = ("Model", "Result", "#Errors", "#Warnings", "#Notes", "#Fixed", "#Compute nodes")
-    rows: list[Sequence[ui.Content]] = []
-    for number, (report, page) in enumerate(zip(reports, pages, strict=True)):
-        summary = report.summary
-        statuses = {check.name: check.status for check in summary.rungs}
-        rows.append(
-            (
-                ui.Link(report.path, f"m{number}"),
-                page.outcome,
-                *(summary.severities[name] for name in KINDS),
-                len(report.applied),
-                before_and_after(summary.compute) if summary.compute is not None else ui.DASH,
-                *(_mark(name, statuses.get(name, "")) for name in checks),
-                seconds(report.seconds),
-            )
-        )
-    missing = [ui.DASH] * (len(head) - 1 + len(checks))
-    rows += [(path, ui.Chip("bad", "no report"), *missing) for path, _ in errors]
-    table = ui.Table((*head, *(f"|{name}" for name in checks), "#Time"), rows, "Models", "index")
-    kinds = Counter(page.outcome.kind for page in pages)
-    counts = [ui.Chip(kind, f"{kinds[kind]:,}") for kind in ("bad", "warn", "good") if kinds[kind]]
-    return ui.Section("index", counted(len(rows), "model"), (table,), counts)
-
-
-def _mark(name: str, status: str) -> ui.Mark:
-    return ui.Mark(STATUSES.get(status, "none"), f"{name}: {status or 'not requested'}")
-
-
 # ------------------------------------------------------------------------------------------------------ templates
 
 
-class _Macros:
-    """The macros of some templates, by name. ``show`` renders content by the macro that has the name of its form."""
+@cache
+def _macros(*names: str) -> dict[str, Callable[..., Markup]]:
+    """The macros of some templates, by name, and ``show``, which renders content by the macro that has the name of its
+    form."""
+    macros: dict[str, Callable[..., Markup]] = {}
 
-    def __init__(self, *names: str) -> None:
-        self._macros: dict[str, Callable[..., Markup]] = {}
-        for name in names:
-            self._macros.update(vars(_environment().get_template(name).make_module({"show": self.show})))
-
-    def __getattr__(self, name: str) -> Callable[..., Markup]:
-        return self._macros[name]
-
-    def show(self, content: ui.Content) -> Markup:
+    def show(content: Any) -> Markup:
         """Content as markup: text is escaped, numbers get separators of thousands."""
-        if content is None:
-            return Markup()
-        if isinstance(content, str):
-            return escape(_spell(content))
         if isinstance(content, (int, float)):
             return Markup(f"{content:,.0f}")
         if isinstance(content, (list, tuple)):
-            return Markup("").join(map(self.show, content))
-        return self._macros[type(content).__name__](content)
+            return Markup("").join(map(show, content))
+        macro = macros.get(type(content).__name__)
+        return macro(content) if macro is not None else escape(_spell(content))
 
-
-_macros = cache(_Macros)
+    for name in names:
+        macros |= vars(_environment().get_template(name).make_module({"show": show}))
+    return {**macros, "show": show}
 
 
 @cache
@@ -193,19 +124,17 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         finalize=_spell,
     )
-    environment.globals.update(
-        signs=SIGNS, grounds=GROUNDS, most_rules=20, most_places=10, bad=lambda text: ui.Chip("bad", text)
-    )
+    environment.globals.update(signs=SIGNS, statuses=STATUSES, options=OPTIONS)
     environment.filters.update(
         alike=_alike,
+        changed=before_and_after,
         curve=_curve,
-        drawings=item_drawings,
-        facts=item_facts,
         laid_out=lay_out,
         plotted=plot_depths,
         plural=counted,
         px=lambda value: f"{value:.0f}",
         said=describe_item,
+        seconds=seconds,
         short=_short,
         tail=shorten,
     )

@@ -86,7 +86,8 @@ def _feeds(check: RungResult) -> ui.Fold:
     for spared in check.left_out:
         cost = f"about {spared.seconds:,.1f} s"
         rows.append((spared.label, ui.Chip("none", "left out"), cost, *[ui.DASH] * 4))
-    head = ("Inputs", "Result", "Output", "#Differing", "#Largest error", "#Relative", "First difference")
+    inputs = f"Inputs of {check.name}"
+    head = (inputs, "Result", "Output", "#Differing", "#Largest error", "#Relative", "First difference")
     blocks: list[ui.Block] = [ui.Table(head, rows, f"Feeds of {check.name}")]
     if len(check.feeds) > len(shown):
         blocks.append(ui.Paragraph(f"and {counted(len(check.feeds) - len(shown), 'more feed')}", "remark"))
@@ -234,7 +235,7 @@ def tensorrt_section(report: Report) -> ui.Section | None:
     blocks: list[ui.Block] = []
     for title, lines in parts:
         if len(lines) > _LINES:
-            lines[_LINES:] = [f"… and {len(lines) - _LINES:,} more lines (-v lists them)"]
+            lines[_LINES:] = [f"… and {len(lines) - _LINES:,} more lines (--report r.json has all)"]
         if lines:
             blocks += [ui.Paragraph(title, "heading"), ui.Lines(lines)]
     if (ran := report.executed) is not None:

@@ -43,12 +43,6 @@ def describe_reason(check: RungResult) -> str:
     return f"{check.reason} ({PLEASE_REPORT})" if check.status == "broke" else check.reason
 
 
-def describe_feeds(check: RungResult) -> Iterator[str]:
-    """What came of each of its inputs."""
-    for feed in check.feeds:
-        yield f"{feed.label}: {feed.status}{f': {feed.reason}' if feed.reason else ''}"
-
-
 def describe_exceptions(check: RungResult) -> Iterator[str]:
     """What was not compared, and why."""
     if check.random:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from onnxfix.report.findings import SEVERITIES
-from onnxfix.report.render.details import describe_feeds
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
 from onnxfix.report.report import Errors, Report, least_severity
@@ -101,8 +100,10 @@ def _checks(report: Report, issues: dict[str, Issue]) -> Iterator[_Case]:
             yield _Case(check.name, seconds=check.seconds, output=check.reason)
             continue
         message = check.reason if issue is None or result == "error" else issue.message
-        feeds = () if result == "skipped" else tuple(describe_feeds(check))
-        yield _Case(check.name, result, message, feeds, check.seconds)
+        feeds = [
+            f"{feed.label}: {feed.status}{f': {feed.reason}' if feed.reason else ''}" for feed in check.feeds
+        ]
+        yield _Case(check.name, result, message, tuple(feeds), check.seconds)
     for issue in issues.values():
         yield _Case(issue.code, "failure", issue.message)
 

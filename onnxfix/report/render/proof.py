@@ -6,15 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnxfix.report.render.details import (
-    build_lines,
-    describe_exceptions,
-    describe_feeds,
     describe_outcome,
     describe_reason,
-    network_lines,
     stop_of,
 )
-from onnxfix.report.render.lines import GLUE, Line, labeled, line
+from onnxfix.report.render.lines import GLUE, Line, labeled
 from onnxfix.report.render.terminal import STYLES
 from onnxfix.report.render.words import counted, percent
 from onnxfix.report.report import Report
@@ -247,41 +243,6 @@ def check_line(check: RungResult) -> Line:
     """What came of a check, and why."""
     outcome = describe_outcome(check)
     return labeled(outcome.text, f"{check.name}: {describe_reason(check)}", style=STYLES[outcome.kind])
-
-
-# ------------------------------------------------------------------------------------------------------------ in full
-
-
-def check_lines(report: Report) -> Iterator[Line]:
-    """The line about values, then every check with its reason and its details."""
-    yield from _value_lines(report, [check for check in report.checks if check.status in ("failed", "broke")])
-    shown_notes: set[str] = set()
-    for check in report.checks:
-        style, reason = STYLES[describe_outcome(check).kind], describe_reason(check)
-        yield line(f"  {check.name:<12}", (check.status, style), f"  {reason}" if reason else "", hang=14)
-        if check.latency is not None:
-            yield from latency_lines(check.latency)
-        notes = [note for note in check.notes if note not in shown_notes]
-        shown_notes.update(notes)
-        for text in (*_details(check), *notes, f"{check.seconds:.2f} s, seed {check.seed}"):
-            indent = 4 + len(text) - len(text.lstrip(" "))
-            # A command is not wrapped, so that it can be copied.
-            is_command = text.lstrip(" ").startswith(("trtexec ", "polygraphy "))
-            yield line(f"    {text}", hang=None if is_command else indent + 2)
-
-
-def _details(check: RungResult) -> Iterator[str]:
-    """What there is to say of a check besides its outcome. A reason that several inputs share is said once."""
-    seen: set[str] = set()
-    for feed, text in zip(check.feeds, describe_feeds(check), strict=True):
-        is_repeated = feed.reason and feed.reason in seen
-        yield f"{feed.label}: {feed.status}: as above" if is_repeated else text
-        seen.add(feed.reason)
-    for spared in check.left_out:
-        yield f"{spared.label}: left out, about {spared.seconds:,.1f} s"
-    yield from build_lines(check.builds)
-    yield from network_lines(check.networks)
-    yield from describe_exceptions(check)
 
 
 # ---------------------------------------------------------------------------------------------------- latency

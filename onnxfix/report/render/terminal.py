@@ -49,7 +49,7 @@ def block_lines(blocks: Iterable[ui.Block], verbose: bool, indent: int = 2) -> I
                 style = "dim" if kind == "muted" else ""
                 yield line(margin, *pieces(content, style), hang=indent + 2)
             case ui.Lines(texts):
-                yield from (line(margin, text, hang=indent + 2) for text in texts)
+                yield from (line(margin, text) for text in texts)  # commands among them can be copied
             case ui.Items():
                 yield from _item_lines(block, verbose, indent)
             case ui.Facts(pairs, brief):
@@ -130,7 +130,7 @@ def table_lines(table: ui.Table, verbose: bool, indent: int = 2) -> Iterator[Lin
     """A table in columns, without those that are empty; the last one is wrapped. Where the terminal is too narrow, the
     numbers of each row stay in columns, before its name, and its other cells follow with the names of their columns."""
     shown = table.rows if verbose or table.most is None else table.rows[: table.most]
-    rows = [[_cell(cell) for cell in row] for row in shown]
+    rows = [[_cell(cell) for cell in row] for row in shown if ui.NOT_REQUESTED not in row]
     kept = [at for at in range(len(table.head)) if any(_width(row[at]) for row in rows)]
     names = [table.head[at] for at in kept]
     cells = [[row[at] for at in kept] for row in rows]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from onnxfix.report.findings import SEVERITIES
 from onnxfix.report.render import ui
-from onnxfix.report.render.checks import operator_section
-from onnxfix.report.render.details import build_lines, intake_lines, network_lines, stopped_lines
+from onnxfix.report.render.checks import check_section, operator_section, tensorrt_section
+from onnxfix.report.render.details import intake_lines, stopped_lines
 from onnxfix.report.render.difference import change_lines
 from onnxfix.report.render.findings import (
     accepted_section,
@@ -22,7 +22,7 @@ from onnxfix.report.render.findings import (
     note_lines,
 )
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.proof import check_line, check_lines, describe_status, proof_lines, tensorrt_line
+from onnxfix.report.render.proof import check_line, describe_status, proof_lines, tensorrt_line
 from onnxfix.report.render.report import problems, step_section, withdrawn_section
 from onnxfix.report.render.terminal import block_lines, section_lines
 from onnxfix.report.render.words import counted, size
@@ -41,12 +41,11 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     yield from _repaired_objection(report)
     yield from section_lines(filter(None, (step_section(report), withdrawn_section(report))), verbose)
     yield from _problems(report)
-    proof = check_lines(report) if verbose else proof_lines(report)
     if report.difference is not None:
         yield from change_lines(report.difference, verbose)
         if report.changed and not report.difference.changes:
             yield line("  only declared types or the order of nodes would change")
-        yield from proof
+        yield from proof_lines(report)
         yield labeled("written", ("nothing, as --diff asks", "dim"), style="")
         return
     yield from group_lines(finding_groups(report.findings), verbose)
@@ -54,15 +53,13 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
     if report.summary.tensorrt is not None and report.verdict is None:
         yield tensorrt_line(report.summary.tensorrt)
-    yield from proof
+    yield from proof_lines(report)
     yield from _outcome_lines(report)
     if verbose or report.verdict is None or report.verdict.passed:  # otherwise nothing was changed
         yield from section_lines(filter(None, (operator_section(report),)), verbose)
         yield from group_lines(fix_groups(report.applied), verbose)
     if verbose:
-        builds = build_lines([report.build] if report.build is not None else [])
-        networks = network_lines([report.network] if report.network is not None else [])
-        yield from (line(f"  {each}", hang=4) for each in (*builds, *networks))
+        yield from section_lines(filter(None, (check_section(report), tensorrt_section(report))), verbose)
     else:
         yield from note_lines(report.findings)
     yield from _left_lines(report)

@@ -141,8 +141,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Fold:
-    """What a reader opens by a click. ``brief``: also shown in Markdown. A terminal shows it, with its title, if it is
-    verbose; where ``shown`` is "always", the title stands for it otherwise."""
+    """What a reader opens by a click. ``brief``: also shown in Markdown. A terminal shows it, without its title, if it
+    is verbose; where ``shown`` is "always", the title stands for it otherwise."""
 
     title: Content
     blocks: Sequence[Block]

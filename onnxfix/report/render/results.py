@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from onnxfix.lowering.records import Kept, Lowering, Why
@@ -143,18 +144,8 @@ def _kept_name(kept: Kept) -> str:
 
 _OPERATORS = 8
 """Operators that are named."""
-_FILES = {
-    "model.onnx": "the reduced model, with its weights",
-    "other.onnx": "the same part of the second model",
-    "inputs.npz": "the inputs on which it fails: real values of the whole model, as far as it was not made smaller",
-    "expected.npz": "what ONNX Runtime computes on the CPU, without optimizations",
-    "seen.npz": "what the other side computes",
-    "error.txt": "the failure in the tool's words",
-    "versions.json": "the versions of all that takes part",
-    "reproduce.py": "exits with 1 if the failure reproduces, and with 0 if it does not",
-    "README.md": "this page",
-    "reduction.json": "what `onnxfix reduce --resume` and reproduce.py read",
-}
+_REDUCED = Path(__file__).parent / "reduced"
+"""What the texts of a reduced model's folder are made from."""
 
 
 def reduction_data(reduction: Reduction) -> dict[str, Any]:
@@ -197,64 +188,16 @@ def _reduction_outcome(reduction: Reduction) -> str:
 
 def script() -> str:
     """The program that reproduces the failure of the folder that it is in."""
-    return '''"""Exits with 1 if the failure of this folder reproduces, and with 0 if it does not."""
-
-import sys
-from pathlib import Path
-
-import onnxfix
-
-try:
-    failure = onnxfix.reproduce(Path(__file__).resolve().parent)
-except onnxfix.OnnxfixError as error:
-    print(error, file=sys.stderr)
-    sys.exit(0)
-print(f"reproduced: {failure.text}" if failure else "it does not fail in this way any more")
-sys.exit(1 if failure else 0)
-'''
-
-
-_README = """\
-# Reduced model
-
-`onnxfix reduce --check {check}` found the smallest part that fails for the same reason: {after} of {before} nodes \
-({operators}).
-
-```
-{failure}
-```
-
-## Reproduce
-
-```sh
-pip install onnxfix
-{command}
-```
-
-{alone}## Files
-
-{files}
-
-## Versions
-
-{versions}
-"""
+    return (_REDUCED / "reproduce.py.j2").read_text("utf-8")
 
 
 def readme(reduction: Reduction, files: Sequence[str]) -> str:
     """The README of the folder: what fails, how to reproduce it, what is in the folder, and the versions."""
-    commands = [f"    {command}" for command in _stock_commands(reduction.check)]
-    return _README.format(
-        check=json.dumps(reduction.check),
-        after=reduction.nodes_after,
-        before=reduction.nodes_before,
-        operators=", ".join(reduction.operators),
-        failure=reduction.failure.text if reduction.failure is not None else "",
-        command=reduction.command,
-        alone="\n".join(["Without reproduce.py:", "", *commands, "", ""]) if commands else "",
-        files="\n".join(f"- `{name}`: {_FILES[name]}" for name in files if name in _FILES),
-        versions="\n".join(f"- {name}: {version}" for name, version in reduction.environment.items()),
-    )
+    from jinja2 import Template  # lazy: start-up
+
+    template = Template((_REDUCED / "README.md.j2").read_text("utf-8"), trim_blocks=True)
+    commands = _stock_commands(reduction.check)
+    return template.render(it=reduction, check=json.dumps(reduction.check), files=files, commands=commands)
 
 
 def _stock_commands(check: str) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.report.render import ui
+from onnxfix.report.report import plain
 
 if TYPE_CHECKING:
     from onnxfix.proof.checks.builds import Builds, BuiltEngine
@@ -29,55 +29,38 @@ _FATES: dict[Fate, str] = {
 def layers_data(report: LayerReport) -> dict[str, Any]:
     """The model, TensorRT, ``nodes`` and ``layers`` as in ``LayerTable``, the ``builds`` that were compared and the
     files that were written, as dicts, lists, strings, numbers and None. Names of nodes are at a node's own level."""
-    table, build = report.table, report.table.build
+    table, builds, tactics = report.table, report.builds, report.tactics
     return {
         "model": report.path,
-        "package": build.package,
-        "version": build.version,
-        "compute_capability": build.compute_capability,
-        "status": build.status,
-        "reason": build.reason,
+        **_fields(table.build, "package", "version", "compute_capability", "status", "reason"),
         "exit_code": report.exit_code,
-        "source": table.source,
-        "unknown": table.unknown,
+        **_fields(table, "source", "unknown"),
         "nodes": [_node_data(row) for row in table.nodes],
-        "layers": [dataclasses.asdict(layer) for layer in table.layers],
-        "autotuning": [dataclasses.asdict(one) for one in table.autotuning],
-        "builds": _builds_data(report.builds) if report.builds is not None else None,
-        "engine": report.engine,
-        "tactics_file": report.tactics_file,
-        "tactics": len(report.tactics.entries) if report.tactics is not None else 0,
-        "new_tactics": report.tactics.new if report.tactics is not None else 0,
-        "notes": report.notes,
-        "seconds": report.seconds,
+        **_fields(table, "layers", "autotuning"),
+        "builds": None
+        if builds is None
+        else {
+            **_fields(builds, "kept", "unexecuted", "oracle", "trials"),
+            "engines": [_engine_data(engine) for engine in builds.engines],
+        },
+        **_fields(report, "engine", "tactics_file"),
+        "tactics": len(tactics.entries) if tactics is not None else 0,
+        "new_tactics": tactics.new if tactics is not None else 0,
+        **_fields(report, "notes", "seconds"),
     }
+
+
+def _fields(record: object, *names: str) -> dict[str, Any]:
+    return {name: plain(getattr(record, name)) for name in names}
 
 
 def _node_data(row: NodeLayers) -> dict[str, Any]:
-    place = row.place
     return {
-        "node": place.node or place.output,
-        "op_type": place.op_type,
-        "output": place.output,
-        "graph": place.graph,
-        "fate": row.fate,
-        "imported": row.imported,
-        "inputs": row.inputs,
-        "outputs": row.outputs,
-        "layers": row.layers,
+        "node": row.place.node or row.place.output,
+        **_fields(row.place, "op_type", "output", "graph"),
+        **_fields(row, "fate", "imported", "inputs", "outputs", "layers"),
         "fused_with": [one.node or one.output for one in row.fused_with],
-        "tactics": row.tactics,
-        "reformats": row.reformats,
-    }
-
-
-def _builds_data(builds: Builds) -> dict[str, Any]:
-    return {
-        "kept": builds.kept,
-        "unexecuted": builds.unexecuted,
-        "oracle": builds.oracle,
-        "trials": builds.trials,
-        "engines": [_engine_data(engine) for engine in builds.engines],
+        **_fields(row, "tactics", "reformats"),
     }
 
 

@@ -28,9 +28,9 @@ class RuleList(tuple["Rule", ...]):
         return f"RuleList({', '.join(rule.code for rule in self)})"
 
     def _repr_html_(self) -> str:
-        from onnxfix.report.render.rules import rules_cell  # lazy: start-up
+        from onnxfix.report.render.html.render import render_rules  # lazy: start-up
 
-        return rules_cell(self)
+        return render_rules(self)
 
 
 class RulePage(str):

@@ -8,14 +8,13 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterator, Sequence
-from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.errors import UsageError
 from onnxfix.report.render.lines import Line
-from onnxfix.report.render.stream import as_json, escaped, stream_at
+from onnxfix.report.render.stream import as_json, stream_at
 from onnxfix.shown import Shown
 
 if TYPE_CHECKING:
@@ -205,22 +204,7 @@ def cell(result: Shown) -> str:
     """HTML for a notebook's cell: small, without a script, and legible on light and on dark pages."""
     if _class_of(result) == "Report":
         return str(_load("html.render:render_cell")(_describe(result, "page"), result))
-    body = "\n".join("".join(_piece(*part) for part in line.parts) for line in result_lines(result))
-    return f'<pre style="{_PRE}">{body}</pre>'
-
-
-#: Colors that have a contrast of 3.9 and more on white and on #111.
-_COLORS = {"red": "#d64545", "yellow": "#a8761a", "green": "#2f8f4e", "cyan": "#2586a8"}
-_PRE = "margin:0; white-space:pre-wrap; overflow-wrap:anywhere; line-height:1.4"
-
-
-def _piece(text: str, style: str) -> str:
-    """Text in a style as rich names it."""
-    shown = escape(escaped(text))
-    rules = ["font-weight:600"] if "bold" in style else []
-    rules += ["opacity:.7"] if "dim" in style else []
-    rules += [f"color:{color}" for name, color in _COLORS.items() if name in style]
-    return f'<span style="{"; ".join(rules)}">{shown}</span>' if rules else shown
+    return str(_load("html.render:render_lines")(result_lines(result)))
 
 
 def _class_of(result: Shown) -> str:

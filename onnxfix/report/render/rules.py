@@ -6,14 +6,13 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.report.findings import SEVERITIES, AppliedFix, Finding
 from onnxfix.report.render import ui
 from onnxfix.report.render.findings import KINDS, NOUNS
 from onnxfix.report.render.lines import Line, console, line, styled
-from onnxfix.report.render.stream import as_json, escaped, output
+from onnxfix.report.render.stream import as_json, output
 from onnxfix.report.render.terminal import table_lines
 from onnxfix.rewrite import catalog
 from onnxfix.rule import Example, Rule, Safety
@@ -51,26 +50,6 @@ def rules_json(rules: Sequence[Rule]) -> str:
         for rule in rules
     ]
     return json.dumps(rows, indent=2)
-
-
-_CELL = ' style="text-align:left; vertical-align:top"'
-
-
-def rules_cell(rules: Sequence[Rule]) -> str:
-    """A table of rules for a notebook's cell."""
-
-    def row(kind: str, cells: Iterable[str]) -> str:
-        return f"<tr>{''.join(f'<{kind}{_CELL}>{cell}</{kind}>' for cell in cells)}</tr>"
-
-    body = []
-    for rule in rules:
-        safety = rule.safety.name.lower() if rule.safety is not None else "–"
-        summary = f"{rule.summary}{'' if rule.default else ' (off by default)'}"
-        cells = (rule.code, rule.name, rule.severity.name.lower(), safety, summary)
-        code, *rest = (escape(escaped(cell)) for cell in cells)
-        body.append(row("td", (f"<code>{code}</code>", *rest)))
-    head = row("th", ("code", "name", "severity", "fix", "what it finds"))
-    return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def rules_markdown(rules: Sequence[Rule], facts: Sequence[Facts]) -> str:

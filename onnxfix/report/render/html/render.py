@@ -25,10 +25,12 @@ from onnxfix.report.render import ui
 from onnxfix.report.render.details import STATUSES
 from onnxfix.report.render.findings import describe_item, describe_remedy
 from onnxfix.report.render.html.pictures import Point, lay_out, plot_depths, shorten
+from onnxfix.report.render.lines import Line
 from onnxfix.report.render.report import before_and_after, report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.words import counted, seconds
 from onnxfix.report.report import Errors, Report
+from onnxfix.rule import Rule
 
 SIGNS = {"good": "✓", "bad": "✗", "warn": "!", "note": "i", "none": ui.DASH}
 """What a chip shows besides its color."""
@@ -55,6 +57,16 @@ def render_cell(page: ui.Page, report: Report) -> str:
     aside = " · ".join(filter(None, (written, target, f"{report.seconds:.1f} s")))
     cell = _macros("cell.html.j2")["cell"](page, aside)
     return "".join(str(cell).splitlines())  # a line in a notebook's file
+
+
+def render_lines(lines: Iterable[Line]) -> str:
+    """Lines of the command line, for the cell of a notebook."""
+    return str(_macros("cell.html.j2")["lines"]([line.parts for line in lines]))
+
+
+def render_rules(rules: Sequence[Rule]) -> str:
+    """A table of rules, for the cell of a notebook."""
+    return str(_macros("cell.html.j2")["rules"](rules))
 
 
 def _render(

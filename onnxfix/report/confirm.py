@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from onnxfix.place import Place
 from onnxfix.report.findings import finding_of, required_option
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item", Finding, AppliedFix)
 _STILL_WRONG = ("alike", "wrong")  # outcomes of an execution in which the engine of the result is wrong
-
-
-class TrtFinding(NamedTuple):
-    """A finding of TensorRT's, with the match that it was made of."""
-
-    match: Found
-    finding: Finding
-
-    @property
-    def misread(self) -> bool:
-        """Whether TensorRT imports a node differently, so that values are wrong."""
-        return self.match.rule.per == "network" and self.finding.severity == Severity.ERROR.name.lower()
 
 
 def merge_findings(
@@ -67,24 +55,25 @@ def merge_findings(
     pairs = _pair(own, _place(engine.check_build(build, known, [], reading=reading), own))
     marked = [item for item, _ in pairs]
     matches = _place(engine.check_build(build, rules, problems, reading=reading, executed=executed), own)
-    of_trt = list_trt_findings(matches, marked, (*rules, *known))
-    if executed is not None and executed.outcome in _STILL_WRONG and any(one.misread for one in of_trt):
-        # One cause, one finding: the engine computes what TensorRT imported.
-        of_trt = [
-            one._replace(finding=replace(one.finding, on_engine=one.misread))
-            for one in of_trt
-            if one.match.rule.per != "execution"
-        ]
+    codes = {rule.code for rule in (*rules, *known)}
+    wrong = executed is not None and executed.outcome in _STILL_WRONG and any(map(_is_misread, matches))
     new = []
-    for one in of_trt:
-        same = [number for number, (item, by) in enumerate(pairs) if _repeats(one, item, by)]
+    for found in matches:
+        if wrong and found.rule.per == "execution":
+            continue  # One cause, one finding: the engine computes what TensorRT imported.
+        on_engine = wrong and _is_misread(found)
+        same = [number for number, (item, by) in enumerate(pairs) if _repeats(found, item, by)]
         if not same:
-            new.append(one.finding)
+            pointer = pointer_of(found, marked, codes)
+            new.append(replace(finding_of(found), pointer=pointer, on_engine=on_engine))
         for number in same:
-            marked[number] = replace(
-                marked[number], on_engine=marked[number].on_engine or one.finding.on_engine
-            )
+            marked[number] = replace(marked[number], on_engine=marked[number].on_engine or on_engine)
     return tuple(sorted((*marked, *new), key=lambda item: item.code))
+
+
+def _is_misread(found: Found) -> bool:
+    """Whether TensorRT imports a node differently, so that values are wrong."""
+    return found.rule.per == "network" and found.severity == Severity.ERROR
 
 
 def _place(matches: Sequence[Found], own: Sequence[Finding]) -> list[Found]:
@@ -98,31 +87,17 @@ def _place(matches: Sequence[Found], own: Sequence[Finding]) -> list[Found]:
     return placed
 
 
-def list_trt_findings(
-    matches: Sequence[Found], own: Sequence[Finding], known: Sequence[Rule]
-) -> list[TrtFinding]:
-    """TensorRT's matches as findings, with pointers to ``own`` and to the rules that are ``known``."""
-    codes = {rule.code for rule in known}
-    return [
-        TrtFinding(match, replace(finding_of(match), pointer=_pointer(match, own, codes)))
-        for match in matches
-    ]
+def _repeats(found: Found, item: Finding, by: Found | None) -> bool:
+    """Whether a match of TensorRT's adds nothing to the rule's finding ``item``, which ``by`` confirms.
 
-
-def _repeats(of_trt: TrtFinding, item: Finding, by: Found | None) -> bool:
-    """Whether a finding of TensorRT's adds nothing to the rule's finding ``item``, which ``by`` confirms.
-
-    Both are about the same node, for the same reason.
-
-    One that is more severe than the finding, or whose subject no rule knows, adds something.
+    Both are about the same node, for the same reason. A match that is more severe than the finding, or whose subject
+    no rule knows, adds something.
     """
-    match = of_trt.match.match
-    if by is None or item.place != match.at:
+    match = found.match
+    if by is None or item.place != match.at or Severity[item.severity.upper()] < found.severity:
         return False
-    if Severity[item.severity.upper()] < Severity[of_trt.finding.severity.upper()]:
-        return False
-    if of_trt.match.rule.per == "network":
-        return of_trt.misread and item.severity == Severity.ERROR.name.lower() and by.match.at == match.at
+    if found.rule.per == "network":
+        return _is_misread(found) and item.severity == "error" and by.match.at == match.at
     return item.code in (match.about or ()) and by.match.said == match.said
 
 
@@ -157,7 +132,7 @@ def _misread_at(at: Place, item: Finding | AppliedFix) -> bool:
     return item.place.around == at or (not item.place.graph and item.place.label == at.label)
 
 
-def _pointer(found: Found, own: Sequence[Finding], codes: set[str]) -> str:
+def pointer_of(found: Found, own: Sequence[Finding], codes: set[str]) -> str:
     """The rule that helps: one with a finding at this place, one with a finding of the same kind, or one to read."""
     about = found.match.about or ()
     here = [item for item in own if _confirms(found, item)]

@@ -7,8 +7,8 @@ from typing import Any
 
 from onnxfix.place import Place
 from onnxfix.proof.verdict import RungResult, Verdict
-from onnxfix.report.confirm import list_trt_findings
-from onnxfix.report.findings import Finding, Suppressed
+from onnxfix.report.confirm import pointer_of
+from onnxfix.report.findings import Finding, Suppressed, finding_of
 from onnxfix.report.report import AppliedFix, Report, StepDone, Withdrawn
 from onnxfix.rewrite.engine import check_build
 from onnxfix.runtime.causes import Problem
@@ -74,4 +74,5 @@ def trt_findings(
 ) -> list[Finding]:
     """TensorRT's findings by these rules, with pointers to findings and rules."""
     matches = check_build(build, rules, reading=reading)
-    return [one.finding for one in list_trt_findings(matches, own, (*rules, *known))]
+    codes = {rule.code for rule in (*rules, *known)}
+    return [replace(finding_of(one), pointer=pointer_of(one, own, codes)) for one in matches]

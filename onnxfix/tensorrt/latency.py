@@ -241,38 +241,29 @@ def measure(
     Raises:
         Exception: whatever TensorRT's bindings raise.
     """
-    try:
-        with contextlib.closing(tools.cuda), ExitStack() as stack:
-            return _measure(paths, tools, stack, clock, limits)
-    except (CudaError, Unsupported) as error:
-        return Latency(reason=_words(error))
-
-
-def _measure(
-    paths: Mapping[str, str],
-    tools: Tools,
-    stack: ExitStack,
-    clock: Callable[[], float],
-    limits: Limits | None,
-) -> Latency:
-    cuda = tools.cuda
-    stream = cuda.stream()
     engines: dict[str, Placed] = {}
     loading: dict[str, float] = {}
     first: dict[str, float] = {}
-    for name, path in paths.items():
-        began = clock()
-        engines[name] = one = stack.enter_context(contextlib.closing(Placed(tools.load(path), tools, stream)))
-        one.open(True)
-        loading[name] = clock() - began
-        one.place()
-        began = clock()
-        one.enqueue()
-        one.wait()
-        first[name] = clock() - began
-    capturer, launchers, fallback = _launchers([*engines.values()], tools)
-    runs = {name: _timer(cuda, stream, launcher) for name, launcher in zip(engines, launchers, strict=True)}
-    blocks = interleave(runs, clock=clock, limits=limits)
+    try:
+        with contextlib.closing(tools.cuda) as cuda, ExitStack() as stack:
+            stream = cuda.stream()
+            for name, path in paths.items():
+                began = clock()
+                one = stack.enter_context(contextlib.closing(Placed(tools.load(path), tools, stream)))
+                engines[name] = one
+                one.open(True)
+                loading[name] = clock() - began
+                one.place()
+                began = clock()
+                one.enqueue()
+                one.wait()
+                first[name] = clock() - began
+            capturer, launchers, fallback = _launchers([*engines.values()], tools)
+            runs = dict(zip(engines, (_timer(cuda, stream, launch) for launch in launchers), strict=True))
+            blocks = interleave(runs, clock=clock, limits=limits)
+            shapes = engines["fixed"].shapes
+    except (CudaError, Unsupported) as error:
+        return Latency(reason=_words(error))
     timings = {
         name: timing(blocks[name], load_seconds=loading[name], first_seconds=first[name]) for name in engines
     }
@@ -280,7 +271,7 @@ def _measure(
         compared(timings.get("original"), timings["fixed"]),
         launch="cuda-graph" if capturer else "stream",
         captured_by=capturer,
-        shapes=engines["fixed"].shapes,
+        shapes=shapes,
         fallback=fallback,
     )
 

@@ -167,11 +167,6 @@ def split_stamp(stamp: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     return label, tuple(found)
 
 
-def stamp_in(metadata: str) -> str | None:
-    """The label of an ONNX node in the metadata of a network's layer; None where there is none."""
-    return next((split_stamp(stamp)[0] for stamp in stamps_in(metadata)), None)
-
-
 def binding_in(text: str) -> str:
     """The network's input or output that a message is about, whatever node it was logged at; "" for none."""
     return _first_group(_BOUND.search(text))

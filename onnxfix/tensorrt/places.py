@@ -28,7 +28,8 @@ _UNNAMED = "node_of_"
 
 def stamp_of(layer: Any) -> str | None:
     """The parser's label of the ONNX node that a layer was made for; None for a layer without a node."""
-    return messages.stamp_in(text_of(lambda: layer.metadata))
+    stamps = messages.stamps_in(text_of(lambda: layer.metadata))
+    return next((messages.split_stamp(stamp)[0] for stamp in stamps), None)
 
 
 class Places:

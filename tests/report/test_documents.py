@@ -265,7 +265,7 @@ def test_text_in_markdown_is_text(text: str) -> None:
 def test_markdown_begins_with_the_outcome_and_its_mark() -> None:
     assert rendered(Kind.markdown, "clean").splitlines()[:2] == [
         "<!-- onnxfix -->",
-        "## ✅ onnxfix: `m.onnx`: UNCHANGED",
+        "## ✅ onnxfix: `m.onnx`: UNCHANGED; 0 fixed, 0 left",
     ]
     text = rendered(Kind.markdown, "clean", "warning", errors=ERRORS[:1])
     assert text.splitlines()[1] == "## ❌ onnxfix: 2 of 3 models fail"

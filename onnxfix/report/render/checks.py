@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onnxfix.names import RUNGS
 from onnxfix.report.render import ui
 from onnxfix.report.render.details import build_lines, describe_exceptions, describe_outcome, network_lines
-from onnxfix.report.render.proof import describe_left_out, latency_lines
+from onnxfix.report.render.proof import describe_left_out
 from onnxfix.report.render.words import counted, number, seconds
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Change, RungFact
@@ -220,17 +220,10 @@ def power(exponent: int) -> str:
 
 
 def tensorrt_section(report: Report) -> ui.Section | None:
-    """Builds, imported layers, how TensorRT reads the model, engines and their latency; None where it did not run."""
-    latency = [
-        line.plain.removeprefix("  ")
-        for check in report.checks
-        if check.latency is not None
-        for line in latency_lines(check.latency)
-    ]
+    """Builds, imported layers, how TensorRT reads the model, and engines; None where it did not run."""
     parts = (
         ("Builds", [*build_lines(report.builds)]),
         ("Imported network, compared with the model", [*network_lines(report.networks)]),
-        ("Latency", latency),
     )
     blocks: list[ui.Block] = []
     for title, lines in parts:

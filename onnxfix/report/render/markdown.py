@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnxfix.report.render import ui
-from onnxfix.report.render.findings import count_severities, describe_item, describe_remedy
+from onnxfix.report.render.findings import describe_item, describe_remedy
 from onnxfix.report.render.issues import errors_of, issues_of
-from onnxfix.report.render.proof import describe_status
 from onnxfix.report.render.report import report_page
 from onnxfix.report.render.stream import printable
+from onnxfix.report.render.text import outcome_parts
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import Errors, Report
 
@@ -84,14 +84,7 @@ def _sign(report: Report) -> str:
 
 
 def _outcome(report: Report) -> str:
-    """The worst first: what failed, what TensorRT thinks of it where that is news, what is left."""
-    summary = report.summary
-    left = count_severities(summary.severities)
-    found = "" if report.command == "verify" else left or "nothing found" * (report.command == "check")
-    proof = describe_status(report)[0]
-    bad = summary.proof in ("failed", "unproven", "not compared", "partly")
-    parts = (proof, report.headline, found) if bad else (report.headline, found, proof)
-    return "; ".join(part for part in parts if part) or "checked"
+    return "; ".join(text for text, _ in outcome_parts(report, quiet=True))
 
 
 def _model(report: Report) -> Iterator[str]:

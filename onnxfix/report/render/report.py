@@ -18,7 +18,7 @@ from onnxfix.report.render.findings import (
     fix_groups,
 )
 from onnxfix.report.render.proof import proof_lines, tensorrt_line
-from onnxfix.report.render.words import binary_size, counted, seconds
+from onnxfix.report.render.words import counted, seconds, size
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Change
 
@@ -215,5 +215,5 @@ def version_pairs(versions: Mapping[str, str]) -> list[tuple[str, ui.Content]]:
     return [*versions.items(), ("Python", python), ("System", system)]
 
 
-def _file(path: str, size: int = 0) -> ui.Content:
-    return [ui.name(path), ui.small(binary_size(size)) if size else None] if path else None
+def _file(path: str, weight: int = 0) -> ui.Content:
+    return [ui.name(path), ui.small(size(weight)) if weight else None] if path else None

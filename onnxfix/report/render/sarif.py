@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from functools import cache
-from importlib import metadata
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -212,21 +210,6 @@ def _shortened(text: str) -> str:
 
 
 def _help(rule: Rule) -> str:
-    """The rule's page below the documentation that the package declares; without one, the first page that the rule
-    refers to; "" for none."""
-    home = _documentation()
-    if home and rule.module.startswith("onnxfix_rules"):
-        return f"{home.rstrip('/')}/rules/{rule.code}/"
+    """The first page that the rule refers to; "" for none."""
     found = re.search(r"https?://[^\s)>,;]+[^\s)>,;:.\"]", rule.doc)
     return found[0] if found else ""
-
-
-@cache
-def _documentation() -> str:
-    """The address of the documentation in the metadata of the distribution; "" if there is none."""
-    try:
-        urls: Iterable[str] = metadata.metadata("onnxfix").get_all("Project-URL") or ()
-    except metadata.PackageNotFoundError:
-        return ""
-    named = dict(url.split(", ", 1) for url in urls if ", " in url)
-    return named.get("Documentation", "")

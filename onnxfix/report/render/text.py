@@ -79,20 +79,23 @@ def _other_target(report: Report) -> str:
 # --------------------------------------------------------------------------------------------------------- headline
 
 
-def _headline(report: Report, quiet: bool) -> Line:
-    """The model, and the worst first: what failed, what TensorRT says, then counts."""
-    statements: list[str | tuple[str, str]] = []
+def outcome_parts(report: Report, quiet: bool) -> Iterator[tuple[str, str]]:
+    """The worst first: what failed, what TensorRT says, then counts; each with its style."""
     status, style = describe_status(report)
     if status and (
         quiet or report.command == "verify" or report.summary.proof not in ("verified", "unchanged")
     ):
-        statements.append((status, style))
+        yield status, style
     if report.headline:
-        statements.append(report.headline)
+        yield report.headline, ""
     if report.command != "verify":
         worst = next((name for name in SEVERITIES if report.summary.severities[name]), "")
-        statements.append((_counts(report, quiet), {"error": "red", "warning": "yellow"}.get(worst, "")))
-    parts = [part for statement in statements for part in ("; ", statement)][1:]
+        yield _counts(report, quiet), {"error": "red", "warning": "yellow"}.get(worst, "")
+
+
+def _headline(report: Report, quiet: bool) -> Line:
+    """The model, and what came of it."""
+    parts = [part for statement in outcome_parts(report, quiet) for part in ("; ", statement)][1:]
     if report.reused:
         parts.insert(0, "unchanged, skipped: ")
     path = report.path

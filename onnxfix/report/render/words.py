@@ -72,12 +72,3 @@ def places(names: Sequence[str]) -> str:
 def seconds(value: float) -> str:
     """A duration."""
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
-
-
-def binary_size(value: float) -> str:
-    """Bytes in the units of memory: ``812 bytes``, ``1.4 MiB``."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.2f} GiB"

@@ -147,7 +147,6 @@ def _environment() -> Environment:
         px=lambda value: f"{value:.0f}",
         said=describe_item,
         seconds=seconds,
-        short=_short,
         tail=shorten,
     )
     return environment
@@ -170,14 +169,6 @@ def _alike(items: Iterable[Finding | AppliedFix]) -> list[tuple[str, list[Findin
         words = f"{describe_item(item)} [{remedy}]" if remedy else describe_item(item)
         groups.setdefault(words, []).append(item)
     return list(groups.items())
-
-
-def _short(value: float) -> str:
-    """A count in five characters; "" for 0."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.0f}" if value else ""
 
 
 def _curve(way: Sequence[Point]) -> Markup:

@@ -106,11 +106,6 @@ class NodeLayers:
     tactics: tuple[str, ...] = ()
     reformats: tuple[str, ...] = ()
 
-    @property
-    def fused(self) -> bool:
-        """Whether a layer of the engine computes it together with other nodes."""
-        return bool(self.fused_with)
-
 
 @dataclass(frozen=True)
 class LayerTable:

@@ -73,7 +73,7 @@ def test_each_node_is_in_the_table_once(places: Places) -> None:
     )
     assert rows["d"].tactics == ("k_L0",)
     assert rows["t1"].layers == ("L1",)  # of the nodes called twin, the one in that branch
-    assert not rows["t1"].fused
+    assert not rows["t1"].fused_with
 
 
 def test_what_is_not_known_is_not_said(places: Places) -> None:
@@ -159,7 +159,7 @@ def test_every_node_of_a_fixture_is_in_the_table_once(name: str, fused: set[str]
     # Each node that computes with floats is in a layer, but for what only moves or renames data.
     heavy = {"MatMul", "Gemm", "Conv", "Softmax", "LayerNormalization", "Erf", "Tanh", "Sqrt", "ReduceMean"}
     assert {row.fate for row in found.nodes if row.place.op_type in heavy} == {"engine"}
-    assert fused <= {row.place.op_type for row in found.nodes if row.fused}
+    assert fused <= {row.place.op_type for row in found.nodes if row.fused_with}
     stamped = {stamp for layer in found.layers for stamp in layer.stamps}
     assert stamped, "the log names no node"
     assert stamped <= {row.place.node for row in found.nodes}

@@ -143,16 +143,6 @@ class Summary:
     remedies: tuple[Remedy, ...] = ()
     explain: str = ""
 
-    @property
-    def passed(self) -> tuple[RungFact, ...]:
-        """The checks that passed."""
-        return tuple(rung for rung in self.rungs if rung.status == "passed")
-
-    @property
-    def not_run(self) -> tuple[RungFact, ...]:
-        """The checks that gave no result, with the reasons."""
-        return tuple(rung for rung in self.rungs if rung.status in ("skipped", "broke"))
-
 
 def summarize(report: Report) -> Summary:
     """The summary of a report."""

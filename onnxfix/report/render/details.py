@@ -28,13 +28,9 @@ PLEASE_REPORT = "a bug in onnxfix, please report it"
 
 def describe_outcome(check: RungResult) -> ui.Chip:
     """What came of a check, in a word."""
-    word = (
-        "undecided"
-        if check.cause == "undecided"
-        else "not run"
-        if check.status == "skipped"
-        else check.status
-    )
+    word = {"skipped": "not run"}.get(check.status, check.status)
+    if check.cause == "undecided":
+        word = check.cause
     return ui.Chip(STATUSES.get(check.status, "none"), word)
 
 

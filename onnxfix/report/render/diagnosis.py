@@ -14,7 +14,7 @@ from onnxfix.diagnosis.records import Culprit, Diagnosis, Histogram, NodeError, 
 from onnxfix.report.render import ui
 from onnxfix.report.render.checks import error_bars
 from onnxfix.report.render.report import version_pairs
-from onnxfix.report.render.words import bound, cosine, count, counted, number, percent, places, share
+from onnxfix.report.render.words import bound, cosine, counted, number, percent, places, share
 from onnxfix.report.report import plain
 
 SCHEMA = 1
@@ -253,7 +253,7 @@ def _output(output: OutputComparison) -> ui.Part:
     heading: list[ui.Content] = [ui.strong(output.name), f"  {output.dtype}{shape}  "]
     if output.same:
         return ui.Part([*heading, ui.Chip("good", "identical")], ())
-    words = f"{count(output.differing)} of {count(output.elements)} elements differ"
+    words = f"{output.differing:,} of {output.elements:,} elements differ"
     charts = (
         ("absolute errors", tuple(error_bars([output.errors], 0, output.name))),
         ("values: truth and other side", tuple(_value_bars(output.histogram, output.name))),
@@ -295,7 +295,7 @@ def _figures(output: OutputComparison) -> Iterator[str]:
 
 
 def _nonfinite(side: NonFinite) -> str:
-    kinds = [f"{count(value)} {name}" for name, value in (("NaN", side.nan), ("infinite", side.inf)) if value]
+    kinds = [f"{value:,} {name}" for name, value in (("NaN", side.nan), ("infinite", side.inf)) if value]
     first = f" from [{', '.join(map(str, side.first))}]" if side.first is not None else ""
     return f"{' and '.join(kinds) or 'none'}{first}"
 
@@ -336,9 +336,7 @@ def _own(node: NodeError) -> str:
     """A node's own error in words."""
     if math.isfinite(node.own_error) or not node.nonfinite:
         return f"own error {_of_scale(node.own_error)}"
-    return (
-        f"{count(node.nonfinite)} element{'s are' if node.nonfinite > 1 else ' is'} finite on one side only"
-    )
+    return f"{node.nonfinite:,} element{'s are' if node.nonfinite > 1 else ' is'} finite on one side only"
 
 
 def _of_scale(value: float | None) -> str:
@@ -351,7 +349,7 @@ def _facts(node: NodeError) -> str:
     facts = [f"{node.dtype} [{', '.join(map(str, node.shape))}]"] if node.dtype else []
     facts.append(f"{number(node.low)} to {number(node.high)}")
     if node.nonfinite:
-        facts.append(f"{count(node.nonfinite)} finite on one side only")
+        facts.append(f"{node.nonfinite:,} finite on one side only")
     if node.nodes not in ((), (node_name(node),)):
         facts.append(f"other side: {places(node.nodes)}")
     return ", ".join(facts)

@@ -59,7 +59,10 @@ def render_sarif(reports: Sequence[Report], errors: Errors = (), warnings: Seque
     run = {
         "tool": {"driver": driver},
         "invocations": [invocation],
-        "artifacts": [_artifact(path) for path in dict.fromkeys(report.path for report in reports)],
+        "artifacts": [
+            {"location": _file(path), "roles": ["analysisTarget"], "mimeType": "application/octet-stream"}
+            for path in dict.fromkeys(report.path for report in reports)
+        ],
         "results": [_result(issue, codes) for issue in results],
         "columnKind": "unicodeCodePoints",
         "properties": {"models": [_model(report) for report in reports]},
@@ -123,10 +126,6 @@ def _notification(issue: Issue) -> dict[str, Any]:
     if issue.path:
         notification["locations"] = [{"physicalLocation": {"artifactLocation": _file(issue.path)}}]
     return notification
-
-
-def _artifact(path: str) -> dict[str, Any]:
-    return {"location": _file(path), "roles": ["analysisTarget"], "mimeType": "application/octet-stream"}
 
 
 def _model(report: Report) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from onnxfix.report.render import ui
 from onnxfix.report.render.findings import group_lines
 from onnxfix.report.render.lines import GLUE, LABEL, Line, columns, labeled, line, make_printable
 from onnxfix.report.render.stream import printable
-from onnxfix.report.render.words import count
 
 STYLES = {"good": "green", "warn": "yellow", "bad": "bold red", "note": "cyan", "none": "dim"}
 """The colors of chips."""
@@ -94,21 +93,16 @@ def pieces(content: ui.Content, style: str = "") -> Iterator[Piece]:
         case str():
             yield content, style
         case int():
-            yield count(content), style
+            yield f"{content:,}", style
         case tuple() | list():
             for part in content:
                 yield from pieces(part, style)
 
 
-def plain(content: ui.Content) -> str:
-    """Content as text without styles."""
-    return "".join(text for text, _ in pieces(content)).replace(GLUE, " ").strip()
-
-
 def more(number: int, noun: str) -> Line:
     """How many are left out."""
     ending = "" if number == 1 else "s"
-    return line(f"  … and {count(number)} more {noun}{ending} (-v lists them)", style="dim")
+    return line(f"  … and {number:,} more {noun}{ending} (-v lists them)", style="dim")
 
 
 def _item_lines(block: ui.Items, verbose: bool, indent: int) -> Iterator[Line]:

@@ -40,11 +40,6 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}".removesuffix(".0") + " %"
 
 
-def count(value: int) -> str:
-    """With separators of thousands."""
-    return f"{value:,}"
-
-
 def counted(value: int, noun: str) -> str:
     """``1 node``, ``1,204 nodes``, ``2 fixes``."""
     ending = "" if value == 1 else "es" if noun.endswith("x") else "s"

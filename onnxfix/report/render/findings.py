@@ -25,8 +25,6 @@ MOST = 50
 """Places of one and the same finding that are listed without ``--verbose``."""
 LISTED = 5000
 """Findings, and fixes, that a page lists."""
-OPEN = 12
-"""Findings of a rule up to which a page lists them from the start."""
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 NOUNS = {"error": "error", "warning": "warning", "info": "note"}
 KINDS = {"error": "bad", "warning": "warn", "info": "note"}
@@ -49,45 +47,24 @@ def code_counts(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
 # ----------------------------------------------------------------------------------------------------- by rule
 
 
-def finding_groups(
-    findings: Sequence[Finding], pictures: Sequence[Picture] = (), most: int | None = None
+def group_by_rule(
+    items: Sequence[Item], noun: str, pictures: Sequence[Picture] = (), most: int | None = None
 ) -> ui.Groups:
-    """The findings by rule, the worst and within a severity the most frequent first; at most ``most`` (None: all)."""
-    counts = Counter((one.severity, one.code) for one in findings)
+    """Findings, or fixes, by rule; at most ``most`` of them (None: all). The worst come first, and within a severity
+    the rules with the most findings."""
+    counts = Counter((one.severity, one.code) for one in items if isinstance(one, Finding))
     ranked = sorted(
-        findings,
-        key=lambda one: (SEVERITIES.index(one.severity), -counts[one.severity, one.code], one.code),
+        items, key=lambda one: (SEVERITIES.index(one.severity), -counts[one.severity, one.code], one.code)
     )
-    there = [
-        (name, f"{NOUNS[name]}s") for name in SEVERITIES if any(one.severity == name for one in findings)
-    ]
-    groups = []
-    for (severity, _, _), same in groupby(ranked[:most], _rule):
-        items = list(same)
-        is_open = severity != "info" and len(items) <= OPEN
-        groups.append(
-            ui.Group(ui.Chip(KINDS[severity], NOUNS[severity]), items, _drawn(items, pictures), is_open)
-        )
-    return ui.Groups(groups, "finding", there)
-
-
-def fix_groups(
-    applied: Sequence[AppliedFix], pictures: Sequence[Picture] = (), most: int | None = None
-) -> ui.Groups:
-    """The fixes by rule, those of the worst findings first; at most ``most`` (None: all)."""
-    ranked = sorted(applied, key=lambda one: (SEVERITIES.index(one.severity), one.code))
-    grouped = [list(same) for _, same in groupby(ranked[:most], _rule)]
-    chip = ui.Chip("good", "fixed")
-    return ui.Groups([ui.Group(chip, items, _drawn(items, pictures)) for items in grouped], "fix")
-
-
-def _rule(item: Item) -> tuple[str, str, str]:
-    return item.severity, item.code, item.name
-
-
-def _drawn(items: Sequence[Item], pictures: Sequence[Picture]) -> list[Picture | None]:
     by_place = {(picture.code, picture.place): picture for picture in pictures}
-    return [by_place.get((item.code, item.place)) for item in items]
+    groups = []
+    for _, same in groupby(ranked[:most], lambda one: (one.severity, one.code, one.name)):
+        group = list(same)
+        chip = ui.Chip("good", "fixed")
+        if noun == "finding":
+            chip = ui.Chip(KINDS[group[0].severity], NOUNS[group[0].severity])
+        groups.append(ui.Group(chip, group, [by_place.get((item.code, item.place)) for item in group]))
+    return ui.Groups(groups, noun)
 
 
 def describe_remedy(item: Item, pointer: str = "help: ") -> str:

@@ -14,8 +14,7 @@ from onnxfix.report.render.findings import (
     NOUNS,
     accepted_section,
     count_severities,
-    finding_groups,
-    fix_groups,
+    group_by_rule,
 )
 from onnxfix.report.render.proof import proof_lines, tensorrt_line
 from onnxfix.report.render.words import counted, seconds, size
@@ -131,7 +130,7 @@ def _findings(report: Report) -> ui.Section | None:
     ]
     blocks: tuple[ui.Block, ...] = (
         *remedies,
-        finding_groups(report.findings, report.pictures, LISTED),
+        group_by_rule(report.findings, "finding", report.pictures, LISTED),
         *_left_out(count),
     )
     return ui.Section("findings", "Findings", blocks, counted(count, "finding"), brief=True, folded=False)
@@ -143,7 +142,7 @@ def _fixes(report: Report) -> ui.Section | None:
         return None
     count = len(report.applied)
     blocks: tuple[ui.Block, ...] = (
-        fix_groups(report.applied, report.pictures, LISTED),
+        group_by_rule(report.applied, "fix", report.pictures, LISTED),
         *_left_out(count),
     )
     return ui.Section("fixed", "Fixed", blocks, counted(count, "fix"), brief=True)

@@ -16,8 +16,7 @@ from onnxfix.report.render.findings import (
     accepted_section,
     count_accepted,
     count_severities,
-    finding_groups,
-    fix_groups,
+    group_by_rule,
     group_lines,
     note_lines,
 )
@@ -48,7 +47,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield from proof_lines(report)
         yield labeled("written", ("nothing, as --diff asks", "dim"), style="")
         return
-    yield from group_lines(finding_groups(report.findings), verbose)
+    yield from group_lines(group_by_rule(report.findings, "finding"), verbose)
     if report.intake is not None:
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
     if report.summary.tensorrt is not None and report.verdict is None:
@@ -57,7 +56,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     yield from _outcome_lines(report)
     if verbose or report.verdict is None or report.verdict.passed:  # otherwise nothing was changed
         yield from section_lines(filter(None, (operator_section(report),)), verbose)
-        yield from group_lines(fix_groups(report.applied), verbose)
+        yield from group_lines(group_by_rule(report.applied, "fix"), verbose)
     if verbose:
         yield from section_lines(filter(None, (check_section(report), tensorrt_section(report))), verbose)
     else:

@@ -172,7 +172,6 @@ class Group:
     chip: Chip
     items: Sequence[Finding | AppliedFix]
     pictures: Sequence[Picture | None]
-    open: bool = False
 
     @property
     def first(self) -> Finding | AppliedFix:
@@ -182,11 +181,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups:
-    """Findings or fixes by rule. ``noun`` is what they are; ``filters`` are the severities that a reader may hide."""
+    """Findings or fixes by rule. ``noun`` is what they are: "finding" or "fix"."""
 
     groups: Sequence[Group]
     noun: str
-    filters: Sequence[tuple[str, str]] = ()
 
 
 Chart = Bars | PairBars | Depths

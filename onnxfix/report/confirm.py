@@ -258,15 +258,12 @@ def import_notes(reading: Reading | None) -> Iterator[str]:
         yield f"TensorRT's network {why}: {reading.reason or _NO_REASON}"
 
 
-def import_problems(reading: Reading | None) -> Iterator[Problem]:
-    """A failure of onnxfix as it read TensorRT's network back."""
-    if reading is not None and reading.status == "broke":
-        text = f"reading TensorRT's network back failed: {reading.reason or _NO_REASON}"
-        yield Problem(text, reading.cause or "fault")
-
-
-def build_problems(build: TrtBuild | None) -> Iterator[Problem]:
-    """Why there is no result of TensorRT: out of memory or a broken installation, not a fault of the model."""
+def build_problems(build: TrtBuild | None, reading: Reading | None = None) -> Iterator[Problem]:
+    """Why there is no result of TensorRT, where that is no fault of the model: memory, a broken installation, or a
+    failure of onnxfix as it read TensorRT's network back."""
     if build is not None and not build.judged and not build.target_only:
         cause: Cause = "memory" if build.status == "memory" else "not-loadable"
         yield Problem(f"TensorRT could not run: {build.reason or _NO_REASON}", cause, "tensorrt")
+    if reading is not None and reading.status == "broke":
+        text = f"reading TensorRT's network back failed: {reading.reason or _NO_REASON}"
+        yield Problem(text, reading.cause or "fault")

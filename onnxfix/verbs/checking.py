@@ -13,7 +13,7 @@ from onnxfix.files.lazy import Pending
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
 from onnxfix.report import confirm
-from onnxfix.report.confirm import build_problems, headline, import_notes, import_problems
+from onnxfix.report.confirm import build_problems, headline, import_notes
 from onnxfix.report.findings import finding_of
 from onnxfix.report.report import Report
 from onnxfix.rewrite import engine
@@ -60,7 +60,7 @@ def _check(source: Source, plan: Plan) -> Report:
             plan.say("trying sizes")
             accepted = intake(on_disk(loaded, resources))
     loaded.check()  # TensorRT has read it again
-    problems.extend((*build_problems(build), *import_problems(reading)))
+    problems.extend(build_problems(build, reading))
     if loaded.oversize:
         notes += (
             f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB); "

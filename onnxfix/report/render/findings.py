@@ -82,6 +82,15 @@ def describe_item(item: Item) -> str:
     return item.fix if isinstance(item, AppliedFix) else item.message
 
 
+def alike(items: Iterable[Item]) -> dict[tuple[str, str], list[Item]]:
+    """Findings or fixes by what is said about them, and what helps."""
+    groups: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        words = f"{describe_item(item)}{describe_confirmation(item)}"
+        groups.setdefault((words, describe_remedy(item)), []).append(item)
+    return groups
+
+
 # -------------------------------------------------------------------------------------------------- on a terminal
 
 
@@ -96,12 +105,7 @@ def group_lines(block: ui.Groups, verbose: bool) -> Iterator[Line]:
         if first.severity != "info" or verbose:
             title = f" {first.name}{_times(group)}"
             yield labeled(NOUNS[first.severity], (first.code, "bold"), title, style=STYLES[first.severity])
-            alike: dict[tuple[str, str], list[Item]] = {}
-            for item in group.items:
-                alike.setdefault(
-                    (f"{item.message}{describe_confirmation(item)}", describe_remedy(item)), []
-                ).append(item)
-            for (message, remedy), same in alike.items():
+            for (message, remedy), same in alike(group.items).items():
                 yield from _entry(message, remedy, same, verbose)
 
 

@@ -180,22 +180,10 @@ _SMALLEST = 1e-12
 """Errors below this are drawn as this."""
 
 
-@dataclass(frozen=True)
-class Plot:
-    """``levels`` are lines with their labels (apart from the scale: 0 and infinity), ``ticks`` numbers of nodes,
-    ``blamed`` the nodes to blame. ``dots`` are errors: x, y, "whole" (of the whole run) or "own", label, to blame."""
-
-    levels: Sequence[tuple[float, str, bool]]
-    ticks: Sequence[tuple[float, str]]
-    blamed: Sequence[float]
-    curve: Markup
-    dots: Sequence[tuple[float, float, str, str, bool]]
-    width: int = WIDTH
-    height: int = HEIGHT
-
-
-def plot_depths(depths: ui.Depths) -> Plot:
-    """The picture of the errors of nodes."""
+def plot_depths(depths: ui.Depths) -> dict[str, object]:
+    """The picture of the errors of nodes: ``levels`` are lines with their labels (apart from the scale: 0 and
+    infinity), ``ticks`` numbers of nodes, ``blamed`` the nodes to blame. ``dots`` are errors: x, y, "whole" (of the
+    whole run) or "own", label, to blame."""
     points = depths.points
     every = [value for one in points for value in (one.own_error, one.output_error) if value is not None]
     values = [max(value, _SMALLEST) for value in every if value and math.isfinite(value)]
@@ -237,4 +225,12 @@ def plot_depths(depths: ui.Depths) -> Plot:
     ]
     curve = Markup(f"M{'L'.join(line)}" if len(line) > 1 else "")
     marks = [at_x(one.number) for one in points if one.output in depths.blamed]
-    return Plot(levels, ticks, marks, curve, [*dots()])
+    return {
+        "levels": levels,
+        "ticks": ticks,
+        "blamed": marks,
+        "curve": curve,
+        "dots": [*dots()],
+        "width": WIDTH,
+        "height": HEIGHT,
+    }

@@ -20,10 +20,10 @@ from markupsafe import Markup, escape
 
 from onnxfix._version import __version__
 from onnxfix.names import RUNGS
-from onnxfix.report.findings import OPTIONS, AppliedFix, Finding
+from onnxfix.report.findings import OPTIONS
 from onnxfix.report.render import ui
 from onnxfix.report.render.details import STATUSES
-from onnxfix.report.render.findings import describe_item, describe_remedy
+from onnxfix.report.render.findings import alike, describe_item
 from onnxfix.report.render.html.pictures import Point, lay_out, plot_depths, shorten
 from onnxfix.report.render.lines import Line
 from onnxfix.report.render.report import before_and_after, report_page
@@ -138,7 +138,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(signs=SIGNS, statuses=STATUSES, options=OPTIONS)
     environment.filters.update(
-        alike=_alike,
+        alike=lambda items: [*alike(items).items()],
         changed=before_and_after,
         curve=_curve,
         laid_out=lay_out,
@@ -159,16 +159,6 @@ def _spell(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return printable(_SURROGATES.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", value))
-
-
-def _alike(items: Iterable[Finding | AppliedFix]) -> list[tuple[str, list[Finding | AppliedFix]]]:
-    """Findings or fixes by what is said of them."""
-    groups: dict[str, list[Finding | AppliedFix]] = {}
-    for item in items:
-        remedy = describe_remedy(item)
-        words = f"{describe_item(item)} [{remedy}]" if remedy else describe_item(item)
-        groups.setdefault(words, []).append(item)
-    return list(groups.items())
 
 
 def _curve(way: Sequence[Point]) -> Markup:

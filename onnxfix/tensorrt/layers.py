@@ -229,37 +229,31 @@ def table(
     added = [layer for layer in layers or () if _reformats(layer)]
     rows = []
     for place, holds_nodes in places.every_node():
-        own = made[place]
-        fate: Fate = "merged" if layers is not None else "unknown"
-        if not own:
+        own, here = made[place], computed[place]
+        fate: Fate = "engine" if here else "merged" if layers is not None else "unknown"
+        if not own and not here:
             fate = "inside" if holds_nodes else "folded" if complete else "unknown"
-        kinds, inputs = tuple(one.kind for one in own), own[0].inputs if own else ()
-        row = NodeLayers(place, fate, kinds, inputs, own[-1].outputs if own else ())
-        rows.append(_with_layers(row, computed[place], nodes_of, added) if computed[place] else row)
+        read = {tensor.name for layer in here for tensor in layer.inputs}
+        written = {tensor.name for layer in here for tensor in layer.outputs}
+        others = [other for layer in here for other in nodes_of[layer.name] if other != place]
+        row = NodeLayers(
+            place,
+            fate,
+            imported=tuple(one.kind for one in own),
+            inputs=own[0].inputs if own else (),
+            outputs=own[-1].outputs if own else (),
+            layers=tuple(layer.name for layer in here),
+            fused_with=tuple(dict.fromkeys(others)),
+            tactics=tuple(dict.fromkeys(filter(None, (one.tactic or one.tactic_id for one in here)))),
+            # Reformats that write what one of the layers reads, or read what one writes.
+            reformats=tuple(
+                dict.fromkeys(
+                    one.name for one in added if one.outputs[0].name in read or one.inputs[0].name in written
+                )
+            ),
+        )
+        rows.append(row)
     return rows
-
-
-def _with_layers(
-    row: NodeLayers,
-    layers: Sequence[EngineLayer],
-    nodes_of: Mapping[str, tuple[Place, ...]],
-    added: Sequence[EngineLayer],
-) -> NodeLayers:
-    """The row of a node that these layers compute. ``added`` are the layers that TensorRT added to change layout or
-    type: those count that write what one of the layers reads, or read what it writes."""
-    read = {tensor.name for layer in layers for tensor in layer.inputs}
-    written = {tensor.name for layer in layers for tensor in layer.outputs}
-    around = [one for one in added if one.outputs[0].name in read or one.inputs[0].name in written]
-    others = [place for layer in layers for place in nodes_of[layer.name] if place != row.place]
-    chosen = [layer.tactic or layer.tactic_id for layer in layers]
-    return replace(
-        row,
-        fate="engine",
-        layers=tuple(layer.name for layer in layers),
-        fused_with=tuple(dict.fromkeys(others)),
-        tactics=tuple(dict.fromkeys(filter(None, chosen))),
-        reformats=tuple(dict.fromkeys(one.name for one in around)),
-    )
 
 
 def layers_by_node(found: LayerTable) -> dict[Place, tuple[str, ...]]:

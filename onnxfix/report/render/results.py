@@ -197,7 +197,8 @@ def readme(reduction: Reduction, files: Sequence[str]) -> str:
 
     template = Template((_REDUCED / "README.md.j2").read_text("utf-8"), trim_blocks=True)
     commands = _stock_commands(reduction.check)
-    return template.render(it=reduction, check=json.dumps(reduction.check), files=files, commands=commands)
+    check = json.dumps(reduction.check)
+    return str(template.render(it=reduction, check=check, files=files, commands=commands))
 
 
 def _stock_commands(check: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -62,8 +62,7 @@ def lay_out(nodes: Neighborhood) -> Layout:
     """Rows by the longest way from above; in a row, boxes are near the middle of what they are connected to."""
     spots = [Spot(box, row, *_size(box)) for box, row in zip(nodes.boxes, _rows(nodes), strict=True)]
     chains = [_chain(spots, wire.source, wire.target) for wire in nodes.wires]
-    order = _order(spots)
-    _set_x(spots, order)
+    order = _arrange(spots)
     y = MARGIN + 8
     for row in order:
         tallest = max(spots[number].height for number in row)
@@ -126,46 +125,39 @@ def _chain(spots: list[Spot], source: int, target: int) -> list[int]:
     return chain
 
 
-def _order(spots: Sequence[Spot]) -> list[list[int]]:
-    """The spots of each row from left to right: by the mean place of their neighbors, row after row, down and up."""
+def _arrange(spots: Sequence[Spot]) -> list[list[int]]:
+    """The spots of each row from left to right, with their x: row after row, down and up, each goes to the mean place
+    of those that it is connected to, as far as there is room."""
     rows = range(max((spot.row for spot in spots), default=-1) + 1)
     order = [[number for number, spot in enumerate(spots) if spot.row == row] for row in rows]
-    for sweep in range(_SWEEPS + 1):
+    for row in order:
+        _place(spots, row, dict.fromkeys(row, 0.0))
+    for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for row in order if down else reversed(order):
-            where = {number: place for line in order for place, number in enumerate(line)}
-            means = {}
-            for number in row:
-                near = spots[number].before if down else spots[number].after
-                means[number] = sum(where[one] for one in near) / len(near) if near else where[number]
-            row.sort(key=means.__getitem__)
-    return order
-
-
-def _set_x(spots: Sequence[Spot], order: Sequence[Sequence[int]]) -> None:
-    """Side by side at first; then each row moves towards what it is connected to, as far as there is room."""
-    for row in order:
-        _place(spots, row, [0.0] * len(row))
-    for sweep in range(_SWEEPS):
-        for row in order if sweep % 2 == 0 else reversed(order):
-            wanted = []
+            wanted = {}
             for number in row:
                 spot = spots[number]
-                near = [spots[one].middle for one in (*spot.before, *spot.after)] or [spot.middle]
-                wanted.append(sum(near) / len(near) - spot.width / 2)
+                near = [*spot.before, *spot.after]
+                if sweep < _SWEEPS // 2:
+                    near = spot.before if down else spot.after
+                middles = [spots[one].middle for one in near] or [spot.middle]
+                wanted[number] = sum(middles) / len(middles) - spot.width / 2
+            row.sort(key=lambda number: wanted[number] + spots[number].width / 2)
             _place(spots, row, wanted)
     left = min((spot.x for spot in spots), default=0.0)
     for spot in spots:
         spot.x += MARGIN - left
+    return order
 
 
-def _place(spots: Sequence[Spot], row: Sequence[int], wanted: Sequence[float]) -> None:
+def _place(spots: Sequence[Spot], row: Sequence[int], wanted: Mapping[int, float]) -> None:
     """Set the x of a row's spots: nothing overlaps, and on average all are where they are wanted."""
-    x = wanted[0]
-    for number, want in zip(row, wanted, strict=True):
-        spots[number].x = max(x, want)
+    x = wanted[row[0]]
+    for number in row:
+        spots[number].x = max(x, wanted[number])
         x = spots[number].x + spots[number].width + GAP
-    shift = sum(want - spots[number].x for number, want in zip(row, wanted, strict=True)) / len(row)
+    shift = sum(wanted[number] - spots[number].x for number in row) / len(row)
     for number in row:
         spots[number].x += shift
 

@@ -17,7 +17,7 @@ from onnxfix.options import RunOptions
 from onnxfix.place import Place
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.render.findings import accepted_section, count_accepted
-from onnxfix.report.render.html import render_html
+from onnxfix.report.render.html.render import render_html
 from onnxfix.report.render.markdown import render_markdown
 from onnxfix.report.render.terminal import section_lines
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn

@@ -35,30 +35,20 @@ class Kind(enum.StrEnum):
     html = "html"
 
 
-#: Ends of file names, the longer ones first. GitLab's own examples write their report to the last of these names.
+#: Ends of file names. Messages name the first one of a kind. GitLab's own examples write their report to the last one.
 SUFFIXES = {
-    ".gitlab.json": Kind.gitlab,
-    ".sarif.json": Kind.sarif,
     ".json": Kind.json,
     ".jsonl": Kind.jsonl,
     ".ndjson": Kind.jsonl,
     ".sarif": Kind.sarif,
+    ".sarif.json": Kind.sarif,
+    ".gitlab.json": Kind.gitlab,
     ".xml": Kind.junit,
     ".md": Kind.markdown,
     ".markdown": Kind.markdown,
     ".html": Kind.html,
     ".htm": Kind.html,
     "gl-code-quality-report.json": Kind.gitlab,
-}
-#: One suffix of each kind that has one, for messages.
-NAMED = {
-    Kind.json: ".json",
-    Kind.jsonl: ".jsonl",
-    Kind.sarif: ".sarif",
-    Kind.gitlab: ".gitlab.json",
-    Kind.junit: ".xml (JUnit)",
-    Kind.markdown: ".md",
-    Kind.html: ".html",
 }
 
 #: For each kind a module beside this one and its function, which takes reports, errors and warnings. The function
@@ -107,7 +97,8 @@ def refuse_unknown_kind(kind: Kind | None, path: Path, known: Sequence[Kind] = t
     """
     if kind is not None and kind in known:
         return kind
-    suffixes = ", ".join(NAMED[one] for one in NAMED if one in known)
+    named = {kind: end for end, kind in reversed(SUFFIXES.items())} | {Kind.junit: ".xml (JUnit)"}
+    suffixes = ", ".join(named[one] for one in known if one in named)
     how = f"end the name in {suffixes}, or write KIND:FILE, such as {known[-1]}:{path}"
     if kind is not None:
         raise UsageError(f"--report {path}: this command writes no {kind} report; {how}")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from onnxfix.place import Place
 from onnxfix.report.neighborhood import Box, Neighborhood, Picture, Wire
-from onnxfix.report.render.html import render_html
 from onnxfix.report.render.html.pictures import lay_out
+from onnxfix.report.render.html.render import render_html
 from onnxfix.report.report import Finding, Report
 
 

@@ -8,7 +8,7 @@ import re
 from html import unescape
 
 from onnxfix.place import Place
-from onnxfix.report.render.html import render_html
+from onnxfix.report.render.html.render import render_html
 from onnxfix.report.report import Finding, Report
 
 NASTY = "</script><img src=x onerror=alert(1)>\"'&\x1b[2J\u202e\udcff"

@@ -12,7 +12,7 @@ from onnxfix.place import Place
 from onnxfix.proof.compare.compare import Metrics
 from onnxfix.proof.compare.decades import ErrorHistogram
 from onnxfix.proof.verdict import Executed, FeedResult, RungResult, Verdict
-from onnxfix.report.render.html import render_html
+from onnxfix.report.render.html.render import render_html
 from onnxfix.report.report import AppliedFix, Finding, Fixed, NodeCounts, Report, StepDone, Withdrawn
 from onnxfix.runtime.causes import Problem
 from onnxfix.tensorrt.reading import Reading

@@ -121,7 +121,7 @@ def read(
         (source, listed), unknown = _engine(run, log, inspect)
         layers = _stamped(listed, log.regions, nodes)
         rows = table(places, nodes, layers if source else None)
-        return LayerTable(build, tuple(rows), layers, source, log.autotuning, unknown), chosen
+        return LayerTable(build, tuple(rows), layers, source, tuple(log.autotuning), unknown), chosen
 
 
 def _engine(

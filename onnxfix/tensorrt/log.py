@@ -13,7 +13,7 @@ from typing import Any
 from onnxfix.errors import UsageError
 from onnxfix.runtime.sandbox import note, one_line
 from onnxfix.tensorrt import messages
-from onnxfix.tensorrt.layer_records import Autotuning, Candidate, EngineLayer
+from onnxfix.tensorrt.layer_records import Autotuning, EngineLayer
 
 
 @dataclass
@@ -32,8 +32,7 @@ class BuildLog:
 
     layers: tuple[EngineLayer, ...] | None = None
     regions: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _tuned: list[Autotuning] = field(default_factory=list)
-    _timed: list[Candidate] = field(default_factory=list)
+    autotuning: list[Autotuning] = field(default_factory=list)
 
     def add(self, text: str) -> None:
         """Read one verbose message."""
@@ -49,19 +48,13 @@ class BuildLog:
     def _tune(self, line: str) -> None:
         operation = messages.autotuned_in(line)
         if operation is not None:
-            self._tuned.append(Autotuning(*operation))
-            self._timed.clear()
-        elif self._tuned and not self._tuned[-1].chosen:
-            candidate, chosen = messages.candidate_in(line), messages.chosen_in(line)
-            if candidate is not None:
-                self._timed.append(candidate)
-            elif chosen:
-                self._tuned[-1] = replace(self._tuned[-1], chosen=chosen, candidates=tuple(self._timed))
-
-    @property
-    def autotuning(self) -> tuple[Autotuning, ...]:
-        """The choices so far, in the order of the log."""
-        return tuple(self._tuned)
+            self.autotuning.append(Autotuning(*operation))
+        elif self.autotuning and not self.autotuning[-1].chosen:
+            last = self.autotuning[-1]
+            if (candidate := messages.candidate_in(line)) is not None:
+                self.autotuning[-1] = replace(last, candidates=(*last.candidates, candidate))
+            elif chosen := messages.chosen_in(line):
+                self.autotuning[-1] = replace(last, chosen=chosen)
 
 
 @dataclass

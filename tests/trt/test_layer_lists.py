@@ -181,7 +181,7 @@ def test_autotuning_is_read(lines: list[str]) -> None:
     stray = "The selected tactic is (tactic hash, cost(in ms)):0x1, 0.5"  # of an operation that was not named
     for text in [stray, *lines, stray, *lines]:
         log.add(text)
-    assert log.autotuning == (TUNED, TUNED)
+    assert log.autotuning == [TUNED, TUNED]
 
 
 # ---------------------------------------------------------------------------------------------------- the inspector

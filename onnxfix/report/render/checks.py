@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnxfix.names import RUNGS
@@ -117,19 +117,15 @@ def _feed_rows(feed: FeedResult) -> Iterator[tuple[ui.Content, ...]]:
 
 def output_section(report: Report) -> ui.Section | None:
     """Every output under every check that compared it with the original's."""
-    by_output: dict[str, list[tuple[str, list[Metrics]]]] = {}
+    by_output: dict[str, dict[str, list[Metrics]]] = {}
     for check in report.checks:
-        if not check.compares:
-            continue
-        by_name: dict[str, list[Metrics]] = {}
         for feed in check.feeds:
-            for metric in feed.metrics if feed.status != "not counted" else ():
-                by_name.setdefault(metric.output or metric.name, []).append(metric)
-        for name, metrics in by_name.items():
-            by_output.setdefault(name, []).append((check.name, metrics))
+            for metric in feed.metrics if check.compares and feed.status != "not counted" else ():
+                checks = by_output.setdefault(metric.output or metric.name, {})
+                checks.setdefault(check.name, []).append(metric)
     if not by_output:
         return None
-    same = [name for name, checks in by_output.items() if all(_same(metrics) for _, metrics in checks)]
+    same = [name for name, checks in by_output.items() if all(map(_same, checks.values()))]
     apart = [(name, checks) for name, checks in by_output.items() if name not in same]
     blocks: list[ui.Block] = [_output(name, checks) for name, checks in apart[:_OUTPUTS]]
     if len(apart) > _OUTPUTS:
@@ -148,10 +144,10 @@ def _same(metrics: Sequence[Metrics]) -> bool:
     return not any(metric.mismatches or metric.agreement == "different" for metric in metrics)
 
 
-def _output(name: str, checks: Sequence[tuple[str, Sequence[Metrics]]]) -> ui.Part:
-    first = checks[0][1][0]
+def _output(name: str, checks: Mapping[str, Sequence[Metrics]]) -> ui.Part:
+    first = next(iter(checks.values()))[0]
     kind = f"{first.dtype}{list(first.shape) if first.shape is not None else ''}"
-    cards = [_card(name, check, metrics) for check, metrics in checks]
+    cards = [_card(name, check, metrics) for check, metrics in checks.items()]
     return ui.Part([ui.name(name), ui.small(kind)], (ui.Cards(cards),))
 
 

@@ -30,7 +30,6 @@ from onnxfix.proof.compare.tolerance import TOLERANCES, tolerance_for
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.request import Trial
 from onnxfix.tensorrt.engine import Ran
-from onnxfix.tensorrt.layers import layers_by_node
 from onnxfix.tensorrt.records import Profile
 
 _NAME = "diagnosis"
@@ -132,7 +131,7 @@ def with_layers(diagnosis: Diagnosis, engines: Engines, path: Path) -> Diagnosis
     feed = {name: held.load() for name, held in engines.feed.items()}
     profiles = (Profile.of_feeds([feed]),) if is_dynamic(engines.graph.proto) else None
     table, _ = engines.builder.layers(path, profiles)
-    layers = {place.node or place.output: names for place, names in layers_by_node(table).items()}
+    layers = {row.place.node or row.place.output: row.layers for row in table.nodes}
     if not any(layers.values()):
         why = table.build.reason or "the build's log names none"
         return replace(diagnosis, notes=(*diagnosis.notes, f"the engine's layers are not known: {why}"))

@@ -256,14 +256,6 @@ def table(
     return rows
 
 
-def layers_by_node(found: LayerTable) -> dict[Place, tuple[str, ...]]:
-    """The names of the engine's layers that compute each node of the model; empty for a node that has none of its own.
-
-    ``Place`` of a node is that of ``Node.at``: two are equal if graph, output, and name are.
-    """
-    return {row.place: row.layers for row in found.nodes}
-
-
 def differing(first: LayerTable, second: LayerTable) -> tuple[Place, ...]:
     """The nodes for which two engines of one model have other layers: of another kind, with other tactics, fused with
     other nodes, or with other reformats around them."""

@@ -11,11 +11,10 @@ import pytest
 
 from onnxfix.files import loading
 from onnxfix.model import Model
-from onnxfix.place import Place
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt import layers as layers_module
-from onnxfix.tensorrt.layer_records import EngineLayer, ImportedLayer, LayerTable, LayerTensor, NodeLayers
-from onnxfix.tensorrt.layers import attempt, differing, imported, layers_by_node, table
+from onnxfix.tensorrt.layer_records import EngineLayer, ImportedLayer, LayerTable, LayerTensor
+from onnxfix.tensorrt.layers import attempt, differing, imported, table
 from onnxfix.tensorrt.places import Places
 from onnxfix.tensorrt.records import TrtBuild
 from support.models import write
@@ -122,12 +121,6 @@ def test_engines_differ_where_tactics_or_fusions_do(places: Places) -> None:
     assert [one.output for one in differing(first, made(other))] == ["d", "z"]
     apart = made(EngineLayer("L0", "kgen", "k_L0", stamps=("node_of_d",)))
     assert [one.output for one in differing(first, apart)] == ["d", "z"]
-
-
-def test_layers_by_node() -> None:
-    place = Place((), "n", "Relu", "y")
-    found = LayerTable(TrtBuild("accepted"), (NodeLayers(place, "engine", layers=("a", "b")),))
-    assert layers_by_node(found) == {Place((), "n", "Relu", "y", 7): ("a", "b")}
 
 
 # ------------------------------------------------------------------------------------------------------- real builds

@@ -7,13 +7,21 @@ from typing import Any
 
 from making.definitions import Definitions, described, document, object_of
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError, OutputComparison
-from onnxfix.proof.verdict import Status
+from onnxfix.files.lazy import Pending
+from onnxfix.proof.verdict import Status, Verdict
+from onnxfix.report.neighborhood import Picture
 from onnxfix.report.render import diagnosis
 from onnxfix.report.report import SCHEMA, UNWRITTEN, Report
 from onnxfix.report.summary import Summary
-from onnxfix.verbs.fleet.journal import RECORDS
+from onnxfix.tensorrt.reading import Reading
+from onnxfix.tensorrt.records import TrtBuild
+from onnxfix.verbs.difference.records import ModelDifference
+from onnxfix.verbs.intake import Intake
+from onnxfix.verbs.stopped import Stopped
 
-KNOWN = {**RECORDS, "Status": Status}
+RECORDS = (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
+KNOWN = {"Status": Status, **{kind.__name__: kind for kind in RECORDS}}
+"""What modules import for type checkers only, by name."""
 TEXTS = {"type": "array", "items": {"type": "string"}}
 ERROR = object_of({"path": {"type": "string"}, "message": {"type": "string"}})
 REPORT = f"report-{SCHEMA}.schema.json"

@@ -41,8 +41,6 @@ FailOn = Severity | str | None
 """The least severity of a finding that fails a run, also by name; None or "never" for none."""
 Errors = Sequence[tuple[str, str]]
 """Path and message of each model that could not be processed; an empty path is about the whole call."""
-DERIVED = ("schema", "exit_code", "versions", "summary")
-"""Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
 _BY_ONNX = ("contract", "symbolic", "reference", "trt-build")
 """Checks that do not use ONNX Runtime: a report with no others omits its version."""

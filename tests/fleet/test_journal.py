@@ -17,18 +17,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.options import RunOptions
-from onnxfix.proof.compare.compare import Metrics
-from onnxfix.proof.verdict import RungResult, Verdict
-from onnxfix.report.report import DERIVED, Report, plain
+from onnxfix.report.report import Report
 from onnxfix.runtime.causes import Problem
-from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
+from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs import applying
 from onnxfix.verbs.fleet import contents, work
 from onnxfix.verbs.fleet import journal as journals
 from onnxfix.verbs.fleet.drive import drive, tasks_of
-from onnxfix.verbs.fleet.journal import NAME, Journal, place_of, recall
+from onnxfix.verbs.fleet.journal import NAME, Journal, place_of
 from onnxfix.verbs.fleet.work import Here, Outcome, Task
-from support.fleets import ROOT, run, without_times, write
+from support.fleets import run, without_times, write
 from support.options import run_options
 
 pytestmark = pytest.mark.slow
@@ -415,46 +413,6 @@ def test_where_the_journal_is(tmp_path: Path) -> None:
     for folder in (None, "s3://bucket/out"):
         with pytest.raises(UsageError, match="--journal"):
             place_of(None, True, folder)
-
-
-def test_recall_gives_real_reports_back(tmp_path: Path) -> None:
-    from onnxfix import api
-
-    path = ROOT / "fixtures" / "mixed_precision.legacy.op17.onnx"
-    reports = [
-        api.check(path),
-        api.apply(path, numeric_fixes=True),
-        api.apply(ROOT / "fixtures" / "trt" / "hard_coded_batch.onnx", unsafe_fixes=True),
-    ]
-    for report in reports:
-        data = json.loads(json.dumps(report.to_json()))
-        worked_out = {name: data.pop(name) for name in DERIVED}
-        again = recall(Report, data)
-        assert again.to_json() == data | worked_out
-        assert again == replace(report, pending=None)
-        assert again.exit_code == report.exit_code
-    assert any(report.verdict is not None for report in reports)
-
-
-def test_recall_of_what_real_reports_seldom_hold() -> None:
-    shape = ((1, 2), (3, 4), (5, 6))
-    build = TrtBuild("accepted", profiles=(Profile({"x": shape}, {"n": ((1,), (2,), (3,))}, True),))
-    metrics = Metrics(
-        "y", "different", max_abs=float("inf"), max_rel=float("nan"), at=(0, 1), values=("1", "2")
-    )
-    rung = RungResult("trt-build", "passed", builds=(build,))
-    report = Report("m.onnx", "apply", "trt11", verdict=Verdict((rung,), ("trt-build",)), build=build)
-    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in DERIVED}) == report
-    again = recall(Metrics, json.loads(json.dumps(plain(metrics))))
-    assert again.max_abs == float("inf")
-    assert again.max_rel != again.max_rel
-
-
-def test_a_report_of_another_schema_is_not_reused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go(folder)
-    path = folder / "journal"
-    path.write_text(path.read_text().replace('"schema": 2,', '"schema": 3,', 1))
-    assert go(folder)[0] == ["m0.onnx"]
 
 
 @pytest.mark.slow

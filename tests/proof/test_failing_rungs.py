@@ -21,7 +21,7 @@ from onnxfix.proof.readback import network
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.proof.verify import verify
 from onnxfix.report.render.text import render_report, render_summary
-from onnxfix.report.report import Report, plain
+from onnxfix.report.report import Report
 from onnxfix.runtime import nvidia
 from onnxfix.runtime.forks import forked
 from onnxfix.runtime.nvidia import Missing
@@ -31,7 +31,6 @@ from onnxfix.tensorrt.lift import kinds, lift
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import TrtOptions
-from onnxfix.verbs.fleet.journal import recall
 from support import networks
 from support.real_tensorrt import REAL
 
@@ -245,7 +244,6 @@ def test_no_fix_is_withdrawn_for_it_and_the_model_is_written(tmp_path: Path) -> 
         assert "ZeroDivisionError: made up" in text
         assert "please report it" in text
     assert "1 with a broken check" in "\n".join(map(str, render_summary([report], [])))
-    assert recall(Report, plain(report) | {"pending": None}).verdict == report.verdict
 
 
 @pytest.mark.usefixtures("chosen")

@@ -19,9 +19,8 @@ from onnxfix.proof import validity
 from onnxfix.proof import verify as proving
 from onnxfix.proof.validity import Checked
 from onnxfix.proof.verdict import RungResult
-from onnxfix.report.report import DERIVED, Report
+from onnxfix.report.report import Report
 from onnxfix.rewrite.registry import registry
-from onnxfix.verbs.fleet.journal import recall
 from support.paths import FIXTURES
 
 TIMEOUT = 120.0
@@ -314,11 +313,3 @@ def test_a_raised_operator_set_leaves_the_interface_and_claims_no_valid_original
         select=["GRA004", "GRA020", "GRA013"],
     )
     assert rung_of(report).reason.startswith("the interface is unchanged; the original is not valid ONNX: ")
-
-
-def test_the_journal_keeps_it() -> None:
-    report = onnxfix.apply(made(UNSORTED), verify=False)
-    plain = {name: value for name, value in report.to_json().items() if name not in DERIVED}
-    kept = rung_of(recall(Report, plain)).checks
-    assert kept == rung_of(report).checks
-    assert len(kept) == 2

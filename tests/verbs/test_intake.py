@@ -123,16 +123,6 @@ def onnxfix_with(report: onnxfix.Report, taken: Intake) -> onnxfix.Report:
     return replace(report, intake=taken)
 
 
-def test_a_journal_keeps_it() -> None:
-    """What a model takes is read back from JSON as it was."""
-    from onnxfix.report.report import Report, plain
-    from onnxfix.verbs.fleet.journal import recall
-
-    found = onnxfix.check(model(RATES).SerializeToString(), inputs_help=True)
-    kept = json.loads(json.dumps(plain(found) | {"pending": None}))
-    assert recall(Report, kept).intake == found.intake
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [

@@ -1,7 +1,8 @@
 """The journal of a run: a file with a line for each finished model, so that a later run can skip it.
 
-A line contains the report, the content hashes of the files that were read and written, and a key: the hash of
-everything else that the result depends on (command, paths, options, the files that options name, rules and versions).
+A line contains the report (a pickle, read as data alone, see ``runtime.replies``), the content hashes of the files that
+were read and written, and a key: the hash of everything else that the result depends on (command, paths, options, the
+files that options name, rules and versions).
 A model is done if its last line has the current key and its files are unchanged. Errors, models that ran out of memory
 and reports with problems are tried again.
 
@@ -11,35 +12,24 @@ write. A killed run leaves at most one partial line at the end, which is ignored
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import os
+import pickle
 import stat
-import types
-import typing
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any
 
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import regular
-from onnxfix.files.lazy import Pending
-from onnxfix.proof.verdict import Verdict
-from onnxfix.report.neighborhood import Picture
-from onnxfix.report.report import DERIVED, Report, plain
-from onnxfix.rule import Safety, Severity
-from onnxfix.runtime import system
-from onnxfix.tensorrt.reading import Reading
-from onnxfix.tensorrt.records import TrtBuild
-from onnxfix.verbs.difference.records import ModelDifference
+from onnxfix.report.report import Report, plain
+from onnxfix.runtime import replies, system
 from onnxfix.verbs.fleet import contents, paths
 from onnxfix.verbs.fleet.paths import TaskFiles
 from onnxfix.verbs.fleet.work import Outcome, Task
-from onnxfix.verbs.intake import Intake
-from onnxfix.verbs.stopped import Stopped
 
 NAME = ".onnxfix-journal.jsonl"
 """The journal's name in an output folder."""
@@ -85,7 +75,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         entry = self._entries.get((task.command, task.source, task.target), {})
         if entry.get("key") != self._key(task):
             return None
-        report, files = _recall_report(entry.get("report")), entry.get("files")
+        report, files = _decode(entry.get("report")), entry.get("files")
         if report is None or not isinstance(files, dict):
             return None
         own = TaskFiles(task.source, task.target)
@@ -109,7 +99,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             "source": task.source,
             "target": task.target,
             "files": dict(outcome.files),
-            "report": report.to_json(),
+            "report": base64.b64encode(pickle.dumps(report)).decode(),
         }
         self._entries[task.command, task.source, task.target] = entry
         try:
@@ -205,82 +195,10 @@ def _parse(data: bytes, path: Path) -> dict[tuple[str, str, str], dict[str, Any]
     return entries
 
 
-# ------------------------------------------------------------------------------------------ records from JSON
-
-
-_Record = TypeVar("_Record")
-RECORDS = {
-    kind.__name__: kind
-    for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
-}
-"""Records that modules import for type checkers only, by name."""
-_LEVELS = {
-    "severity": {"", *(level.name.lower() for level in Severity)},
-    "safety": {"", *(level.name.lower() for level in Safety)},
-}
-"""Fields of records that are texts, but names of levels: each has its place in an order."""
-_FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
-
-
-def _recall_report(data: Any) -> Report | None:
-    """A report from its JSON; None where the JSON of the report would be another."""
+def _decode(text: Any) -> Report | None:
+    """A report as ``note`` writes it; None for anything else."""
     try:
-        report = recall(Report, {name: value for name, value in data.items() if name not in DERIVED})
-        return report if report.to_json() == data else None  # the schema's number included
+        report = replies.loads(base64.b64decode(text))
+        return report if isinstance(report, Report) else None
     except Exception:  # a line that somebody else wrote may hold anything
         return None
-
-
-def recall(kind: type[_Record], data: Any) -> _Record:
-    """A frozen dataclass from the output of ``report.plain``, including the tuples, mappings and records in it.
-
-    Raises:
-        ValueError: ``data`` is not a record of this kind.
-    """
-    record: _Record = _value(kind, data)
-    return record
-
-
-def _value(hint: Any, data: Any) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        for kind in arguments:
-            with contextlib.suppress(ValueError):
-                return _value(kind, data)
-        raise ValueError("unexpected value in a record")
-    if origin is tuple and isinstance(data, list):
-        kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else arguments
-        return tuple(_value(kind, item) for kind, item in zip(kinds, data, strict=True))
-    if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(data, dict):
-        return {_value(arguments[0], key): _value(arguments[1], item) for key, item in data.items()}
-    if is_dataclass(hint) and isinstance(data, dict):
-        return _recall_record(hint, data)
-    if hint is float and isinstance(data, str) and data in _FLOATS:
-        return _FLOATS[data]
-    right = data in arguments if origin is typing.Literal else hint is Any or _is_plain(hint, data)
-    if not right:
-        raise ValueError(f"unexpected {type(data).__name__} in a record")
-    return data
-
-
-def _is_plain(hint: Any, data: Any) -> bool:
-    if hint is float:
-        return type(data) in (int, float)
-    return hint in (int, str, bool, type(None)) and type(data) is hint
-
-
-def _recall_record(kind: Any, data: dict[str, Any]) -> Any:
-    hints = _hints(kind)
-    items = {one.name: data[one.name] for one in fields(kind) if one.init and one.name in data}
-    if not all(items.get(name, "") in levels for name, levels in _LEVELS.items()):
-        raise ValueError(f"a record of {kind.__name__} has an unknown level")
-    try:
-        return kind(**{name: _value(hints[name], item) for name, item in items.items()})
-    except TypeError:
-        raise ValueError(f"a record of {kind.__name__} lacks a field") from None
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Types of the fields; names that the module imports for type checkers only come from ``RECORDS``."""
-    return typing.get_type_hints(kind, localns=RECORDS)

@@ -91,7 +91,7 @@ def done(**more: Any) -> Outcome:
 
 
 def attempt(ray: Ray, tasks: list[Task]) -> Iterator[Outcome]:
-    return fleet.Run(ray, tasks, []).outcomes()
+    return fleet.Run(ray, tasks).outcomes()
 
 
 def died() -> Exception:
@@ -105,7 +105,7 @@ def died() -> Exception:
 
 def test_a_task_asks_for_a_cpu_and_its_share_of_memory() -> None:
     ray = Ray(done(), nodes=((2, 0, 4096), (8, 0, 32768)))
-    run = fleet.Run(ray, tasks(1), [])
+    run = fleet.Run(ray, tasks(1))
     assert [outcome.task.index for outcome in run.outcomes()] == [0]
     assert ray.sent[0][1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "memory": 2048 << 20}
 
@@ -200,7 +200,7 @@ def test_the_run_ends_when_no_node_is_left(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError, match="no node of the cluster has a CPU"):
         attempt(Ray(nodes=()), tasks(1))
     ray = Ray()
-    run = fleet.Run(ray, tasks(1), [])
+    run = fleet.Run(ray, tasks(1))
     ray.machines = ()
     with pytest.raises(OnnxfixError, match="no node of the Ray cluster is left"):
         list(run.outcomes())

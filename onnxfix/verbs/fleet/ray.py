@@ -28,7 +28,7 @@ from onnxfix.rewrite import packs
 from onnxfix.runtime import _child, allowance
 from onnxfix.verbs.fleet import paths
 from onnxfix.verbs.fleet.contents import versions
-from onnxfix.verbs.fleet.work import Outcome, Progress, Task, in_turns, more_memory_helps, sweep
+from onnxfix.verbs.fleet.work import Outcome, Progress, Task, in_turns, more_memory_helps, sweeping
 
 PAUSES = (1.0, 5.0, 20.0)
 """Seconds before each retry of a model whose worker was lost. Ray may send work to a lost node until it notices the
@@ -59,16 +59,15 @@ class RayExecutor:
                 another onnxfix.
             OnnxfixError: no node is left, or the one of this connection died.
         """
+        return sweeping(tasks, self._outcomes(tasks), CLOCK_SKEW)
+
+    def _outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         if not tasks:
             return
         with connected(self.address) as ray:
             together, waiting = in_turns(tasks)
-            began, lost = time.time(), list[Task]()
-            try:
-                for group in (together, *([task] for task in waiting)):
-                    yield from Run(ray, group, lost).outcomes()
-            finally:
-                sweep(lost, began - CLOCK_SKEW)
+            for group in (together, *([task] for task in waiting)):
+                yield from Run(ray, group).outcomes()
 
 
 class _Attempt(NamedTuple):
@@ -87,15 +86,14 @@ class _Node(NamedTuple):
 
 
 class Run:
-    """Tasks that may run at once, submitted to Ray. Adds to ``lost`` those whose worker died.
+    """Tasks that may run at once, submitted to Ray.
 
     Raises:
         UsageError: no node can run them.
     """
 
-    def __init__(self, ray: Any, tasks: Sequence[Task], lost: list[Task]) -> None:
+    def __init__(self, ray: Any, tasks: Sequence[Task]) -> None:
         self.ray = ray
-        self.lost = lost
         options = [task.options.verification for task in tasks]
         checks = {name for one in options for name in (*(one.rungs or ()), *one.require)}
         self.gpu = not checks.isdisjoint({"ort-cuda", "trt-gpu"})
@@ -145,7 +143,6 @@ class Run:
         except LocalRayletDiedError:
             raise OnnxfixError("the Ray node of this run's connection died") from None
         except RayError as error:  # a lost worker, node or result
-            self.lost.append(task)
             if attempt.number <= len(PAUSES):
                 time.sleep(PAUSES[attempt.number - 1])
                 self._submit(attempt._replace(number=attempt.number + 1))
@@ -184,14 +181,11 @@ class Run:
                 self._submit(self.submitted.pop(ref)._replace(memory_mb=self._largest_mb()))
 
     def _cancel(self) -> None:
-        """Cancel what still runs, first as Ctrl-C would, then by force; what those leave is swept like that of workers
-        that died."""
+        """Cancel what still runs, first as Ctrl-C would, then by force."""
         refs = list(reversed(self.submitted))  # those that wait first, so that none begins meanwhile
         for forced, seconds in ((False, GRACE), (True, _POLL_SECONDS)):
             if not refs:
                 break
-            if forced:
-                self.lost += [self.submitted[ref].task for ref in refs]
             for ref in refs:
                 with contextlib.suppress(Exception):  # it may have ended, or its node may be lost
                     self.ray.cancel(ref, force=forced)

@@ -127,24 +127,50 @@ def more_memory_helps(outcome: Outcome, granted_mb: int) -> bool:
     return not users_limit and not (report.output and options.output.in_place)
 
 
+def sweeping(tasks: Sequence[Task], outcomes: Iterator[Outcome], skew: float = 0.0) -> Iterator[Outcome]:
+    """The outcomes of tasks in workers. Afterwards, files that workers left are deleted if one died or the run was
+    ended. ``skew`` are seconds by which a file server's clock may be behind ours."""
+    since, died = time.time() - skew, True
+    try:
+        with contextlib.closing(outcomes):  # type: ignore[type-var]
+            lost = False
+            for outcome in outcomes:
+                lost = lost or outcome.crashed or outcome.attempts > 1
+                yield outcome
+            died = lost
+    finally:
+        if died:
+            sweep(tasks, since)
+
+
 def sweep(tasks: Sequence[Task], since: float) -> None:
     """Delete temporary files that dead workers left beside the results of their tasks ``since`` then (seconds since the
     epoch). Call it when no worker runs: the temporary file of a long name starts with a part of it only, which other
     models may share.
     """
+    names: dict[str, set[str]] = {}
     for task in tasks:
         target = task.target or task.source
-        if task.command != "apply" or is_remote(target):
-            continue
-        folder, name = os.path.split(os.path.abspath(target))
-        ours = re.compile(rf"\.{re.escape(name[:40])}\.[a-z0-9_]{{8}}\.tmp")
+        if task.command == "apply" and not is_remote(target):
+            folder, name = os.path.split(os.path.abspath(target))
+            names.setdefault(folder, set()).add(name[:40])
+    for folder, known in names.items():
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
-                if ours.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime >= since:
-                    if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path, ignore_errors=True)
-                    elif entry.is_file(follow_symlinks=False):
-                        os.unlink(entry.path)
+                match = _TEMPORARY.fullmatch(entry.name)
+                if (
+                    match is None
+                    or match[1] not in known
+                    or entry.stat(follow_symlinks=False).st_mtime < since
+                ):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                elif entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+
+
+_TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.tmp", re.DOTALL)
 
 
 def perform(task: Task, progress: Step | None = None) -> Outcome:

@@ -147,6 +147,22 @@ class RunOptions:
     inputs_help: bool = False
     pictures: bool = False
 
+    @property
+    def files(self) -> list[tuple[str, str | os.PathLike[str]]]:
+        """The files that a run reads besides models and inputs, each with what it is."""
+        values, plugins = self.specialization.files, self.trt.plugins if self.trt is not None else ()
+        return [
+            *(("a script of this run", path) for path in self.fixes.graphsurgeon),
+            *(("a value of --fix-input", path) for path in values),
+            *(("a library of --plugins", path) for path in plugins),
+        ]
+
+    @property
+    def inputs_file(self) -> str | os.PathLike[str] | None:
+        """The file or folder of inputs; None where there is none."""
+        inputs = self.verification.inputs
+        return inputs if isinstance(inputs, (str, os.PathLike)) else None
+
     def with_fields(self, fields: Mapping[str, Any]) -> RunOptions:
         """The record with these fields, named as ``seed`` or, in one of its records, ``verification.seed``."""
         own: dict[str, Any] = {}

@@ -6,7 +6,6 @@ report nor the models that are still to come. A file that does not exist yet rep
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,36 +42,26 @@ def refuse_conflicts(
         files.check_files(options.trt)
         of_trt = files.files(options.trt)
     results = [*(File("--report", one.path) for one in reports), *more]
-    for one in results:
-        _refuse_unwritable(one)
+    for one in results:  # pipes and terminals can be written to; they are not replaced
+        if one.path.is_dir() or not one.path.parent.is_dir():
+            raise UsageError(f"{one.what} {one.path}: is a directory, or in a directory that does not exist")
+        if one.path.is_block_device() or one.path.is_socket():
+            raise UsageError(f"{one.what} {one.path}: is no regular file; name another one")
     # An existing file that is not a journal is refused when it is opened.
     journals = [File("--journal", journal)] if journal is not None else []
     limits = [one.structure_mb for one in (options, *(task.options for task in tasks))]
     with structure_limit(max((one for one in limits if one is not None), default=None)):
         # With one model, the pipeline looks at the files of TensorRT.
-        known = _models(tasks, [*results, *of_trt] if len(tasks) > 1 else results)
-        known += [*_files_read(options), *read, *_outputs(tasks)]
+        replaced = [*results, *of_trt] if len(tasks) > 1 else results
+        models = [Path(task.source) for task in tasks if not is_remote(task.source)]
+        known = [File("a model of this run", model) for model in models]
+        if any(one.path.is_file() for one in replaced):  # which may be external data
+            known = [file for model in models for file in files_named(model)]
+        known += [File(what, Path(path)) for what, path in options.files]
+        known += [*inputs_of(options.inputs_file), *read, *_outputs(tasks)]
         separate([*journals, *results, *of_trt], known)
         if len(tasks) > 1:
             _keep_data(tasks)
-
-
-def _models(tasks: Sequence[Task], written: Sequence[File]) -> list[File]:
-    """The local models, with their external data if one of the files to write exists."""
-    models = [Path(task.source) for task in tasks if not is_remote(task.source)]
-    if any(one.path.is_file() for one in written):
-        return [file for model in models for file in files_named(model)]
-    return [File("a model of this run", model) for model in models]
-
-
-def _files_read(options: RunOptions) -> list[File]:
-    """What the run reads besides models."""
-    found = [File("a value of --fix-input", Path(value)) for value in options.specialization.files]
-    found += [File("a script of this run", Path(script)) for script in options.fixes.graphsurgeon]
-    if options.trt is not None:
-        found += [File("a library of --plugins", Path(library)) for library in options.trt.plugins]
-    inputs = options.verification.inputs
-    return [*found, *inputs_of(inputs if isinstance(inputs, (str, os.PathLike)) else None)]
 
 
 def _outputs(tasks: Sequence[Task]) -> list[File]:
@@ -94,12 +83,3 @@ def _keep_data(tasks: Sequence[Task]) -> None:
         separate(outputs, data)
         for path in replaced:
             replaceable(path, data)
-
-
-def _refuse_unwritable(file: File) -> None:
-    """Refuse a report that cannot be written. Pipes and terminals can: they are written to, not replaced."""
-    path = file.path
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{file.what} {path}: is a directory, or in a directory that does not exist")
-    if path.is_block_device() or path.is_socket():
-        raise UsageError(f"{file.what} {path}: is no regular file; name another one")

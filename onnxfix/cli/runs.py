@@ -146,7 +146,10 @@ def print_run(
     """Work through the tasks, print outcomes as they come, write reports, and exit with the worst code."""
     statistics = getattr(given, "statistics", False)
     expired = holding.expired(task.source for task in tasks)
-    outcomes, code = _print_outcomes(given, len(tasks), _judge(work, holding), statistics)
+    outcomes, code = _print_outcomes(given, holding, len(tasks), work, statistics)
+    renewed = holding.renewal()
+    if renewed is not None:
+        atomic.put(renewed.path, renewed.text().encode("utf-8"))
     outcomes.sort(key=lambda outcome: outcome.task.index)
     done = [outcome.report for outcome in outcomes if outcome.report is not None]
     failed = [outcome for outcome in outcomes if outcome.report is None]
@@ -170,30 +173,11 @@ def print_run(
     raise typer.Exit(code)
 
 
-def _judge(work: Work, holding: Holding) -> Work:
-    """The same work, whose reports say what the configuration and the baseline accept. Writes the baseline at its end.
-
-    Raises:
-        OnnxfixError: it cannot be written.
-    """
-
-    def results(say: Say) -> Generator[Outcome, None, None]:
-        with contextlib.closing(work(say)) as outcomes:
-            for outcome in outcomes:
-                if outcome.report is None:
-                    yield outcome
-                    continue
-                task = outcome.task
-                yield replace(outcome, report=holding.judge(task.source, outcome.report, task.options))
-        renewed = holding.renewal()
-        if renewed is not None:
-            atomic.put(renewed.path, renewed.text().encode("utf-8"))
-
-    return results
-
-
-def _print_outcomes(given: Given, count: int, work: Work, statistics: bool) -> tuple[list[Outcome], int]:
-    """All outcomes, each printed as it came, and the worst exit code."""
+def _print_outcomes(
+    given: Given, holding: Holding, count: int, work: Work, statistics: bool
+) -> tuple[list[Outcome], int]:
+    """All outcomes, with what the configuration and the baseline accept of their reports, each printed as it came; and
+    the worst exit code."""
     outcomes: list[Outcome] = []
     codes = [0]
     with (
@@ -201,20 +185,23 @@ def _print_outcomes(given: Given, count: int, work: Work, statistics: bool) -> t
         contextlib.closing(work(lambda task, text: steps.at(task.source, text))) as results,
     ):
         for outcome in results:
-            outcomes.append(outcome)
-            steps.over(outcome.task.source)
-            if outcome.report is None:
+            task, report = outcome.task, outcome.report
+            steps.over(task.source)
+            if report is None:
+                outcomes.append(outcome)
                 steps.pause()
                 complain(outcome.error)
                 codes.append(3 if outcome.late else 2)
                 continue
-            codes.append(outcome.report.exit_code)
+            report = holding.judge(task.source, report, task.options)
+            outcomes.append(replace(outcome, report=report))
+            codes.append(report.exit_code)
             if given.format == "jsonl":
-                output().write(f"{report_line(outcome.report)}\n")
+                output().write(f"{report_line(report)}\n")
             elif given.format == "text" and (
-                not statistics or outcome.report.command == "apply" or outcome.report.exit_code > 1
+                not statistics or report.command == "apply" or report.exit_code > 1
             ):  # beside statistics only what was written, or went wrong
                 steps.pause()
                 brief = given.quiet or statistics or (outcome.reused and not given.verbose)
-                print_lines(render_report(outcome.report, quiet=brief, verbose=given.verbose))
+                print_lines(render_report(report, quiet=brief, verbose=given.verbose))
     return outcomes, max(codes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
@@ -100,22 +100,15 @@ def refuse_conflicts(
     Raises:
         UsageError: one would.
     """
-    trt, inputs = options.trt, options.verification.inputs
     known = [file for loaded in models for file in apart.files_of(loaded)]
-    known += _named("a script of this run", options.fixes.graphsurgeon)
-    known += _named("a value of --fix-input", options.specialization.files)
-    known += _named("a library of --plugins", trt.plugins if trt is not None else ())
-    known += apart.inputs_of(inputs if isinstance(inputs, (str, os.PathLike)) else None)
-    written = files.files(trt) if trt is not None else []
+    known += [apart.File(what, Path(path)) for what, path in options.files]
+    known += apart.inputs_of(options.inputs_file)
+    written = files.files(options.trt) if options.trt is not None else []
     if destination is not None:
         written.append(apart.File("the output", destination))
         if any(one.external for one in models) and not options.output.share_data:
             written.append(apart.File("the output's data", Path(f"{destination}.data")))
     apart.separate(written, known)
-
-
-def _named(what: str, paths: Iterable[str | os.PathLike[str]]) -> list[apart.File]:
-    return [apart.File(what, Path(path)) for path in paths]
 
 
 def refuse_unreadable(path: Path) -> None:

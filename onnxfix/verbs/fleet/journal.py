@@ -110,13 +110,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _key(self, task: Task) -> str:
         """The hash of what the result depends on besides the model."""
         options = task.options
-        inputs = options.verification.inputs
-        paths = [
-            *map(str, options.fixes.graphsurgeon),
-            *([str(inputs)] if inputs else []),
-            *options.specialization.files,
-            *(options.trt.plugins if options.trt is not None else ()),
-        ]
+        paths = [str(path) for _, path in options.files]
+        if options.inputs_file is not None:
+            paths.append(str(options.inputs_file))
         data = {
             "task": [task.command, task.source, task.target, plain(options)],
             "files": {path: self._hash(path) for path in paths},

@@ -1,5 +1,6 @@
-"""What callers pass, made what the pipeline expects. What is of another type is refused here, in one line that names
-the keyword; names that do not exist and values that do not fit the model are refused where they are looked up."""
+"""What callers pass, made what the pipeline expects. Each function raises UsageError for what is of another type, in
+one line that names the keyword; names that do not exist and values that do not fit the model are refused where they are
+looked up."""
 
 from __future__ import annotations
 
@@ -75,11 +76,7 @@ def _spoken(given: object) -> str:
 
 
 def source(keyword: str, given: Any) -> Source:
-    """A model.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A model."""
     if isinstance(given, (bytearray, memoryview)):
         return bytes(given)
     if isinstance(given, (str, os.PathLike, bytes)):
@@ -99,32 +96,20 @@ def is_program(given: Any) -> bool:
 
 
 def path(keyword: str, given: Any) -> PathLike | None:
-    """A path, or none.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """A path, or none."""
     if given is None or (isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str)):
         return given
     raise refused(keyword, "a path", given)
 
 
 def paths(keyword: str, given: Any) -> tuple[PathLike, ...]:
-    """One path, or several.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """One path, or several."""
     some = [given] if isinstance(given, (str, os.PathLike)) else _items(keyword, "a path, or several", given)
     return tuple(found for one in some if (found := path(f"an item of {keyword}", one)) is not None)
 
 
 def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
-    """Names of one kind.
-
-    Raises:
-        UsageError: they are none.
-    """
+    """Names of one kind."""
     if given is None:
         return None
     some = given.split(",") if isinstance(given, str) else _items(keyword, "a name, or several", given)
@@ -135,11 +120,7 @@ def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
 
 
 def checks(keyword: str, given: Names | None, known: Sequence[str] = RUNGS) -> tuple[str, ...] | None:
-    """Checks by their names.
-
-    Raises:
-        UsageError: there is no such check.
-    """
+    """Checks by their names."""
     found = names(keyword, given)
     for name in found or ():
         if name not in known:
@@ -148,11 +129,7 @@ def checks(keyword: str, given: Names | None, known: Sequence[str] = RUNGS) -> t
 
 
 def text(keyword: str, given: Any, example: str) -> str:
-    """A text. A number is its own text: 10.3 is a version.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """A text. A number is its own text: 10.3 is a version."""
     if isinstance(given, str):
         return given
     if isinstance(given, (int, float)) and not isinstance(given, bool):
@@ -161,43 +138,22 @@ def text(keyword: str, given: Any, example: str) -> str:
 
 
 def flag(keyword: str, given: Any) -> bool:
-    """True or False.
-
-    Raises:
-        UsageError: it is something else, such as the name of a check.
-    """
+    """True or False."""
     if isinstance(given, bool) or type(given).__name__ in ("bool", "bool_"):  # numpy's own
         return bool(given)
     raise refused(keyword, "True or False", given)
 
 
 def whole(keyword: str, given: Any, least: int | None = None) -> int:
-    """A whole number.
-
-    Raises:
-        UsageError: it is something else, or too small.
-    """
+    """A whole number."""
     number = _whole(given)
     if number is None or (least is not None and number < least):
         raise refused(keyword, f"a whole number{f' from {least}' if least is not None else ''}", given)
     return number
 
 
-def megabytes(keyword: str, given: Any) -> int:
-    """A limit in MiB.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    return whole(keyword, given, 1)
-
-
 def seconds(keyword: str, given: Any, *, positive: bool = False) -> float:
-    """A time, or a time limit, which is ``positive``.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A time, or a time limit, which is ``positive``."""
     wanted = f"a number of seconds{' above 0' if positive else ''}"
     found = number(keyword, given, wanted)
     if not found >= 0 or (positive and not found):
@@ -206,44 +162,28 @@ def seconds(keyword: str, given: Any, *, positive: bool = False) -> float:
 
 
 def number(keyword: str, given: Any, wanted: str = "a number") -> float:
-    """A number.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A number."""
     if isinstance(given, bool) or not isinstance(given, Real):
         raise refused(keyword, wanted, given)
     return float(given)
 
 
 def mapping(keyword: str, given: Any, example: str) -> dict[str, Any]:
-    """Something by name.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Something by name."""
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise refused(keyword, f"a dict such as {example}", given)
     return dict(given)
 
 
 def one_of(keyword: str, given: _T, known: Sequence[_T]) -> _T:
-    """One of a few values.
-
-    Raises:
-        UsageError: it is another one.
-    """
+    """One of a few values."""
     if not isinstance(given, str) or given not in known:
         raise UsageError(f"unknown {keyword}={_spoken(given)}; choose from {', '.join(map(str, known))}")
     return given
 
 
 def progress(given: Any) -> Progress | None:
-    """What is called with a text before each step.
-
-    Raises:
-        UsageError: it cannot be called.
-    """
+    """What is called with a text before each step."""
     if given is None or callable(given):
         found: Progress | None = given
         return found
@@ -251,11 +191,7 @@ def progress(given: Any) -> Progress | None:
 
 
 def shapes(keyword: str, given: Shapes) -> tuple[str, ...] | dict[str, tuple[int, ...]]:
-    """Shapes of inputs, by their names or as texts.
-
-    Raises:
-        UsageError: they are none.
-    """
+    """Shapes of inputs, by their names or as texts."""
     wanted = "a dict such as {'image': (1, 3, 224, 224)}, or texts such as 'image:1x3x224x224'"
     if isinstance(given, str):
         return (given,)
@@ -277,11 +213,7 @@ def _shape(keyword: str, given: Any) -> tuple[int, ...]:
 
 
 def inputs(keyword: str, given: Inputs) -> PathLike | list[dict[str, Any]]:
-    """A path, or what is fed, one dict after the other. Files among several are read.
-
-    Raises:
-        UsageError: it is something else, or a file cannot be read.
-    """
+    """A path, or what is fed, one dict after the other. Files among several are read."""
     if isinstance(given, (str, os.PathLike)):
         return given
     wanted = "a dict of arrays such as {'image': array}, several of those, or a path"
@@ -313,22 +245,14 @@ def _value(keyword: str, given: Any) -> Any:
 
 
 def effort(keyword: str, given: Any) -> Effort:
-    """What checks may cost.
-
-    Raises:
-        UsageError: there is no such effort.
-    """
+    """What checks may cost."""
     if isinstance(given, bool) or not isinstance(given, (str, Real)):
         raise refused(keyword, "a name or a number of seconds", given)
     return effort_of(given if isinstance(given, str) else float(given))
 
 
 def trt(given: Any) -> TrtOptions:
-    """TensorRT's options.
-
-    Raises:
-        UsageError: they are something else.
-    """
+    """TensorRT's options."""
     from onnxfix.tensorrt.records import TrtOptions  # lazy: start-up
 
     if given is None or given is True:
@@ -370,7 +294,7 @@ _READERS: dict[Kind, Callable[..., Any]] = {
     Kind.WHOLE: whole,
     Kind.NUMBER: number,
     Kind.SECONDS: partial(seconds, positive=True),
-    Kind.MEGABYTES: megabytes,
+    Kind.MEGABYTES: partial(whole, least=1),
     Kind.EFFORT: effort,
     Kind.FILES: paths,
     Kind.INPUTS: inputs,

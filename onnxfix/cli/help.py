@@ -56,8 +56,10 @@ def describe(error: Any) -> str:
     param = getattr(error, "param", None)
     if kind == "NoSuchOption":
         text = f"{error.option_name}: no such option{meant(error.option_name, error.possibilities or ())}"
-    elif kind == "BadOptionUsage":
-        text = _describe_missing_value(error.option_name)
+    elif kind == "BadOptionUsage":  # an option has no value, or must not have one
+        flag, every = error.option_name, (one for command in COMMANDS.values() for one in command.options)
+        value = next((one.value for one in every if flag in (one.flag, one.short)), "")
+        text = f"{flag}: needs a value: {flag} {value}" if value else f"{flag}: takes no value"
     elif kind == "MissingParameter" and param is not None:
         text = f"{_name(param)} is missing"
     elif param is not None:
@@ -65,16 +67,6 @@ def describe(error: Any) -> str:
     else:
         text = _lower(error.message)
     return f"{text}; see '{ctx.command_path} --help'" if ctx is not None else text
-
-
-def _describe_missing_value(flag: str) -> str:
-    """An option has no value, or must not have one."""
-    for option in (option for command in COMMANDS.values() for option in command.options):
-        if flag in (option.flag, option.short):
-            return (
-                f"{flag}: needs a value: {flag} {option.value}" if option.value else f"{flag}: takes no value"
-            )
-    return f"{flag}: needs another number of values"
 
 
 def _name(param: Any) -> str:
@@ -159,16 +151,12 @@ def _options(params: Sequence[Any]) -> Iterator[str]:
             if {"--help", "--version", "--install-completion", "--show-completion"} & {*option.opts}:
                 named = "Help"
             value = "" if getattr(option, "is_flag", False) else option.metavar
-            groups[named].append((_names(option.opts), value, option.help or ""))
+            names = ", ".join(sorted(option.opts, key=len))
+            short = min(map(len, option.opts)) == 2  # without a short name, long names line up
+            groups[named].append((names if short else f"    {names}", value, option.help or ""))
     for group, rows in groups.items():
         if rows:
             yield from _section(group, rows)
-
-
-def _names(flags: Sequence[str]) -> str:
-    """``-o, --output``; without a short name it is indented, so that long names line up."""
-    names = ", ".join(sorted(flags, key=len))
-    return names if min(map(len, flags)) == 2 else f"    {names}"
 
 
 def _usage(argument: Any) -> str:

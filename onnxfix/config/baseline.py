@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from onnxfix.errors import UsageError
 from onnxfix.report.findings import fingerprints
-from onnxfix.report.report import Finding, Report
+from onnxfix.report.report import Finding
 from onnxfix.runtime import system
 
 FORMAT = "onnxfix-baseline"
@@ -105,20 +104,12 @@ def _read(path: Path) -> Baseline:
     if data[FORMAT] != VERSION:
         raise UsageError(f"{path}: is a baseline of another version ({data[FORMAT]}); write it again")
     try:
-        models = {str(name): tuple(map(_known, known)) for name, known in data["models"].items()}
+        models = {
+            str(name): tuple(
+                Known(*(str(one[key]) for key in ("fingerprint", "code", "place"))) for one in known
+            )
+            for name, known in data["models"].items()
+        }
     except (KeyError, TypeError, AttributeError):
         raise UsageError(f"{path}: is a damaged baseline; write it again") from None
     return Baseline(path, models)
-
-
-def _known(data: Any) -> Known:
-    return Known(str(data["fingerprint"]), str(data["code"]), str(data["place"]))
-
-
-def is_there(known: Known, report: Report, marks: frozenset[str], ran: frozenset[str]) -> bool:
-    """Whether a known finding is still there, or nobody looked: its rule did not run, or TensorRT did not.
-
-    ``marks`` are the fingerprints of what the run found and fixed.
-    """
-    looked = known.code in ran and (not known.code.startswith("TRT") or bool(report.builds))
-    return known.fingerprint in marks or not looked

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 
-from onnxfix.config.baseline import Baseline, is_there
+from onnxfix.config.baseline import Baseline
 from onnxfix.config.records import COMMAND_LINE, DEFAULT, Config, Layer, Settings, Suppression, resolve
 from onnxfix.options import RunOptions
 from onnxfix.report.findings import Finding, Located, Suppressed, Vanished, fingerprints
@@ -76,7 +76,7 @@ class Holding:
     def _match(self, report: Report, suppressions: Iterable[Suppression], codes: frozenset[str]) -> None:
         """Note which suppressions match a finding or a fixed finding. Skip suppressions whose rules did not
         run, and suppressions of TensorRT's messages if TensorRT was not asked."""
-        tried_codes = {code for code in codes if report.builds or not code.startswith("TRT")}
+        tried_codes = _tried(codes, report)
         located: list[Located] = [*report.findings, *report.applied]
         places = [(finding.code, finding.place) for finding in located]
         for item in suppressions:
@@ -161,6 +161,11 @@ class Holding:
         }
 
 
+def _tried(codes: frozenset[str], report: Report) -> set[str]:
+    """The rules of a run, without those about TensorRT's messages if TensorRT was not asked."""
+    return {code for code in codes if report.builds or not code.startswith("TRT")}
+
+
 def _value_text(name: str, value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
@@ -198,11 +203,11 @@ def _compare(report: Report, source: str, baseline: Baseline, codes: frozenset[s
     hidden = tuple(Suppressed(item, BASELINE, "known", origin) for item, mark in pairs if mark in old_marks)
     # Suppressed findings, and findings that this run fixed, are not gone.
     others: list[Located] = [*(item.finding for item in report.suppressed), *report.applied]
-    present_marks = frozenset((*marks, *fingerprints(others)))
+    present_marks, tried = {*marks, *fingerprints(others)}, _tried(codes, report)
     gone = tuple(
         Vanished(entry.code, entry.place, entry.fingerprint, origin)
         for entry in listed
-        if not is_there(entry, report, present_marks, codes)
+        if entry.fingerprint not in present_marks and entry.code in tried
     )
     kept = tuple(finding for finding, mark in pairs if mark not in old_marks)
     return replace(report, findings=kept, suppressed=(*report.suppressed, *hidden), vanished=gone)

@@ -47,7 +47,12 @@ class Candidate:
     def __init__(self, job: Job, original: Path, copies: Sequence[Temporary], stack: ExitStack) -> None:
         loaded, destination, output = job.loaded, job.destination, job.plan.options.output
         self._loaded, self._stack, self._copies = loaded, stack, copies
-        path = destination.parent if destination is not None else self._anywhere(original)
+        if destination is not None:
+            path = destination.parent
+        elif loaded.external:
+            path = original.parent
+        else:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         with writing(destination or path):
             self._home = stack.enter_context(Folder(path))
         self._name = destination.name if destination is not None else original.name
@@ -72,11 +77,6 @@ class Candidate:
 
     def _temporary(self, folder: Folder) -> Temporary:
         return self._stack.enter_context(temporary_in(folder, self._name, most=self._loaded.mode))
-
-    def _anywhere(self, original: Path) -> Path:
-        if self._loaded.external:
-            return original.parent
-        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
 
     @property
     def path(self) -> Path:

@@ -240,8 +240,12 @@ class _Prover:
         # Checks that compare values and are required must pass with the model that is written.
         values = set(self.job.comparison.verification.require).difference(ALONE)
         verdict = second if second.passed or values else _without_unsafe(settled.verdict, second)
-        notes = [] if second.passed else [_describe_unproven(unsafe, second)]
-        return _Attempt(proto, run, verdict), withdrawn, notes
+        if second.passed:
+            return _Attempt(proto, run, verdict), withdrawn, []
+        codes = ", ".join(sorted({item.key.code for item in unsafe}))
+        reason = reason_of(second) or explain_unjudged(second) or "not verified"
+        note = f"with the UNSAFE fixes ({codes}) the model is not proven equal: {reason}"
+        return _Attempt(proto, run, verdict), withdrawn, [note]
 
     def _restore(self, settled: _Attempt) -> None:
         """Write the candidate again: its file has another model."""
@@ -310,9 +314,3 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
             before = replace(before, reason=f"without the UNSAFE fixes: {before.reason}")
         rungs.append(before)
     return Verdict(tuple(rungs), second.required, proven.settled, without_unsafe=True, allowed=proven.allowed)
-
-
-def _describe_unproven(unsafe: Sequence[Applied], second: Verdict) -> str:
-    codes = ", ".join(sorted({item.key.code for item in unsafe}))
-    reason = reason_of(second) or explain_unjudged(second) or "not verified"
-    return f"with the UNSAFE fixes ({codes}) the model is not proven equal: {reason}"

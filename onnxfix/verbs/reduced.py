@@ -138,6 +138,12 @@ class Folder:
         return found
 
     def _state(self, reducer: Reducer, *, complete: bool) -> bytes:
+        check, case, names = reducer.terms.check, reducer.case, None
+        if (
+            isinstance(check, AgainstCheck) and check.names is not None
+        ):  # of the tensors that both parts share
+            shared = (*case.inputs, *case.cut, *case.outputs)
+            names = {name: check.names[name] for name in shared if name in check.names}
         document = {
             "onnxfix": FORMAT,
             "identity": self.identity,
@@ -146,18 +152,10 @@ class Folder:
             "seen": dataclasses.asdict(reducer.seen),
             "origin": dict(reducer.case.origin),
             "cut": sorted(reducer.case.cut),
-            "names": self._names(reducer),
+            "names": names,
             "cwd": os.getcwd(),
         }
         return json.dumps(document, indent=2).encode() + b"\n"
-
-    def _names(self, reducer: Reducer) -> dict[str, str] | None:
-        """What the second model calls the tensors that both parts share, where it has other names."""
-        check, case = reducer.terms.check, reducer.case
-        if not isinstance(check, AgainstCheck) or check.names is None:
-            return None
-        shared = (*case.inputs, *case.cut, *case.outputs)
-        return {name: check.names[name] for name in shared if name in check.names}
 
     def _put(self, name: str, content: bytes | ModelProto | None) -> None:
         """Write a file; None: remove that of an earlier run."""
@@ -229,13 +227,10 @@ def read_folder(folder: Path) -> Saved:
                 raise KeyError(*missing)
         several = len(identity["models"]) > 1
         other = folder / OTHER if several and (folder / OTHER).exists() else None
-        return Saved(case, _failure(state["failure"]), other, state)
+        failure = state["failure"]
+        return Saved(case, Failure(**{**failure, "place": _place(failure["place"])}), other, state)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder / STATE}: cannot be read: {error!r}") from None
-
-
-def _failure(fields: dict[str, Any]) -> Failure:
-    return Failure(place=_place(fields.pop("place")), **fields)
 
 
 def _place(fields: dict[str, Any]) -> Place:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 
 from onnxfix.errors import UsageError
 from onnxfix.files import apart, atomic, loading, saving, tensors, walk
@@ -105,21 +105,15 @@ def view(
     part = extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}")
     loaded.check()
     atomic.put(output, saving.serialize(part))
-    return View(str(source), str(output), finding, len(nodes), others, _complaint(output))
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:  # onnx.checker is foreign native code
+        outcome = forked(check, str(output), folder, timeout=_SECONDS)
+    complaint = str(outcome.value.refused or outcome.value.inference) if outcome.ok else outcome.message
+    return View(str(source), str(output), finding, len(nodes), others, complaint)
 
 
 def _matches(place: Place, wanted: str) -> bool:
     names = (place.node, place.output, place.short, place.text)
     return not wanted or any(name == wanted or fnmatchcase(name, wanted) for name in names if name)
-
-
-def _complaint(path: Path) -> str:
-    """What onnx.checker says about the file; it is foreign native code."""
-    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
-        outcome = forked(check, str(path), folder, timeout=_SECONDS)
-    return (
-        outcome.message if outcome.status != "ok" else str(outcome.value.refused or outcome.value.inference)
-    )
 
 
 # --------------------------------------------------------------------------------------- nodes as a model of their own
@@ -173,19 +167,16 @@ def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title
 def _add_read(part: ModelProto, model: Model, value: Value) -> None:
     """Add a value that is read: as the constant that it is, where that is small, or as an input."""
     tensor, producer = value.initializer, value.producer
+    stored = list(walk.node_tensors([producer.proto])) if producer is not None else []
+    small = not any(map(tensors.is_external, stored)) and sum(map(tensors.nbytes, stored)) <= _SMALL
     if value.is_constant and tensor is not None and tensors.nbytes(tensor) <= _SMALL:
         if model.base_dir is not None and tensors.is_external(tensor):
             tensor = tensors.embedded(tensor, model.base_dir)
         part.graph.initializer.append(tensor)
-    elif value.is_constant and producer is not None and _is_small(producer.proto):
+    elif value.is_constant and producer is not None and small:
         part.graph.node.append(producer.proto)
     else:
         part.graph.input.append(model.describe(value))
-
-
-def _is_small(node: NodeProto) -> bool:
-    stored = list(walk.node_tensors([node]))
-    return not any(map(tensors.is_external, stored)) and sum(map(tensors.nbytes, stored)) <= _SMALL
 
 
 def _depends_on_call(node: Node, what: str) -> UsageError:

@@ -153,8 +153,10 @@ def _initializers(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
     )
     for name in dict.fromkeys((*old, *new)):
         one, other = old.get(name), new.get(name)
-        if one is not None and other is not None and _same_initializer(one, other):
-            continue
+        if one is not None and other is not None:
+            sparse = one.sparse or other.sparse
+            if _sparse(one) == _sparse(other) if sparse else same_constant(one, other):
+                continue
         texts = [constant_text(value) if value is not None else "" for value in (one, other)]
         if texts[0] == texts[1]:
             texts = [texts[0], f"{texts[1]} with other values"]
@@ -167,16 +169,10 @@ def _initializers(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
         yield ModelChange(_sign(one, other), "initializer", place, (detail,), tuple(sorted(rules)))
 
 
-def _same_initializer(one: Value, other: Value) -> bool:
-    if not one.sparse and not other.sparse:
-        return same_constant(one, other)
-    return one.sparse and other.sparse and _sparse(one) == _sparse(other)
-
-
-def _sparse(value: Value) -> bytes:
+def _sparse(value: Value) -> list[bytes]:
+    """The bytes of a sparse initializer; none for a dense one."""
     rows = getattr(value.scope.proto, "sparse_initializer", ())
-    row = next(one for one in rows if one.values.name == value.name)
-    return bytes(row.SerializeToString(deterministic=True))
+    return [row.SerializeToString(deterministic=True) for row in rows if row.values.name == value.name]
 
 
 def _nodes(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
@@ -234,7 +230,11 @@ def details(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
         before, after = (names[index] if index < len(names) else "" for names in outputs)
         if before != after:
             yield Detail(f"output {index}" if index else "output", before, after)
-    yield from _attributes(old, new)
+    first, second = ({one.name: one for one in node.proto.attribute} for node in (old, new))
+    for name in dict.fromkeys((*first, *second)):
+        one, other = first.get(name), second.get(name)
+        if one is None or other is None or not same_attribute(one, other, (old, new)):
+            yield Detail(name, attribute_text(one, old), attribute_text(other, new))
     if old.name != new.name:
         yield Detail("name", old.name, new.name)
 
@@ -242,15 +242,6 @@ def details(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
 def operator_name(node: Node) -> str:
     """The operator, with its domain where that is not ONNX's."""
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-
-
-def _attributes(old: Node, new: Node) -> Iterator[Detail]:
-    before = {one.name: one for one in old.proto.attribute}
-    after = {one.name: one for one in new.proto.attribute}
-    for name in dict.fromkeys((*before, *after)):
-        one, other = before.get(name), after.get(name)
-        if one is None or other is None or not same_attribute(one, other, (old, new)):
-            yield Detail(name, attribute_text(one, old), attribute_text(other, new))
 
 
 def _inputs(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
@@ -262,9 +253,10 @@ def _inputs(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
         label = names[min(index, len(names) - 1)] if names else f"input {index}"
         texts = _text(before, after), _text(after, before)
         if texts[0] == texts[1]:  # what differs is not shown: the names do
+            names_of_both = [value.name if value is not None else "" for value in (before, after)]
             computed = before is not None and not before.is_constant
             folded = computed and after is not None and after.is_constant
-            texts = _name(before), texts[1] if folded else _name(after)
+            texts = names_of_both[0], texts[1] if folded else names_of_both[1]
         yield Detail(label, *texts)
 
 
@@ -283,23 +275,14 @@ def _text(value: Value | None, other: Value | None) -> str:
         return ""
     if value.is_constant:
         kind, _, values = (text := constant_text(value)).partition(" ")
-        return values if values and other is not None and _kind(other) == kind else text
+        elem = other.scope.model.shapes.elem_type(other) if other is not None else None
+        return values if values and elem is not None and name_of(elem) == kind else text
     if other is not None and other.is_constant:
         known = value.scope.model.shapes.value(value)
         if known is not None and len(known.shape) < 2:
             items = ",".join(map(str, known.data))
             return f"[{items}]" if known.shape else items
     return value.name
-
-
-def _kind(value: Value) -> str:
-    """The element type, "" where it is unknown."""
-    elem = value.scope.model.shapes.elem_type(value)
-    return name_of(elem) if elem is not None else ""
-
-
-def _name(value: Value | None) -> str:
-    return value.name if value is not None else ""
 
 
 _STEPS = 64

@@ -42,15 +42,13 @@ def driver() -> Driver:
     version = ctypes.c_int(0)
     library.cuDriverGetVersion(ctypes.byref(version))
     status = int(library.cuInit(0))
-    parts = [_cuda_text(library, call, status) for call in ("cuGetErrorName", "cuGetErrorString")]
-    fault = ", ".join(part for part in parts if part) or f"error {status}"
+    parts = []
+    for call in ("cuGetErrorName", "cuGetErrorString"):
+        text = ctypes.c_char_p()
+        getattr(library, call)(status, ctypes.byref(text))
+        parts.append((text.value or b"").decode("utf-8", "replace"))
+    fault = ", ".join(filter(None, parts)) or f"error {status}"
     return Driver(True, cuda_version(version.value), status, fault if status else "")
-
-
-def _cuda_text(library: Any, call: str, status: int) -> str:
-    text = ctypes.c_char_p()
-    getattr(library, call)(status, ctypes.byref(text))
-    return (text.value or b"").decode("utf-8", "replace")
 
 
 def nvml() -> tuple[str, int, str]:

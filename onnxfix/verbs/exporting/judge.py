@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -67,13 +67,6 @@ def judge(
 
 class _Failed(Exception):
     """Nothing can be compared, for the reason that it names, on any or on this input."""
-
-
-class _Expected(NamedTuple):
-    """What the module computes, and how far its own rounding lets others be from that, by output."""
-
-    values: dict[str, Any]
-    slack: dict[str, float]
 
 
 class _Judge:
@@ -141,8 +134,8 @@ class _Judge:
                 "the module gives other values each time: it draws random numbers, or keeps a state"
             )
 
-    def _expect(self, case: Case) -> _Expected:
-        """What the module computes on a case.
+    def _expect(self, case: Case) -> tuple[dict[str, Any], dict[str, float]]:
+        """What the module computes on a case, and how far its own rounding lets others be from that, by output.
 
         Raises:
             _Failed: it does not take it.
@@ -154,9 +147,7 @@ class _Judge:
         except Exception as error:
             raise _Failed(f"the module does not take it: {_describe(error)}") from None
         floats = {name: value for name, value in values.items() if value.dtype.kind not in "biu"}
-        return _Expected(
-            values, {name: SHARE * moved_by(name, value, others[name]) for name, value in floats.items()}
-        )
+        return values, {name: SHARE * moved_by(name, value, others[name]) for name, value in floats.items()}
 
     # -- the models
 
@@ -192,14 +183,14 @@ class _Judge:
         """One case on the module and the models."""
         given = 1 if not case.sizes and case.label == "the given inputs" else 0
         try:
-            expected = self._expect(case)
+            values, slack = self._expect(case)
         except _Failed as failure:
             self.feeds.append(FeedResult(case.label, None, "not counted", str(failure), given=given))
             return
         feed = {name: case.arrays[number] for number, name in wires.items()}
         judged = False
         for side, session in sides.items():
-            result = self._compare(side, session.run(_name(side), feed), case.label, expected)
+            result = self._compare(side, session.run(_name(side), feed), case.label, values, slack)
             self.feeds.append(replace(result, given=given))
             judged = judged or result.status != "not counted"
             if result.status == "different":
@@ -209,7 +200,9 @@ class _Judge:
             self.counted += 1
             self.shapes.add(tuple(np.shape(one) for one in case.arrays))
 
-    def _compare(self, side: Sides, ran: Ran, label: str, expected: _Expected) -> FeedResult:
+    def _compare(
+        self, side: Sides, ran: Ran, label: str, values: dict[str, Any], slack: dict[str, float]
+    ) -> FeedResult:
         result = FeedResult(
             label, None, "not counted", ran.error, said=ran.error, cause=ran.cause, sides=side
         )
@@ -220,8 +213,8 @@ class _Judge:
             stopped: Side = "original" if side == "export" else "fixed"
             return replace(result, status="different", reason=reason, stopped=stopped)
         terms = Terms(coarse=self.coarse, allowed=self.allowed)
-        names = [name for name in expected.values if name not in self.excluded]
-        metrics = compare_outputs(names, expected.values, ran.outputs, terms, slack=expected.slack)
+        names = [name for name in values if name not in self.excluded]
+        metrics = compare_outputs(names, values, ran.outputs, terms, slack=slack)
         reason = next(map(_words, different(metrics)), "")
         return replace(result, status=agreement(metrics), reason=reason, metrics=metrics)
 

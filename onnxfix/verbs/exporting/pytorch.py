@@ -62,13 +62,13 @@ def write(module: Any, args: Any, path: Path, options: Mapping[str, Any]) -> Non
 
     Raises:
         ExportFailed: torch raises.
-        UsageError: ``check_options`` raises.
     """
-    check_options(options)
     given = {"verbose": False, **options}
     if exporter_of(options) == "dynamo":
         # Weights beside the model get in the way of the next export to the same place.
-        given.setdefault("external_data", weights_of(module) > EMBEDDED)
+        weights = [*getattr(module, "parameters", tuple)(), *getattr(module, "buffers", tuple)()]
+        size = sum(one.numel() * one.element_size() for one in weights)
+        given.setdefault("external_data", size > EMBEDDED)
     try:
         torch().onnx.export(module, args, str(path), **given)
     except Exception as error:
@@ -84,12 +84,6 @@ def first_line(error: BaseException) -> str:
     lines = _COLOR.sub("", str(error)).splitlines()
     said = next((line.strip() for line in lines if line.strip()), "")
     return f"{type(error).__name__}: {said}"
-
-
-def weights_of(module: Any) -> int:
-    """Bytes of the parameters and buffers; 0 where they are not known."""
-    found = [*getattr(module, "parameters", tuple)(), *getattr(module, "buffers", tuple)()]
-    return sum(one.numel() * one.element_size() for one in found)
 
 
 def save(program: Any, path: Path) -> None:
@@ -206,7 +200,10 @@ class Subject:
         """
         leaves = list(self._leaves)
         for number, array in zip(self._at, arrays, strict=True):  # new tensors: a module may write into them
-            leaves[number] = self._tensor(array, leaves[number])
+            like, half = leaves[number], array.dtype == ml_dtypes.bfloat16
+            tensor = self._torch.from_numpy(np.array(array).view(np.int16) if half else np.array(array))
+            tensor = tensor.view(self._torch.bfloat16) if half else tensor
+            leaves[number] = tensor.to(device=like.device, dtype=like.dtype)
         args, kwargs = self._tree.tree_unflatten(leaves, self._spec)
         devices = [*range(self._torch.cuda.device_count())] if self._torch.cuda.is_initialized() else []
         self._runs += 1
@@ -214,13 +211,6 @@ class Subject:
             self._torch.manual_seed(self._runs)  # random draws differ from run to run, so that they show
             found = self._call(*args, **kwargs)
         return [array_of(one) for one in self._tree.tree_leaves(found) if self._is_tensor(one)]
-
-    def _tensor(self, array: Any, like: Any) -> Any:
-        if array.dtype == ml_dtypes.bfloat16:
-            made = self._torch.from_numpy(np.array(array).view(np.int16)).view(self._torch.bfloat16)
-        else:
-            made = self._torch.from_numpy(np.array(array))  # a copy, of rank 0 too
-        return made.to(device=like.device, dtype=like.dtype)
 
 
 def array_of(tensor: Any) -> Any:

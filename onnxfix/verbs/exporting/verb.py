@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfix.errors import UsageError, fault_of
 from onnxfix.names import PYTORCH
-from onnxfix.options import RunOptions, Verification
-from onnxfix.proof.verdict import RungResult, unjudged
+from onnxfix.options import RunOptions
+from onnxfix.proof.verdict import unjudged
 from onnxfix.runtime import deadline
 from onnxfix.verbs import applying
 from onnxfix.verbs.exporting import pytorch
@@ -92,7 +92,15 @@ def _apply(
         else:
             job.plan.say("comparing with PyTorch")
             result = proven.candidate.path if proven.changed else proven.original
-            rung = _judge(subject, proven.original, result, verification)
+            allowed = allowed_by(verification)
+            try:
+                rung = judge(subject, proven.original, result, seed=verification.seed, allowed=allowed)
+            except deadline.Expired:
+                rung = unjudged(PYTORCH, "stopped at the time limit", "timeout")
+            except Exception as error:  # that the check fails itself proves nothing about the models
+                if not (fault := fault_of(error)):
+                    raise
+                rung = unjudged(PYTORCH, fault, "fault")
         verdict = proven.verdict
         must = (*verdict.required, *[PYTORCH] * required)
         return replace(proven, verdict=replace(verdict, rungs=(*verdict.rungs, rung), required=must))
@@ -100,16 +108,3 @@ def _apply(
     options = replace(options, verification=replace(verification, require=require))
     report = applying.apply(path, options, progress, compare if wanted else None)
     return replace(report, path=str(options.output.path or "<program>"))
-
-
-def _judge(subject: Subject, exported: Path, result: Path, verification: Verification) -> RungResult:
-    """Run the check; that it fails itself proves nothing about the models."""
-    try:
-        return judge(subject, exported, result, seed=verification.seed, allowed=allowed_by(verification))
-    except deadline.Expired:
-        return unjudged(PYTORCH, "stopped at the time limit", "timeout")
-    except Exception as error:
-        fault = fault_of(error)
-        if not fault:
-            raise
-        return unjudged(PYTORCH, fault, "fault")

@@ -125,7 +125,10 @@ def _fix_input(model: Model, info: ValueInfoProto, array: np.ndarray[Any, Any], 
         _redirect(model, value, name)
     else:
         graph.input.remove(info)
-        _drop_default(graph, info.name)
+        for default in [one for one in graph.initializer if one.name == info.name]:
+            graph.initializer.remove(default)
+        for sparse in [one for one in graph.sparse_initializer if one.values.name == info.name]:
+            graph.sparse_initializer.remove(sparse)
         if apart:
             graph.node.insert(0, helper.make_node("Identity", [name], [info.name]))
     if model.ir_version < _IR_WITH_CONSTANTS:
@@ -151,13 +154,6 @@ def _redirect(model: Model, value: Value, name: str) -> None:
             for info, result in zip(scope.proto.output, scope.outputs, strict=True):
                 if result is value:
                     info.name = name
-
-
-def _drop_default(graph: GraphProto, name: str) -> None:
-    for tensor in [one for one in graph.initializer if one.name == name]:
-        graph.initializer.remove(tensor)
-    for sparse in [one for one in graph.sparse_initializer if one.values.name == name]:
-        graph.sparse_initializer.remove(sparse)
 
 
 def _free_name(model: Model, wanted: str) -> str:

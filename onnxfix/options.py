@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +57,6 @@ class Specialization:
 
     def __bool__(self) -> bool:
         return bool(self.dims or self.inputs or self.static)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that values name as ``@file.npy``."""
-        values = self.inputs.values()
-        return tuple(one[1:] for one in values if isinstance(one, str) and one.startswith("@"))
 
 
 @dataclass(frozen=True)
@@ -150,18 +144,13 @@ class RunOptions:
     @property
     def files(self) -> list[tuple[str, str | os.PathLike[str]]]:
         """The files that a run reads besides models and inputs, each with what it is."""
-        values, plugins = self.specialization.files, self.trt.plugins if self.trt is not None else ()
-        return [
-            *(("a script of this run", path) for path in self.fixes.graphsurgeon),
-            *(("a value of --fix-input", path) for path in values),
-            *(("a library of --plugins", path) for path in plugins),
-        ]
-
-    @property
-    def inputs_file(self) -> str | os.PathLike[str] | None:
-        """The file or folder of inputs; None where there is none."""
-        inputs = self.verification.inputs
-        return inputs if isinstance(inputs, (str, os.PathLike)) else None
+        values = (one for one in self.specialization.inputs.values() if isinstance(one, str))
+        found: dict[str, Iterable[str | os.PathLike[str]]] = {
+            "a script of this run": self.fixes.graphsurgeon,
+            "a value of --fix-input": (one[1:] for one in values if one.startswith("@")),
+            "a library of --plugins": self.trt.plugins if self.trt is not None else (),
+        }
+        return [(what, path) for what, paths in found.items() for path in paths]
 
     def with_fields(self, fields: Mapping[str, Any]) -> RunOptions:
         """The record with these fields, named as ``seed`` or, in one of its records, ``verification.seed``."""

@@ -6,6 +6,7 @@ report nor the models that are still to come. A file that does not exist yet rep
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +59,9 @@ def refuse_conflicts(
         if any(one.path.is_file() for one in replaced):  # which may be external data
             known = [file for model in models for file in files_named(model)]
         known += [File(what, Path(path)) for what, path in options.files]
-        known += [*inputs_of(options.inputs_file), *read, *_outputs(tasks)]
+        inputs = options.verification.inputs
+        known += inputs_of(inputs if isinstance(inputs, (str, os.PathLike)) else None)
+        known += [*read, *_outputs(tasks)]
         separate([*journals, *results, *of_trt], known)
         if len(tasks) > 1:
             _keep_data(tasks)

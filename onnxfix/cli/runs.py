@@ -35,7 +35,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.targets import target_named
 from onnxfix.verbs.fleet.drive import drive, executor_of, tasks_of
 from onnxfix.verbs.fleet.names import expand
-from onnxfix.verbs.fleet.paths import as_reported
+from onnxfix.verbs.fleet.paths import as_reported, is_remote
 from onnxfix.verbs.fleet.work import Command, Outcome, Task
 
 Say = Callable[[Task, str], None]
@@ -67,9 +67,15 @@ def configure(given: Given, *, judges: bool = True) -> Holding:
         holding = Holding(config, layer, _baseline(given, config), given.write_baseline is not None)
     else:
         holding = Holding(config, layer, judges=False)
-    if given.show_settings:
-        _show_settings(holding, given.models if judges else [given.original], given.format == "json")
-    return holding
+    if not given.show_settings:
+        return holding
+    sources = [as_reported(one.source) for one in expand(given.models if judges else [given.original])]
+    if given.format == "json":
+        output().write(render_settings([holding.as_data(source) for source in sources]) + "\n")
+    else:
+        for source in sources:
+            print_lines(settings_lines(source, holding.rows(source)))
+    raise typer.Exit(0)
 
 
 def _baseline(given: Given, config: Config) -> baselines.Baseline | None:
@@ -82,16 +88,6 @@ def _baseline(given: Given, config: Config) -> baselines.Baseline | None:
     return baselines.load(config.baseline, f"{config.name}: baseline")
 
 
-def _show_settings(holding: Holding, models: Sequence[str], json: bool) -> NoReturn:
-    sources = [as_reported(model.source) for model in expand(models)]
-    if json:
-        output().write(render_settings([holding.as_data(source) for source in sources]) + "\n")
-    else:
-        for source in sources:
-            print_lines(settings_lines(source, holding.rows(source)))
-    raise typer.Exit(0)
-
-
 def run_models(given: Given, holding: Holding, command: Command, options: RunOptions) -> NoReturn:
     """Check or repair the models that the command line names. Whatever cannot work is refused before any of it does.
 
@@ -102,10 +98,14 @@ def run_models(given: Given, holding: Holding, command: Command, options: RunOpt
     options = replace(options, pictures=any(one.kind is Kind.html for one in reports))
     folder = getattr(given, "output_dir", None)
     journal = Path(given.journal) if given.journal is not None else None
-    if given.resume:
-        from onnxfix.verbs.fleet.journal import place_of  # lazy: start-up, seldom used
+    if given.resume and journal is None:
+        from onnxfix.verbs.fleet.journal import NAME  # lazy: start-up, seldom used
 
-        journal = place_of(journal, given.resume, folder)
+        if folder is None or is_remote(folder):
+            raise UsageError(
+                "--resume keeps its journal in a local --output-dir; without one, name a file by --journal"
+            )
+        journal = Path(folder) / NAME
     tasks = tasks_of(
         given.models,
         command,

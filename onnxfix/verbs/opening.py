@@ -48,27 +48,22 @@ def destination_of(loaded: loading.Loaded, output: Output) -> Path | None:
     """
     if output.in_place and output.path is not None:
         raise UsageError("choose one of in_place and output (--in-place, --output)")
+    # The output will need other files beside it, which cannot be found through a link to it.
+    needs_data = loaded.oversize or bool(loaded.external)
     if output.in_place:
-        return _source_of(loaded)
-    return _destination(loaded, Path(output.path), output) if output.path is not None else None
-
-
-def _source_of(loaded: loading.Loaded) -> Path:
-    """The model's own file, where it can be replaced."""
-    path = loaded.path
-    if path is None:
-        raise UsageError("in_place (--in-place) needs a model that was read from a file")
-    if path.is_symlink() and _needs_data_file(loaded):
-        raise UsageError(
-            f"{path}: is a symbolic link to a model with external data, or one of more than 2 GB, which "
-            "gets some; name the file itself"
-        )
-    apart.replaceable(path, apart.data_of(loaded))
-    return path.resolve()  # a link stays a link; the file that it names is replaced
-
-
-def _destination(loaded: loading.Loaded, path: Path, output: Output) -> Path:
-    """An output file that is not the input, links followed."""
+        source = loaded.path
+        if source is None:
+            raise UsageError("in_place (--in-place) needs a model that was read from a file")
+        if source.is_symlink() and needs_data:
+            raise UsageError(
+                f"{source}: is a symbolic link to a model with external data, or one of more than 2 GB, which "
+                "gets some; name the file itself"
+            )
+        apart.replaceable(source, apart.data_of(loaded))
+        return source.resolve()  # a link stays a link; the file that it names is replaced
+    if output.path is None:
+        return None
+    path = Path(output.path)
     real = output_file(path)
     if loaded.path is not None and real.exists() and os.path.samefile(real, loaded.path):
         raise UsageError(f"{path}: is the input itself; --in-place (in_place=True) replaces it")
@@ -77,19 +72,14 @@ def _destination(loaded: loading.Loaded, path: Path, output: Output) -> Path:
             f"{path}: --share-data needs an output in the model's folder, {loaded.base_dir}, where its data "
             "files are; without it, they are copied"
         )
-    if _needs_data_file(loaded) and not tensors.is_location(f"{real.name}.data"):
+    if needs_data and not tensors.is_location(f"{real.name}.data"):
         raise UsageError(f"{path}: onnx reads no data file {real.name}.data; name another output")
-    if _needs_data_file(loaded) and real is not path:
+    if needs_data and real is not path:
         raise UsageError(
             f"{path}: is a symbolic link, and the model has external data, or is of more than 2 GB and gets "
             "some; name the file itself"
         )
     return real
-
-
-def _needs_data_file(loaded: loading.Loaded) -> bool:
-    """Whether the output will need other files beside it, which cannot be found through a link to it."""
-    return loaded.oversize or bool(loaded.external)
 
 
 def refuse_conflicts(
@@ -102,7 +92,8 @@ def refuse_conflicts(
     """
     known = [file for loaded in models for file in apart.files_of(loaded)]
     known += [apart.File(what, Path(path)) for what, path in options.files]
-    known += apart.inputs_of(options.inputs_file)
+    inputs = options.verification.inputs
+    known += apart.inputs_of(inputs if isinstance(inputs, (str, os.PathLike)) else None)
     written = files.files(options.trt) if options.trt is not None else []
     if destination is not None:
         written.append(apart.File("the output", destination))

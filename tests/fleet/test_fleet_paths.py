@@ -483,4 +483,4 @@ def test_a_model_that_is_replaced_after_it_was_fetched_is_done_again(
     monkeypatch.setattr(remote, "_get", meddled)
     outcome = perform(task)
     assert outcome.report is not None
-    assert contents.hash_files(outcome.files) != outcome.files
+    assert {path: contents.hash_file(path) for path in outcome.files} != outcome.files

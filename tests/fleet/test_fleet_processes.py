@@ -391,7 +391,7 @@ def test_results_come_as_they_are_ready_and_are_reported_in_order(
             for task in reversed(tasks):
                 yield Outcome(task, error="x: dead", crashed=True) if task.index == 1 else work.perform(task)
 
-    monkeypatch.setattr("onnxfix.cli.runs.executor_of", lambda *_: Backwards())
+    monkeypatch.setattr("onnxfix.cli.runs.executor_of", lambda *_: Backwards().run)
     code, out, _ = cli.run("check", *models, "-q")
     heads = [line.split()[0] for line in out.splitlines()[:2]]
     assert heads == [str(models[2]), str(models[0])]

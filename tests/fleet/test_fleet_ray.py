@@ -183,10 +183,7 @@ def test_a_node_with_another_onnxfix_ends_the_run() -> None:
 def test_a_file_that_only_we_have_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "0.onnx").touch()
-    ends = [
-        done(error=f"{name}.onnx: gone", worker="7 on 10.0.0.1", node="10.0.0.1", missing=True)
-        for name in (0, 1)
-    ]
+    ends = [done(error=f"{name}.onnx: gone", node="10.0.0.1", missing=True) for name in (0, 1)]
     outcomes = {one.task.index: one.error for one in attempt(Ray(*ends), tasks(2))}
     assert outcomes == {
         0: "0.onnx: gone (on Ray's node 10.0.0.1; with local paths, all nodes must share the folder)",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,26 +24,14 @@ from onnxfix.verbs import applying
 from onnxfix.verbs.fleet import contents, work
 from onnxfix.verbs.fleet import journal as journals
 from onnxfix.verbs.fleet.drive import drive, tasks_of
-from onnxfix.verbs.fleet.journal import NAME, Journal, place_of
-from onnxfix.verbs.fleet.work import Here, Outcome, Task
+from onnxfix.verbs.fleet.journal import NAME, Journal
+from onnxfix.verbs.fleet.work import Outcome, Task, here
 from support.fleets import run, without_times, write
 from support.options import run_options
 
 pytestmark = pytest.mark.slow
 
 LIGHT = run_options(verify=False)
-
-
-class Counting(Here):
-    """Says which models it was given."""
-
-    def __init__(self) -> None:
-        self.given: list[str] = []
-
-    def run(self, tasks: object, progress: object = None) -> Iterator[Outcome]:
-        for task in tasks:
-            self.given.append(Path(task.source).name)
-            yield work.perform(task)
 
 
 def go(
@@ -63,9 +51,15 @@ def go(
         output_dir=str(folder / out) if out else None,
         stamped=True,
     )
-    executor = Counting()
-    outcomes = list(drive(tasks, executor, place, resume=resume))
-    return executor.given, outcomes
+    given: list[str] = []
+
+    def counting(tasks: Sequence[Task], progress: object = None) -> Iterator[Outcome]:
+        for task in tasks:
+            given.append(Path(task.source).name)
+            yield work.perform(task)
+
+    outcomes = list(drive(tasks, counting, place, resume=resume))
+    return given, outcomes
 
 
 @pytest.fixture
@@ -387,12 +381,11 @@ def test_a_journal_that_cannot_be_written_to_ends_the_work(
 ) -> None:
     ended = []
 
-    class Long(Here):
-        def run(self, tasks: object, progress: object = None) -> Iterator[Outcome]:
-            try:
-                yield from super().run(tasks, None)
-            finally:
-                ended.append(True)
+    def long(tasks: Sequence[Task], progress: object = None) -> Iterator[Outcome]:
+        try:
+            yield from here(tasks)
+        finally:
+            ended.append(True)
 
     def full(fd: int, data: bytes) -> None:
         if b"report" in data:
@@ -401,18 +394,15 @@ def test_a_journal_that_cannot_be_written_to_ends_the_work(
     monkeypatch.setattr(journals, "_write", full)
     tasks = tasks_of([str(folder / "*.onnx")], "check", LIGHT, stamped=True)
     with pytest.raises(OnnxfixError, match="journal: cannot be written: No space left"):
-        list(drive(tasks, Long(), folder / "journal"))
+        list(drive(tasks, long, folder / "journal"))
     assert ended == [True]
 
 
-def test_where_the_journal_is(tmp_path: Path) -> None:
-    named = tmp_path / "j"
-    assert place_of(None, False, None) is None
-    assert place_of(named, False, None) == place_of(named, True, "out") == named
-    assert place_of(None, True, "out") == Path("out") / NAME
-    for folder in (None, "s3://bucket/out"):
-        with pytest.raises(UsageError, match="--journal"):
-            place_of(None, True, folder)
+@pytest.mark.parametrize("more", [(), ("--output-dir", "s3://bucket/out")])
+def test_without_a_local_folder_the_journal_needs_a_name(tmp_path: Path, more: tuple[str, ...]) -> None:
+    result = run(None, "apply", write(tmp_path / "m.onnx"), "--resume", *more)
+    assert result.returncode == 2
+    assert "name a file by --journal" in result.stderr
 
 
 @pytest.mark.slow

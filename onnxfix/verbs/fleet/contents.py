@@ -44,17 +44,12 @@ def hash_file(path: str) -> str:
         return ""
 
 
-def hash_files(paths: Iterable[str]) -> dict[str, str]:
-    """The content of files, by path."""
-    return {path: hash_file(path) for path in paths}
-
-
 def hash_source(files: TaskFiles, known: Iterable[str] = ()) -> dict[str, str]:
     """The content of the model of a task and of its external data, by the names that the user knows.
 
     ``known`` are the files that it had earlier: of a model at a URL, only they say what its external data are.
     """
-    return dict(files.fetched) or hash_files(_list_files(files.source, known))
+    return dict(files.fetched) or {path: hash_file(path) for path in _list_files(files.source, known)}
 
 
 def hash_results(
@@ -66,7 +61,7 @@ def hash_results(
         written += _list_files(files.source if options.output.in_place else files.target, known)
     if report.engine and options.trt is not None:
         written.append(str(Path(options.trt.save_engine)))
-    return hash_files(map(files.as_named, written))
+    return {path: hash_file(path) for path in map(files.as_named, written)}
 
 
 def _list_files(model: str, known: Iterable[str]) -> Iterator[str]:

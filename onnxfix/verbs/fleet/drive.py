@@ -9,7 +9,7 @@ from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.runtime.allowance import cores
 from onnxfix.verbs.fleet import names, paths
-from onnxfix.verbs.fleet.work import Command, Executor, Here, Outcome, Progress, Task
+from onnxfix.verbs.fleet.work import Command, Executor, Outcome, Progress, Task, here
 
 
 def tasks_of(
@@ -58,17 +58,17 @@ def executor_of(jobs: str, ray: str | None, tasks: Sequence[Task]) -> Executor:
             )
         from onnxfix.verbs.fleet.ray import RayExecutor  # lazy: --ray only
 
-        return RayExecutor(ray)
+        return RayExecutor(ray).run
     if jobs != "auto" and not jobs.isdecimal():
         raise UsageError(
             f"--jobs {jobs}: is not a number of models to run at once, or auto for one on each core"
         )
     count = (0 if jobs == "auto" else int(jobs)) or cores()
     if count < 2 or len(tasks) < 2:
-        return Here()
+        return here
     from onnxfix.verbs.fleet.processes import Processes  # lazy: start-up
 
-    return Processes(count)
+    return Processes(count).run
 
 
 def drive(
@@ -86,7 +86,7 @@ def drive(
         OnnxfixError: the journal cannot be written.
     """
     if journal is None:
-        yield from executor.run(tasks, progress)
+        yield from executor(tasks, progress)
         return
     from onnxfix.verbs.fleet.journal import Journal  # lazy: start-up
 
@@ -94,6 +94,6 @@ def drive(
         earlier = {task.index: log.done(task) for task in tasks} if resume else {}
         yield from filter(None, earlier.values())
         remaining = [task for task in tasks if earlier.get(task.index) is None]
-        for outcome in executor.run(remaining, progress):
+        for outcome in executor(remaining, progress):
             log.note(outcome)
             yield outcome

@@ -27,7 +27,7 @@ from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import regular
 from onnxfix.report.report import Report, plain
 from onnxfix.runtime import replies, system
-from onnxfix.verbs.fleet import contents, paths
+from onnxfix.verbs.fleet import contents
 from onnxfix.verbs.fleet.paths import TaskFiles
 from onnxfix.verbs.fleet.work import Outcome, Task
 
@@ -75,8 +75,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         entry = self._entries.get((task.command, task.source, task.target), {})
         if entry.get("key") != self._key(task):
             return None
-        report, files = _decode(entry.get("report")), entry.get("files")
-        if report is None or not isinstance(files, dict):
+        files = entry.get("files")
+        try:
+            report = replies.loads(base64.b64decode(entry["report"]))
+        except Exception:  # a line that somebody else wrote may hold anything
+            return None
+        if not isinstance(report, Report) or not isinstance(files, dict):
             return None
         own = TaskFiles(task.source, task.target)
         now = contents.hash_source(own, files) | contents.hash_results(own, task.options, report, files)
@@ -110,9 +114,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _key(self, task: Task) -> str:
         """The hash of what the result depends on besides the model."""
         options = task.options
-        paths = [str(path) for _, path in options.files]
-        if options.inputs_file is not None:
-            paths.append(str(options.inputs_file))
+        inputs = options.verification.inputs
+        paths = [*(str(path) for _, path in options.files), *([str(inputs)] if inputs else [])]
         data = {
             "task": [task.command, task.source, task.target, plain(options)],
             "files": {path: self._hash(path) for path in paths},
@@ -130,21 +133,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 if file.is_file()
             ]
         return self._hashes[path]
-
-
-def place_of(journal: Path | None, resume: bool, output_dir: str | None) -> Path | None:
-    """Where a run's journal is; None where it has none.
-
-    Raises:
-        UsageError: no option says where.
-    """
-    if journal is not None or not resume:
-        return journal
-    if output_dir is None or paths.is_remote(output_dir):
-        raise UsageError(
-            "--resume keeps its journal in a local --output-dir; without one, name a file by --journal"
-        )
-    return Path(output_dir) / NAME
 
 
 def _open_locked(path: Path) -> int:
@@ -189,12 +177,3 @@ def _parse(data: bytes, path: Path) -> dict[tuple[str, str, str], dict[str, Any]
             entry = json.loads(line)
             entries[entry.get("command"), entry.get("source"), entry.get("target")] = entry
     return entries
-
-
-def _decode(text: Any) -> Report | None:
-    """A report as ``note`` writes it; None for anything else."""
-    try:
-        report = replies.loads(base64.b64decode(text))
-        return report if isinstance(report, Report) else None
-    except Exception:  # a line that somebody else wrote may hold anything
-        return None

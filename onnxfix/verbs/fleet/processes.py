@@ -18,9 +18,8 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -48,7 +47,7 @@ class Processes:
         """See ``work.Executor``."""
         return sweeping(tasks, self._outcomes(tasks, progress))
 
-    def _outcomes(self, tasks: Sequence[Task], progress: Progress | None) -> Iterator[Outcome]:
+    def _outcomes(self, tasks: Sequence[Task], progress: Progress | None) -> Generator[Outcome, None, None]:
         together, alone = in_turns(tasks)
         count, share_mb = self._shares(len(together))
         again: list[Task] = []
@@ -95,7 +94,7 @@ def _work(
                     job.close()
                     idle.append(job)
                     reason = f"cannot be started: {error.strerror or error}"
-                    yield Outcome(task, error=f"{task.source}: its worker process: {reason}", worker="died")
+                    yield Outcome(task, error=f"{task.source}: its worker process: {reason}")
             for pipe in wait(list(running), _POLL_SECONDS):  # type: ignore[arg-type]
                 job = running.pop(pipe)
                 yield job.receive()
@@ -121,7 +120,7 @@ class _Job:
         Raises:
             OSError: no process can be started.
         """
-        self._task, self._began = task, time.perf_counter()
+        self._task = task
         if self._process is None:
             self._folder = tempfile.mkdtemp(prefix="onnxfix-")
             self._pipe, theirs = multiprocessing.Pipe()
@@ -150,14 +149,8 @@ class _Job:
         code = self._process.exitcode or 0
         ending = _child.describe_exit(code, _read(self._folder, "stderr"), _read(self._folder, "step"))
         what = f"died{ending.note and f' while {ending.note}'}: {ending.message}"
-        return Outcome(
-            self._task,
-            error=f"{self._task.source}: its worker process {what}",
-            seconds=time.perf_counter() - self._began,
-            worker="died",
-            memory=ending.status == "memory",
-            crashed=True,
-        )
+        error = f"{self._task.source}: its worker process {what}"
+        return Outcome(self._task, error=error, memory=ending.status == "memory", crashed=True)
 
     def kill(self) -> None:
         """End the process, whatever it does."""
@@ -205,27 +198,10 @@ def _read(folder: str, name: str) -> str:
 
 
 def _serve(pipe: Connection, parent: int, folder: str, memory_mb: int | None, cores: int) -> None:
-    """Do the tasks that come, until there are no more."""
-    _settle(parent, folder, memory_mb, cores)
-    try:
-        while True:
-            task: Task = pipe.recv()
-            try:
-                outcome = work.perform(task, _note)
-            except SystemExit as error:
-                outcome = Outcome(task, error=f"{task.source}: its worker process: {_child.one_line(error)}")
-            pipe.send(outcome)
-    except EOFError:
-        return
-    except KeyboardInterrupt:  # the parent was killed
-        shutil.rmtree(folder, ignore_errors=True)
+    """Do the tasks that come, until there are no more.
 
-
-def _settle(parent: int, folder: str, memory_mb: int | None, cores: int) -> None:
-    """Prepare this process, before anything that reads the environment is imported.
-
-    Numeric libraries run single-threaded unless the user's environment says otherwise, and then on the worker's cores
-    at most.
+    Before anything that reads the environment is imported, limits are set. Numeric libraries run single-threaded unless
+    the user's environment says otherwise, and then on the worker's cores at most.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -242,7 +218,18 @@ def _settle(parent: int, folder: str, memory_mb: int | None, cores: int) -> None
     _child.limit(memory_mb)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
 
+    def note(step: str) -> None:  # for the case that this worker dies of it
+        Path(folder, "step").write_text(step, encoding="utf-8")
 
-def _note(step: str) -> None:
-    """Leave word of the step, for the case that this worker dies of it."""
-    Path(tempfile.gettempdir(), "step").write_text(step, encoding="utf-8")
+    try:
+        while True:
+            task: Task = pipe.recv()
+            try:
+                outcome = work.perform(task, note)
+            except SystemExit as error:
+                outcome = Outcome(task, error=f"{task.source}: its worker process: {_child.one_line(error)}")
+            pipe.send(outcome)
+    except EOFError:
+        return
+    except KeyboardInterrupt:  # the parent was killed
+        shutil.rmtree(folder, ignore_errors=True)

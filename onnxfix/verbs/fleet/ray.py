@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ class RayExecutor:
         """
         return sweeping(tasks, self._outcomes(tasks), CLOCK_SKEW)
 
-    def _outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+    def _outcomes(self, tasks: Sequence[Task]) -> Generator[Outcome, None, None]:
         if not tasks:
             return
         with connected(self.address) as ray:
@@ -149,9 +149,7 @@ class Run:
                 return None
             text = f"{task.source}: its Ray worker died {attempt.number} times: {_child.one_line(str(error))}"
             memory = type(error).__name__ == "OutOfMemoryError"
-            return Outcome(
-                task, error=text, worker="died", attempts=attempt.number, memory=memory, crashed=True
-            )
+            return Outcome(task, error=text, attempts=attempt.number, memory=memory, crashed=True)
         if isinstance(reply, str):
             raise UsageError(f"--ray: {reply}")
         outcome: Outcome = replace(pickle.loads(reply), task=task, attempts=attempt.number)
@@ -252,7 +250,7 @@ def _make_remote_function() -> Callable[..., Any]:
                 "install the same onnxfix on each node"
             )
         settle(memory_mb, folder)
-        return pickle.dumps(replace(perform(pickle.loads(payload)), worker=where, node=node))
+        return pickle.dumps(replace(perform(pickle.loads(payload)), node=node))
 
     return work
 

@@ -1,12 +1,11 @@
 """One model's task and outcome as plain data, and what performs the task; all executors share it.
 
 A ``Task`` says what to do with one model, an ``Outcome`` what the result was. Both are frozen and can be pickled, so
-that a task may run in this process (``Here``), in a worker process (``fleet.processes``) or on another machine
+that a task may run in this process (``here``), in a worker process (``fleet.processes``) or on another machine
 (``fleet.ray``). Paths may be URLs that fsspec knows, in ``source``, ``target`` and the report alike; ``perform``
 copies remote files to a temporary folder and uploads the result (``fleet.remote``).
 
-An executor is anything with ``run``. The driver (``fleet.drive``) gives it the tasks that are not in the journal, and
-accepts the outcomes in any order.
+The driver (``fleet.drive``) gives an ``Executor`` the tasks that are not in the journal.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from onnxfix.errors import MissingFile, TimeLimit, explained
 from onnxfix.options import RunOptions
@@ -55,18 +54,15 @@ class Task:
 class Outcome:
     """The result of a task: a ``report`` (without its ``model``), or an ``error`` in one line that names the model.
 
-    ``seconds`` is the wall-clock time of the last attempt, ``attempts`` their number. ``worker`` is the process id (on
-    Ray with the address of its machine, ``node``). ``memory``: the task, a rule or a check ran out of memory, so that
-    more memory may help. ``crashed``: its worker died. ``missing``: the model's file does not exist. ``late``: the time
-    limit ended it before there was anything to report. ``files`` are the files of a stamped task with their contents,
-    empty if one changed meanwhile. ``reused``: the outcome is from the journal.
+    ``attempts`` is their number, ``node`` the address of Ray's machine. ``memory``: the task, a rule or a check ran out
+    of memory, so that more memory may help. ``crashed``: its worker died. ``missing``: the model's file does not exist.
+    ``late``: the time limit ended it before there was anything to report. ``files`` are the files of a stamped task
+    with their contents, empty if one changed meanwhile. ``reused``: the outcome is from the journal.
     """
 
     task: Task
     report: Report | None = None
     error: str = ""
-    seconds: float = 0.0
-    worker: str = ""
     node: str = ""
     attempts: int = 1
     memory: bool = False
@@ -81,25 +77,18 @@ Progress = Callable[[Task, str], None]
 """Called with a task and a short description of its step."""
 
 
-class Executor(Protocol):
-    """Runs tasks somewhere."""
+Executor = Callable[[Sequence[Task], Progress | None], Iterator[Outcome]]
+"""Runs tasks somewhere; yields the outcome of each once, as it arrives, in any order.
 
-    def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
-        """Run the tasks; yields the outcome of each once, as it arrives, in any order.
-
-        A task that fails or kills its worker has an outcome that says so; it never raises here. Closing the iterator
-        (as KeyboardInterrupt does) stops running tasks: afterwards none of their processes is left, and no partly
-        written file.
-        """
-        ...  # pragma: no cover
+A task that fails or kills its worker has an outcome that says so; it never raises here. Closing the iterator (as
+KeyboardInterrupt does) stops running tasks: afterwards none of their processes is left, and no partly written file.
+"""
 
 
-class Here:
+def here(tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
     """Runs tasks one after another in this process."""
-
-    def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
-        for task in tasks:
-            yield perform(task, partial(progress, task) if progress is not None else None)
+    for task in tasks:
+        yield perform(task, partial(progress, task) if progress is not None else None)
 
 
 def in_turns(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
@@ -127,12 +116,14 @@ def more_memory_helps(outcome: Outcome, granted_mb: int) -> bool:
     return not users_limit and not (report.output and options.output.in_place)
 
 
-def sweeping(tasks: Sequence[Task], outcomes: Iterator[Outcome], skew: float = 0.0) -> Iterator[Outcome]:
+def sweeping(
+    tasks: Sequence[Task], outcomes: Generator[Outcome, None, None], skew: float = 0.0
+) -> Iterator[Outcome]:
     """The outcomes of tasks in workers. Afterwards, files that workers left are deleted if one died or the run was
     ended. ``skew`` are seconds by which a file server's clock may be behind ours."""
     since, died = time.time() - skew, True
     try:
-        with contextlib.closing(outcomes):  # type: ignore[type-var]
+        with contextlib.closing(outcomes):
             lost = False
             for outcome in outcomes:
                 lost = lost or outcome.crashed or outcome.attempts > 1
@@ -183,7 +174,16 @@ def perform(task: Task, progress: Step | None = None) -> Outcome:
                 from onnxfix.verbs.fleet import contents  # lazy: start-up, for a journal only
 
                 hashes.update(contents.hash_source(files))
-            report = replace(_run(task, files, progress), pending=None)
+            if task.command == "check":
+                from onnxfix.verbs import checking  # lazy: start-up
+
+                report = checking.check(Path(files.source), task.options, progress)
+            else:
+                from onnxfix.verbs import applying  # lazy: start-up
+
+                output = replace(task.options.output, path=files.target or None)
+                report = applying.apply(Path(files.source), replace(task.options, output=output), progress)
+            report = replace(report, pending=None)
             if report.output:
                 files.publish()
             if task.stamped:
@@ -204,33 +204,19 @@ def _local_files(task: Task, progress: Step | None) -> contextlib.AbstractContex
     return remote.stage(task.source, task.target, progress)
 
 
-def _run(task: Task, files: TaskFiles, progress: Step | None) -> Report:
-    if task.command == "check":
-        from onnxfix.verbs import checking  # lazy: start-up
-
-        return checking.check(Path(files.source), task.options, progress)
-    from onnxfix.verbs import applying  # lazy: start-up
-
-    output = replace(task.options.output, path=files.target or None)
-    return applying.apply(Path(files.source), replace(task.options, output=output), progress)
-
-
 def attempt(task: Task, run: Callable[[], Report]) -> Outcome:
     """The outcome of ``run``, be it a report or an exception. Raises only KeyboardInterrupt and SystemExit."""
-    began = time.perf_counter()
-    outcome = Outcome(task, worker=str(os.getpid()))
     try:
         report = run()
-        outcome = replace(outcome, report=report, memory=_ran_out_of_memory(report))
+        return Outcome(task, report, memory=_ran_out_of_memory(report))
     except Exception as error:  # whatever it is, the other models still have to run
-        outcome = replace(
-            outcome,
+        return Outcome(
+            task,
             error=explained(error, task.source),
             memory=isinstance(error, MemoryError),
             missing=isinstance(error, MissingFile),
             late=isinstance(error, TimeLimit),
         )
-    return replace(outcome, seconds=time.perf_counter() - began)
 
 
 def _ran_out_of_memory(report: Report) -> bool:

@@ -36,9 +36,16 @@ def adopt(
     graph = merged.graph
     if unchanged is None:
         nodes = _in_old_order(result.graph.node, original.graph.node)
-        _fill(graph, "node", _described(original.graph.node, nodes))
+        # A node that differs only in name and description is the original's.
+        old_nodes = {tuple(node.output): node for node in original.graph.node}
+        pairs = ((old_nodes.get(tuple(node.output), node), node) for node in nodes)
+        _fill(graph, "node", (old if _bare(old) == _bare(node) else node for old, node in pairs))
         _fill(graph, "initializer", _stored(original.graph, result.graph, base_dir))
-        lost = [*_foreign_imports(original, result), *_lost_calls(original.graph, result.graph)]
+        lost = [*_foreign_imports(original, result)]
+        # Calls of functions and of other domains' operators: my::Identity need not be an Identity.
+        for name, count in sorted((_calls(original.graph) - _calls(result.graph)).items()):
+            calls = f"{count} call{'s' * (count > 1)} of {name}"
+            lost.append(f"it removed {calls}, which is not an operator of ONNX")
     else:
         lost = []
         old, new, kept = original.graph, result.graph, unchanged.graph
@@ -106,14 +113,6 @@ def _untouched(
     for item in result:
         twin = kept.get(key(item))
         yield old.get(key(item), item) if twin is not None and _same(twin, item) else item
-
-
-def _described(original: Iterable[NodeProto], result: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The result's nodes; one that differs only in name and description from the original's is that."""
-    old = {tuple(node.output): node for node in original}
-    for node in result:
-        before = old.get(tuple(node.output))
-        yield before if before is not None and _bare(before) == _bare(node) else node
 
 
 def _bare(node: NodeProto) -> tuple[bytes, list[bytes]]:
@@ -220,14 +219,6 @@ def _foreign_imports(original: ModelProto, result: ModelProto) -> Iterator[str]:
             yield f"it wrote operator set {version} of {domain} instead of {old[domain]}"
         elif domain not in old and domain in used:
             yield f"it uses operators of {domain}, which the model does not import"
-
-
-def _lost_calls(original: GraphProto, result: GraphProto) -> Iterator[str]:
-    """Calls of functions and of other domains' operators that were removed: not every tool checks the domain, and
-    my::Identity need not be an Identity."""
-    before, after = _calls(original), _calls(result)
-    for name, count in sorted((before - after).items()):
-        yield f"it removed {count} call{'s' * (count > 1)} of {name}, which is not an operator of ONNX"
 
 
 def _calls(graph: GraphProto) -> Counter[str]:

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from onnx import ModelProto
@@ -89,7 +89,12 @@ def graphsurgeon(source: str, script: str, output: str, unchanged: str, embed: b
     if not embed:
         os.chdir(Path(source).parent)
     try:
-        function = _function(path)
+        module = ModuleType("onnxfix_graphsurgeon_script")
+        module.__file__ = path
+        sys.modules[module.__name__] = module  # dataclasses and pickle look it up there
+        sys.path.insert(0, os.path.dirname(path))  # as for a started script: it may import modules beside it
+        exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
+        function = getattr(module, FUNCTION, None)
         if not callable(function):
             return UsageError(f"{script}: defines no function {FUNCTION}(graph) that takes a gs.Graph")
         changed = function(graph)
@@ -105,17 +110,6 @@ def graphsurgeon(source: str, script: str, output: str, unchanged: str, embed: b
     except Exception as error:
         return UsageError(f"{script}: the graph from {FUNCTION} cannot be exported: {one_line(error, 200)}")
     return ""
-
-
-def _function(path: str) -> Any:
-    """The function of the script, which is run as a module of its own; None where it defines none."""
-    module = ModuleType("onnxfix_graphsurgeon_script")
-    module.__file__ = path
-    sys.modules[module.__name__] = module  # dataclasses and pickle look it up there
-    sys.path.insert(0, os.path.dirname(path))  # as for a started script: it may import modules beside it
-    code: CodeType = compile(Path(path).read_bytes(), path, "exec")
-    exec(code, module.__dict__)
-    return getattr(module, FUNCTION, None)
 
 
 def _explain(error: BaseException, path: str, script: str) -> str:

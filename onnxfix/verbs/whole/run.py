@@ -55,15 +55,36 @@ class StepRun:
         self.special, self.start = job.comparison.special, job.loaded
         self._first_done: tuple[StepDone, ...] = ()
         if self.special is not None:
-            began = time.perf_counter()
-            job.plan.say("specializing")
-            self.start, self.special = specialized(job.loaded, self.special)
-            done = _record(
-                self.special, _count(job.loaded.proto, job.loaded), _count(self.start.proto, job.loaded)
-            )
-            self._first_done = (replace(done, seconds=time.perf_counter() - began),)
+            self._first_done = (self._specialize(self.special),)
         self._dropped: dict[int, str] = {}
         self.run()
+
+    def _specialize(self, special: ResolvedSpecialization) -> StepDone:
+        """Specialize the model that the steps start from, and find the sizes of outputs that follow. Weights stay where
+        they are."""
+        began, loaded = time.perf_counter(), self.job.loaded
+        self.job.plan.say("specializing")
+        proto = loaded.fresh()
+        specialize.specialize(proto, special, loaded.base_dir)
+        outputs = specialize.declare_outputs(proto, loaded.base_dir)
+        self.special = replace(special, outputs=outputs)
+        self.start = loading.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path)
+        dims = [Fixed("dimension", name, str(size)) for name, size in special.sizes.items()]
+        inputs = [
+            Fixed("input", name, shown(value), value.dtype.name, tuple(value.shape), special.keep)
+            for name, value in special.values.items()
+        ]
+        return StepDone(
+            name="specialize",
+            tool=f"onnxfix {__version__}",
+            status="taken",
+            reason=f"fixed: {self.special.words}",
+            safety="unsafe",
+            nodes_before=_count(loaded.proto, loaded),
+            nodes_after=_count(proto, loaded),
+            fixed=(*dims, *inputs),
+            seconds=time.perf_counter() - began,
+        )
 
     def run(self) -> None:
         """Run the steps, except those that were dropped before."""
@@ -119,7 +140,10 @@ class StepRun:
 
     def _take(self, index: int, step: Step) -> StepDone:
         """Run one step; ``base`` is its result if that can stand."""
-        random = _random(self.against.proto) if self._comparison.verification.enabled else []
+        random = []
+        if self._comparison.verification.enabled and (drawn := signature(self.against.proto).drawn):
+            # A tool that folds or merges random draws would go unnoticed.
+            random = [f"random operators decide {', '.join(drawn)}, which can therefore not be compared"]
         if random and step.script is None:  # no result of it could be proven
             return StepDone(step.name, step.tool, "dropped", "; ".join(random))
         source = self.original
@@ -200,45 +224,8 @@ class StepRun:
         )
 
 
-def specialized(
-    loaded: loading.Loaded, special: ResolvedSpecialization
-) -> tuple[loading.Loaded, ResolvedSpecialization]:
-    """The model specialized, and ``special`` with the sizes of outputs that follow. Weights stay where they are."""
-    proto = loaded.fresh()
-    specialize.specialize(proto, special, loaded.base_dir)
-    special = replace(special, outputs=specialize.declare_outputs(proto, loaded.base_dir))
-    return loading.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
-
-
-def _record(special: ResolvedSpecialization, before: int, after: int) -> StepDone:
-    """What was specialized, as a step."""
-    dims = [Fixed("dimension", name, str(size)) for name, size in special.sizes.items()]
-    inputs = [
-        Fixed("input", name, shown(value), value.dtype.name, tuple(value.shape), special.keep)
-        for name, value in special.values.items()
-    ]
-    return StepDone(
-        name="specialize",
-        tool=f"onnxfix {__version__}",
-        status="taken",
-        reason=f"fixed: {special.words}",
-        safety="unsafe",
-        nodes_before=before,
-        nodes_after=after,
-        fixed=(*dims, *inputs),
-    )
-
-
 def _count(proto: ModelProto, near: loading.Loaded) -> int:
     return Model(proto, near.base_dir).node_count
-
-
-def _random(proto: ModelProto) -> list[str]:
-    """Why some outputs cannot be compared, if so: a tool that folds or merges random draws would go unnoticed."""
-    names = signature(proto).drawn
-    return (
-        [f"random operators decide {', '.join(names)}, which can therefore not be compared"] if names else []
-    )
 
 
 def _values(verdict: Verdict) -> str:

@@ -114,8 +114,16 @@ def _fix_input(model: Model, info: ValueInfoProto, array: np.ndarray[Any, Any], 
     """Make all readers of an input read a constant instead."""
     graph, value = model.proto.graph, model.main.values[info.name]
     apart = keep or value.is_output
-    name = _free_name(model, f"{info.name}_fixed") if apart else info.name
-    tensor = _tensor(array, info.type.tensor_type.elem_type, name)
+    name, number = f"{info.name}_fixed" if apart else info.name, 1
+    while apart and name in model.names:
+        number += 1
+        name = f"{info.name}_fixed_{number}"
+    model.names.add(name)
+    if info.type.tensor_type.elem_type == TensorProto.STRING:
+        texts = [str(text).encode() for text in array.reshape(-1)]
+        tensor = TensorProto(name=name, data_type=TensorProto.STRING, dims=array.shape, string_data=texts)
+    else:
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
     if not keep:  # else the input keeps them
         tensor.doc_string = info.doc_string
         for entry in getattr(info, "metadata_props", ()):
@@ -138,13 +146,6 @@ def _fix_input(model: Model, info: ValueInfoProto, array: np.ndarray[Any, Any], 
         graph.initializer.append(tensor)
 
 
-def _tensor(array: np.ndarray[Any, Any], elem: int, name: str) -> TensorProto:
-    if elem == TensorProto.STRING:
-        texts = [str(text).encode() for text in array.reshape(-1)]
-        return TensorProto(name=name, data_type=elem, dims=array.shape, string_data=texts)
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-
-
 def _redirect(model: Model, value: Value, name: str) -> None:
     """Make the nodes that read ``value``, and the branches that return it, name another value."""
     for use in value.uses:
@@ -154,12 +155,3 @@ def _redirect(model: Model, value: Value, name: str) -> None:
             for info, result in zip(scope.proto.output, scope.outputs, strict=True):
                 if result is value:
                     info.name = name
-
-
-def _free_name(model: Model, wanted: str) -> str:
-    name, number = wanted, 1
-    while name in model.names:
-        number += 1
-        name = f"{wanted}_{number}"
-    model.names.add(name)
-    return name

@@ -16,7 +16,7 @@ from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, tensors, walk, wire
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 from onnxfix.runtime import confinement
-from onnxfix.runtime.sandbox import Outcome, Worker
+from onnxfix.runtime.sandbox import Worker
 from onnxfix.verbs import contract
 from onnxfix.verbs.whole.adopt import adopt
 from onnxfix.verbs.whole.remote import FUNCTION
@@ -118,9 +118,16 @@ def make(
                 outcome = worker.call(
                     f"{REMOTE}:graphsurgeon", timeout=TIMEOUT, embed=embed, **script, **where
                 )
-        refused = _refusal(step, outcome)
-        if refused:
-            return Made(refused=refused)
+        if outcome.ok and isinstance(outcome.value, UsageError):
+            raise outcome.value
+        if outcome.ok and outcome.value:
+            return Made(refused=str(outcome.value))
+        if outcome.status == "error":
+            return Made(refused=outcome.message)
+        if not outcome.ok and step.script is not None:
+            raise UsageError(f"{step.script}: the script {outcome.message}")
+        if not outcome.ok:
+            return Made(refused=f"{step.package} {outcome.message}")
         try:
             result = loading.parse(loading.read(output), "the result")
             unchanged = loading.parse(loading.read(plain), "the result") if step.script is not None else None
@@ -141,18 +148,3 @@ def wire_size(proto: ModelProto, source: Path) -> int:
     """
     external = (tensor for tensor in walk.model_tensors(proto) if tensors.is_external(tensor))
     return proto.ByteSize() + sum(tensors.external_range(tensor, source.parent)[2] for tensor in external)
-
-
-def _refusal(step: Step, outcome: Outcome) -> str:
-    """Why there is no result; empty where there is one.
-
-    Raises:
-        UsageError: the script is at fault.
-    """
-    if not outcome.ok:
-        if step.script is not None and outcome.status != "error":
-            raise UsageError(f"{step.script}: the script {outcome.message}")
-        return f"{step.package} {outcome.message}" if outcome.status != "error" else outcome.message
-    if isinstance(outcome.value, UsageError):
-        raise outcome.value
-    return str(outcome.value)

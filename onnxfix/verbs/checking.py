@@ -25,8 +25,7 @@ from onnxfix.verbs.opening import Source, name_of, on_disk, refuse_conflicts
 from onnxfix.verbs.summing import bytes_read, complete, node_counts
 
 if TYPE_CHECKING:
-    from onnxfix.tensorrt.reading import Reading
-    from onnxfix.tensorrt.records import TrtBuild, TrtOptions
+    from onnxfix.proof.checks.builder import Builder
 
 
 def check(source: Source, options: RunOptions, progress: Progress | None = None) -> Report:
@@ -41,19 +40,30 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
 
 def _check(source: Source, plan: Plan) -> Report:
     began, options = time.perf_counter(), plan.options
-    trt = _require_tensorrt(plan)
-    plan.say("reading")
-    with structure_limit(options.structure_mb):
-        loaded = loading.load(source)
-    refuse_conflicts([loaded], options)
     problems: list[Problem] = []
-    model = Model(loaded.proto, loaded.base_dir)
-    model.target = plan.target
-    plan.say("checking")
-    own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
-    accepted = None
+    build = reading = accepted = None
+    notes: tuple[str, ...] = ()
     with memory_limit(options.memory_mb), ExitStack() as resources:
-        build, reading, notes = _build(trt, loaded, plan) if trt is not None else (None, None, ())
+        builder = (
+            resources.enter_context(closing(_require_tensorrt(plan))) if options.trt is not None else None
+        )
+        plan.say("reading")
+        with structure_limit(options.structure_mb):
+            loaded = loading.load(source)
+        refuse_conflicts([loaded], options)
+        model = Model(loaded.proto, loaded.base_dir)
+        model.target = plan.target
+        plan.say("checking")
+        own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
+        if builder is not None:
+            from onnxfix.proof.asking import judge_model  # lazy: start-up, seldom used
+
+            plan.say("asking TensorRT")
+            path, reads = on_disk(loaded, resources), any(rule.per == "network" for rule in plan.rules)
+            build, reading = judge_model(
+                builder, path, loaded.proto, options.verification, plan.say, reads=reads
+            )
+            notes = (*builder.notes(), *import_notes(reading))
         if options.inputs_help:
             from onnxfix.verbs.intake import intake  # lazy: start-up, seldom used
 
@@ -91,38 +101,16 @@ def _check(source: Source, plan: Plan) -> Report:
     return complete(report, loaded, plan)
 
 
-def _require_tensorrt(plan: Plan) -> TrtOptions | None:
-    """TensorRT's options; None where it is not used.
+def _require_tensorrt(plan: Plan) -> Builder:
+    """TensorRT, which the caller closes.
 
     Raises:
         UsageError: it is not available, which the user should learn before any work.
     """
-    if plan.options.trt is None:
-        return None
+    assert plan.options.trt is not None
     trt = replace(plan.options.trt, target=plan.target.name)
     if trt.save_engine:
         raise UsageError("check writes no engine; use apply or verify")
     from onnxfix.proof.asking import require_tensorrt  # lazy: start-up, seldom used
 
-    require_tensorrt(trt).close()
-    return trt
-
-
-def _build(
-    trt: TrtOptions, loaded: loading.Loaded, plan: Plan
-) -> tuple[TrtBuild | None, Reading | None, tuple[str, ...]]:
-    """TensorRT's build of the model, its reading of it where a rule about that is selected, and notes on which
-    TensorRT it was."""
-    from onnxfix.proof import asking  # lazy: start-up, seldom used
-
-    plan.say("asking TensorRT")
-    with ExitStack() as resources, closing(asking.require_tensorrt(trt)) as builder:
-        build, reading = asking.judge_model(
-            builder,
-            on_disk(loaded, resources),
-            loaded.proto,
-            plan.options.verification,
-            plan.say,
-            reads=any(rule.per == "network" for rule in plan.rules),
-        )
-        return build, reading, (*builder.notes(), *import_notes(reading))
+    return require_tensorrt(trt)

@@ -192,11 +192,15 @@ def precision(
 
     keywords.one_of("to", to, get_args(Low))
     max_error = keywords.number("max_error", max_error, "a number such as 0.01")
+    if isinstance(keep, os.PathLike) or (isinstance(keep, str) and os.path.isfile(keep)):
+        kept = patterns_of(keep)
+    else:  # a regular expression may have commas
+        kept = keywords.names("keep", [keep] if isinstance(keep, str) else keep) or ()
     wish = Wish(
         to,
         max_error,
         keywords.one_of("io_types", io_types, get_args(IoTypes)),
-        _patterns(keep),
+        kept,
         seconds=keywords.seconds("timeout", timeout),
     )
     destination = keywords.path("output", output)
@@ -204,13 +208,6 @@ def precision(
         return lowering.lower(
             keywords.source("source", source), destination, wish, options, keywords.progress(progress)
         )
-
-
-def _patterns(keep: str | Sequence[str] | os.PathLike[str]) -> tuple[str, ...]:
-    """One name or regular expression (which may have commas), several, or those of a file."""
-    if isinstance(keep, os.PathLike) or (isinstance(keep, str) and os.path.isfile(keep)):
-        return patterns_of(keep)
-    return keywords.names("keep", [keep] if isinstance(keep, str) else keep) or ()
 
 
 def patterns_of(path: str | os.PathLike[str] | None) -> tuple[str, ...]:

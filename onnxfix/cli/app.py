@@ -100,12 +100,10 @@ def _callback(command: Command) -> Callable[..., None]:
 
 
 def _argument(argument: Argument) -> Parameter:
+    complete = completion.of(argument.complete)
     info = typer.Argument(
-        metavar=argument.value,
-        help=argument.help,
-        autocompletion=completion.of(argument.complete),
-        parser=str,  # as for options
-    )
+        metavar=argument.value, help=argument.help, autocompletion=complete, parser=str
+    )  # parser: as for options
     return _parameter(argument.name, list[str] if argument.many else str, info, argument.required)
 
 

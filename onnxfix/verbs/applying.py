@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -130,20 +130,14 @@ def write(job: Job, proven: Proven, report: Report) -> Report:
         if not proven.changed and not candidate.rewritten:
             candidate.copy()  # byte for byte
         candidate.install(in_place=in_place)
-    data = tuple(_data_files(proven, destination))
-    size = bytes_of(destination) + sum(one.bytes for one in data)
-    report = replace(report, output=str(destination), bytes_after=size, data=data)
-    return replace(report, pending=Pending(candidate.proto, job.loaded)) if candidate.split else report
-
-
-def _data_files(proven: Proven, destination: Path) -> Iterator[DataFile]:
-    """The files beside the result that have weights of it."""
-    candidate = proven.candidate
-    for name in candidate.locations:
-        own = candidate.split and name == candidate.location
+    data = []
+    for name in candidate.locations:  # the files beside the result that have weights of it
+        own, path = candidate.split and name == candidate.location, destination.parent / name
         kind = "own" if own else "shared" if name in candidate.shared else "kept"
-        path = destination.parent / name
-        yield DataFile(str(path), bytes_of(path), kind, candidate.shared.get(name, ""))
+        data.append(DataFile(str(path), bytes_of(path), kind, candidate.shared.get(name, "")))
+    size = bytes_of(destination) + sum(one.bytes for one in data)
+    report = replace(report, output=str(destination), bytes_after=size, data=tuple(data))
+    return replace(report, pending=Pending(candidate.proto, job.loaded)) if candidate.split else report
 
 
 def save_engine(

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.diagnose import Case
@@ -20,7 +20,7 @@ from onnxfix.diagnosis.rows import Side
 from onnxfix.diagnosis.sides import Impossible, itself, lowered, opened, optimized, paired
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
-from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.inputs.feeds.signature import signature
 from onnxfix.options import RunOptions
 from onnxfix.proof import cuda
 from onnxfix.report.report import runtimes
@@ -59,13 +59,18 @@ def diagnose(
         ModelError, UsageError: as there.
     """
     say = progress or (lambda text: None)
-    against = _resolve_against(second, against)
+    if second is not None and against not in (None, "model", "trt-gpu"):
+        raise UsageError(
+            f"--against {against} is for one model; of two, the second or its engine is the other side"
+        )
+    if second is None and against in (None, "model"):
+        raise UsageError("name a second model, or what to compare with: --against")
     backends.require("ort-cpu", "diagnose")
     say("reading")
     one = loading.load(first)
     two = loading.load(second) if second is not None else None
     try:
-        return _diagnose(one, two, against, options, timeout, say)
+        return _diagnose(one, two, against or "model", options, timeout, say)
     finally:  # a file that was changed meanwhile is the reason for whatever else was seen
         for loaded in (one, two):
             if loaded is not None:
@@ -106,7 +111,10 @@ def _diagnose(
                 **({builder.choice.package: builder.choice.version} if builder else {}),
             },
         )
-        given = _read_samples(known, options)
+        given = read_inputs(known, options.verification.inputs)
+        for name in dict.fromkeys(name for sample in given or () for name in sample):
+            if known[name].default is not None:
+                raise UsageError(f"input {name} has a default, which diagnose does not replace: leave it out")
         shapes, seed = options.verification.input_shapes, options.verification.seed
         samples = functools.partial(generate_mild, known, shapes, seed) if given is None else lambda: given
         say("preparing the other side")
@@ -131,21 +139,6 @@ def _diagnose(
         return replace(found, notes=(*found.notes, _EVALUATED)) if bench.evaluated else found
 
 
-def _resolve_against(second: Source | None, against: Against | None) -> Against:
-    """What is compared with.
-
-    Raises:
-        UsageError: nothing was named, or two things were.
-    """
-    if second is not None and against not in (None, "model", "trt-gpu"):
-        raise UsageError(
-            f"--against {against} is for one model; of two, the second or its engine is the other side"
-        )
-    if second is None and against in (None, "model"):
-        raise UsageError("name a second model, or what to compare with: --against")
-    return "model" if against is None else against
-
-
 def _prepare(
     truth: Graph, like: Side | None, against: Against, bench: Bench, builder: Builder | None, stack: ExitStack
 ) -> Side:
@@ -155,8 +148,16 @@ def _prepare(
         Impossible: it does not run on this machine.
     """
     if against == "trt-gpu":
+        from onnxfix.diagnosis.engines import Engines, prepared  # lazy: start-up, seldom used
+        from onnxfix.proof.checks import probe  # lazy: start-up, seldom used
+
         assert builder is not None
-        return _prepare_engines(like or itself(truth, "", ""), bench, builder, stack)
+        here = probe.probe(builder)
+        if here.reason:
+            raise Impossible(here.reason, here.cause)
+        like = like or itself(truth, "", "")
+        sessions = stack.enter_context(probe.engines(builder.choice, builder.options, bench.timeout))
+        return prepared(Engines(like.graph, builder, sessions, bench), like, here.precision, here.where)
     if like is not None:
         return like
     if against in ("fp16", "bf16"):
@@ -173,33 +174,3 @@ def _prepare(
     from onnxfix.diagnosis.sides import imported  # lazy: start-up, seldom used
 
     return imported(truth, builder, bench)
-
-
-def _prepare_engines(like: Side, bench: Bench, builder: Builder, stack: ExitStack) -> Side:
-    """Engines of a graph as the other side.
-
-    Raises:
-        Impossible: no engine runs on this machine.
-    """
-    from onnxfix.diagnosis.engines import Engines, prepared  # lazy: start-up, seldom used
-    from onnxfix.proof.checks import probe  # lazy: start-up, seldom used
-
-    here = probe.probe(builder)
-    if here.reason:
-        raise Impossible(here.reason, here.cause)
-    sessions = stack.enter_context(probe.engines(builder.choice, builder.options, bench.timeout))
-    engines = Engines(like.graph, builder, sessions, bench)
-    return prepared(engines, like, here.precision, here.where)
-
-
-def _read_samples(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:
-    """The user's inputs; None where there are none.
-
-    Raises:
-        UsageError: they do not fit the model.
-    """
-    samples = read_inputs(known, options.verification.inputs)
-    for name in dict.fromkeys(name for sample in samples or () for name in sample):
-        if known[name].default is not None:
-            raise UsageError(f"input {name} has a default, which diagnose does not replace: leave it out")
-    return samples

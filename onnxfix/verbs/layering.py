@@ -36,7 +36,14 @@ def layers(source: Source, options: RunOptions, progress: Progress | None = None
     """
     began, say = time.perf_counter(), progress or (lambda text: None)
     trt = replace(options.trt or TrtOptions(), memory_mb=options.memory_mb)
-    _refuse_contradictions(trt)
+    tactics_files = [option for option, file in ((SAVE, trt.save_tactics), (LOAD, trt.load_tactics)) if file]
+    if trt.builds > 1 and (tactics_files or trt.timing_cache):
+        option = (*tactics_files, "--timing-cache")[0]
+        raise UsageError(f"{option} has no effect with --builds: each engine chooses tactics of its own")
+    if tactics_files and trt.timing_cache:
+        raise UsageError(
+            f"{tactics_files[0]} and --timing-cache exclude each other: a build has one timing cache"
+        )
     files.check_files(trt)
     given = load_file(Path(trt.load_tactics)) if trt.load_tactics else None
     say("reading")
@@ -68,20 +75,6 @@ def layers(source: Source, options: RunOptions, progress: Progress | None = None
         say("writing")
         report = _write(report, trt, engine, loaded.mode)
     return replace(report, seconds=time.perf_counter() - began)
-
-
-def _refuse_contradictions(trt: TrtOptions) -> None:
-    """Refuse options that exclude each other.
-
-    Raises:
-        UsageError: there are some.
-    """
-    tactics = [option for option, file in ((SAVE, trt.save_tactics), (LOAD, trt.load_tactics)) if file]
-    if trt.builds > 1 and (tactics or trt.timing_cache):
-        option = (*tactics, "--timing-cache")[0]
-        raise UsageError(f"{option} has no effect with --builds: each engine chooses tactics of its own")
-    if tactics and trt.timing_cache:
-        raise UsageError(f"{tactics[0]} and --timing-cache exclude each other: a build has one timing cache")
 
 
 def _write(report: LayerReport, trt: TrtOptions, engine: Path, most: int) -> LayerReport:

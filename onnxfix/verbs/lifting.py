@@ -40,7 +40,12 @@ def lift(
     say("reading")
     loaded = loading.load(source)
     name = name_of(loaded)
-    destination = _destination(loaded, Path(output))
+    destination = output_file(Path(output))
+    weights = _data_file(destination)
+    written = [apart.File("the output", Path(output)), apart.File("the output's weights", weights)]
+    apart.separate(written, list(apart.files_of(loaded)))
+    if regular.status(weights) is not None:  # the replaced output may need it until the end
+        raise UsageError(f"{weights}: is in the way of the weights; remove it, or name another output")
     with ExitStack() as stack:
         builder = stack.enter_context(closing(require_tensorrt(trt or TrtOptions())))
         model = on_disk(loaded, stack)
@@ -61,21 +66,6 @@ def lift(
             _install(Path(lifted.path), destination, mode)
             lifted = replace(lifted, path=str(output))
     return lifted
-
-
-def _destination(loaded: loading.Loaded, output: Path) -> Path:
-    """The file to write, with links resolved.
-
-    Raises:
-        UsageError: it cannot be written, or it is an input of the command.
-    """
-    real = output_file(output)
-    weights = _data_file(real)
-    written = [apart.File("the output", output), apart.File("the output's weights", weights)]
-    apart.separate(written, list(apart.files_of(loaded)))
-    if regular.status(weights) is not None:  # the replaced output may need it until the end
-        raise UsageError(f"{weights}: is in the way of the weights; remove it, or name another output")
-    return real
 
 
 def _data_file(destination: Path) -> Path:

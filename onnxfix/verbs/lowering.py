@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -85,8 +85,15 @@ def lower(
         stack.enter_context(memory_limit(options.memory_mb))
         path = on_disk(loaded, stack)
         bench = stack.enter_context(Bench())
+        known, verification = signature(loaded.proto), options.verification
+        given = read_inputs(known, verification.inputs)
+        if given is not None:
+            inputs: Sequence[Mapping[str, Any]] = given[:MOST_SAMPLES]
+        else:
+            shapes, seed = verification.input_shapes, verification.seed
+            inputs = list(generate_large(known, shapes, seed, SAMPLES))
         try:
-            found = find(loaded.proto, path, _samples(loaded.proto, options), wish, bench, say)
+            found = find(loaded.proto, path, inputs, wish, bench, say)
             result = described(found, base)
             if not result.heavy and not result.nodes:
                 result = replace(result, status="nothing", reason="no node computes in float32")
@@ -105,15 +112,6 @@ def lower(
         except Failed as error:
             result = replace(base, reason=str(error), cause=error.cause)
     return replace(result, seconds=time.perf_counter() - began)
-
-
-def _samples(model: ModelProto, options: RunOptions) -> list[Mapping[str, Any]]:
-    """The user's samples, or generated ones: candidates, of which the model may refuse some."""
-    known, verification = signature(model), options.verification
-    given = read_inputs(known, verification.inputs)
-    if given is not None:
-        return list(given[:MOST_SAMPLES])
-    return list(generate_large(known, verification.input_shapes, verification.seed, SAMPLES))
 
 
 def _rungs(options: RunOptions) -> tuple[str, ...]:

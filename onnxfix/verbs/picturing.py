@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,8 +53,11 @@ def with_pictures(
         after = before if result is None else Atlas(Model(result, base_dir))
     except OnnxfixError:  # names in a circle, or defined twice: the findings say so
         return report
-    pictures = [*_draw_findings(report, after), *_draw_fixes(report, before, after)]
-    return replace(report, pictures=tuple(pictures))
+    found = [(code, place, nodes) for code, place in _worst(report.findings) if (nodes := after.at(place))]
+    pictures = [
+        Picture(code, at, neighborhood(after.model, surround(near), near)) for code, at, near in found
+    ]
+    return replace(report, pictures=(*pictures, *_draw_fixes(report, before, after)))
 
 
 class Atlas:
@@ -98,7 +100,9 @@ def neighbors(node: Node, fan: int) -> Iterator[Node]:
                 yield use.node
 
 
-def surround(seeds: Collection[Node], distance: int, fan: int, most: int = sys.maxsize) -> list[Node]:
+def surround(
+    seeds: Collection[Node], distance: int = _FAR, fan: int = _FAN, most: int = MOST_NODES
+) -> list[Node]:
     """These nodes and those of their graph that are at most ``distance`` values away; the nearest ``most``."""
     found = dict.fromkeys(seeds)
     edge = list(seeds)
@@ -109,23 +113,11 @@ def surround(seeds: Collection[Node], distance: int, fan: int, most: int = sys.m
     return list(found)
 
 
-def _surround(seeds: Sequence[Node]) -> list[Node]:
-    """The nodes of a picture."""
-    return surround(seeds, _FAR, _FAN, MOST_NODES)
-
-
-def _draw_findings(report: Report, atlas: Atlas) -> Iterator[Picture]:
-    for code, place in _worst(report.findings):
-        nodes = atlas.at(place)
-        if nodes:
-            yield Picture(code, place, neighborhood(atlas.model, _surround(nodes), nodes))
-
-
 def _draw_fixes(report: Report, before: Atlas, after: Atlas) -> Iterator[Picture]:
     removed, added = _compare_with(before, after, "removed"), _compare_with(after, before, "added")
     for code, place in _worst(report.applied):
         there, left = before.at(place), after.at(place)
-        old = _surround(there)
+        old = surround(there)
         new = _follow(old, left, after, added)
         if old or new:
             first = neighborhood(before.model, old, there, removed) if old else None
@@ -134,7 +126,7 @@ def _draw_fixes(report: Report, before: Atlas, after: Atlas) -> Iterator[Picture
     for item in report.withdrawn:
         there = before.at(item.place)
         if there:
-            yield Picture(item.code, item.place, neighborhood(before.model, _surround(there), there))
+            yield Picture(item.code, item.place, neighborhood(before.model, surround(there), there))
 
 
 def _worst(items: Sequence[Finding | AppliedFix]) -> list[tuple[str, Place]]:
@@ -149,7 +141,7 @@ def _follow(
     """The part of the result that a part of the original became: what is left of it, and what is new next to that."""
     kept = [node for one in old if (node := after.nodes.get(_key(one))) is not None]
     if not kept:
-        return _surround(left)
+        return surround(left)
     near = [*left, *kept]
     new: list[Node] = []
     for _ in range(_FAR):

@@ -96,7 +96,16 @@ def reduce(
         path = loaded.path.with_name(f"{loaded.path.stem}.reduced")
     else:
         raise UsageError("a model that comes from no file needs an output folder")
-    folder = reduced.Folder(path, loaded, _identity(loaded, other, options), resume=options.resume)
+    models = [item for item in (loaded, other) if item is not None]
+    trt = options.run.trt or TrtOptions()
+    identity = {
+        "check": options.check,
+        "match": options.match,
+        "package": trt.package,
+        "capability": trt.compute_capability,
+        "models": [[os.path.abspath(item.path or ""), item.size] for item in models],
+    }
+    folder = reduced.Folder(path, loaded, identity, resume=options.resume)
     with ExitStack() as stack:
         stack.enter_context(memory_limit(options.run.memory_mb))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
@@ -105,19 +114,6 @@ def reduce(
         reduction = _Run(loaded, options, check, scratch, folder, say).reduce()
         loaded.check()
     return replace(reduction, seconds=time.perf_counter() - began)
-
-
-def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: ReduceOptions) -> dict[str, Any]:
-    """What must be the same for a folder to be resumed."""
-    models = [item for item in (loaded, other) if item is not None]
-    trt = options.run.trt or TrtOptions()
-    return {
-        "check": options.check,
-        "match": options.match,
-        "package": trt.package,
-        "capability": trt.compute_capability,
-        "models": [[os.path.abspath(item.path or ""), item.size] for item in models],
-    }
 
 
 def _names(loaded: loading.Loaded, other: loading.Loaded, stack: ExitStack) -> dict[str, str] | None:

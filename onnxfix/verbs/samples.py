@@ -32,11 +32,7 @@ def list_sizes(known: Signature, shapes: Shapes) -> list[Assignment]:
     Raises:
         UsageError: the shapes do not fit the model.
     """
-    return plan.assignments(known, _bind(known, shapes))
-
-
-def _bind(known: Signature, shapes: Shapes) -> Assignment:
-    return plan.bind_shapes(known, plan.parse_shapes(shapes, known.names))
+    return plan.assignments(known, plan.bind_shapes(known, plan.parse_shapes(shapes, known.names)))
 
 
 def generate_mild(known: Signature, shapes: Shapes, seed: int) -> Iterator[Mapping[str, Any]]:
@@ -56,6 +52,7 @@ def generate_large(known: Signature, shapes: Shapes, seed: int, count: int) -> I
     every = list_sizes(known, shapes)
     sizes = [one for one in every if 0 not in one.values()] or every
     sizes.reverse()
-    grown = list(plan.grown(known, _bind(known, shapes)))
+    bound = plan.bind_shapes(known, plan.parse_shapes(shapes, known.names))
+    grown = list(plan.grown(known, bound))
     for number, one in enumerate([*itertools.islice(itertools.cycle(sizes), count), *grown]):
         yield Feed(one, "normal", seed + number).values(known)

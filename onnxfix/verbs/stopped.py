@@ -167,7 +167,12 @@ class _Finder:
         error = ""
         with contextlib.suppress(OnnxfixError, MemoryError):
             values = {**self.refused.feed.values(self.known), **self.pinned}
-            error = _run(model.proto, values)
+            with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+                file = Path(folder) / "marked.onnx"
+                saving.save(model.proto, file)
+                how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": values, "options": {}}
+                outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
+            error = str(outcome.value.error) if outcome.ok else ""
         for node, name in zip(nodes, names, strict=True):
             node.proto.name = name
         match = _MARK.search(error)
@@ -208,16 +213,6 @@ class _Finder:
 
     def _inputs(self) -> tuple[InputKind, ...]:
         return tuple(one for one in kinds_of(self.known) if not one.optional and one.name not in self.pinned)
-
-
-def _run(proto: ModelProto, feed: Mapping[str, Any]) -> str:
-    """ONNX Runtime's error for a model on a feed; "" where there is none, or the child ended otherwise."""
-    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
-        file = Path(folder) / "marked.onnx"
-        saving.save(proto, file)
-        how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": feed, "options": {}}
-        outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
-    return str(outcome.value.error) if outcome.ok else ""
 
 
 def _sources(values: Sequence[Value | None]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def view(
         seeds = list(atlas.at(finding.place))
         title, text = finding.place.text, f"{finding.code} {finding.name}: {finding.message}"
         others = tuple(one.place for one in findings if one is not finding)
-    nodes = surround(seeds, distance, _FAN)
+    nodes = surround(seeds, distance, _FAN, len(model.orders[seeds[0].scope]))
     part = extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}")
     loaded.check()
     atomic.put(output, saving.serialize(part))

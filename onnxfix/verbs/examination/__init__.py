@@ -15,13 +15,11 @@ from onnxfix.verbs.examination.records import Examination, Package, Problem, Run
 __all__ = ["Examination", "Package", "Problem", "Rung", "examine"]
 
 
-def examine(worker: Worker | None = None, *, timeout: float = TIMEOUT) -> Examination:
+def examine(worker: Worker | None = None) -> Examination:
     """Examine this machine and this Python environment. Faults that it finds are results, never exceptions.
 
-    Each question that loads native code runs in a child of its own for at most ``timeout`` seconds; ``worker`` is
-    closed after each. Without ``worker``, one is made.
+    Each question that loads native code runs in a child of its own: ``worker``, by default a new one, is closed after
+    each.
     """
-    if worker is not None:
-        return judged(gather(worker, timeout))
-    with Worker() as own:
-        return judged(gather(own, timeout))
+    with worker or Worker() as own:
+        return judged(gather(own, TIMEOUT))

@@ -165,7 +165,12 @@ def gather(worker: Worker, timeout: float) -> Facts:
     tried = bool(gpus) and (bool(ort_cuda) or CUDA_PROVIDER in providers)
     refusal = probe("ort-cuda", None) if tried else None
     trt, passed_over = _tensorrt(probe)
-    packs, unknown_pack = _packs()
+    packs: tuple[Pack, ...] = ()
+    unknown_pack = ""
+    try:
+        packs = installed_packs(origins=True)
+    except UsageError as error:
+        unknown_pack = str(error)
     return Facts(
         machine=Machine(
             system=_system(),
@@ -200,13 +205,6 @@ def gather(worker: Worker, timeout: float) -> Facts:
         faults=probe.faults,
         unloaded=probe.unloaded,
     )
-
-
-def _packs() -> tuple[tuple[Pack, ...], str]:
-    try:
-        return installed_packs(origins=True), ""
-    except UsageError as error:
-        return (), str(error)
 
 
 def _tensorrt(probe: _Prober) -> tuple[Choice | Missing, Missing | None]:

@@ -105,7 +105,7 @@ class _Judge:
                 self._try(case, wires, sides)
         finally:
             for side, session in sides.items():
-                session.forget(_name(side))
+                session.forget(side)
         return self._conclude()
 
     # -- the module
@@ -169,7 +169,7 @@ class _Judge:
                 session = Sessions(
                     worker, sessions.__name__, {"backend": runtime}, loading=STEP, running=STEP
                 )
-                reason = session.load(_name(side), str(self.paths[side]))
+                reason = session.load(side, str(self.paths[side]))
                 if reason:
                     reason, cause = f"{_FILES[side]} does not load: {reason}", session.cause or cause
                     break
@@ -190,7 +190,7 @@ class _Judge:
         feed = {name: case.arrays[number] for number, name in wires.items()}
         judged = False
         for side, session in sides.items():
-            result = self._compare(side, session.run(_name(side), feed), case.label, values, slack)
+            result = self._compare(side, session.run(side, feed), case.label, values, slack)
             self.feeds.append(replace(result, given=given))
             judged = judged or result.status != "not counted"
             if result.status == "different":
@@ -257,10 +257,6 @@ class _Judge:
 
     def _unjudged(self, reason: str, cause: Cause = "") -> RungResult:
         return replace(unjudged(PYTORCH, reason, cause), exported=self._about(), feeds=tuple(self.feeds))
-
-
-def _name(side: Sides) -> str:
-    return f"pytorch-{side}"
 
 
 _SUBJECTS = {"shape": "shape", "dtype": "type", "structure": "structure"}

@@ -86,18 +86,6 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}"
 
 
-def save(program: Any, path: Path) -> None:
-    """Write a program that torch.onnx.export returned, with its weights beside it if they do not fit into the file.
-
-    Raises:
-        ExportFailed: torch raises.
-    """
-    try:
-        program.save(str(path))
-    except Exception as error:
-        raise ExportFailed(f"the program cannot be saved: {first_line(error)}") from error
-
-
 def of_module(module: Any, args: Any, options: Mapping[str, Any]) -> Subject:
     """A module with the arguments that it is exported with."""
     positional, keywords = arguments_of(args, options.get("kwargs"))
@@ -121,12 +109,6 @@ def of_program(program: Any) -> Subject | str:
         return "the program does not keep the inputs that it was exported with"
     args, kwargs = exported.example_inputs
     return Subject(exported.module(), tuple(args), kwargs, exporter="dynamo")
-
-
-def is_training(options: Mapping[str, Any]) -> bool:
-    """Whether these keywords export a module in another mode than evaluation."""
-    mode = options.get("training")
-    return mode is not None and getattr(mode, "name", str(mode)) != "EVAL"
 
 
 def exporter_of(options: Mapping[str, Any]) -> str:

@@ -46,7 +46,8 @@ def export(
         stack.enter_context(pytorch.untouched(module))
         path = stack.enter_context(_file(options))
         subject: Subject | str = "the model was exported in training mode"
-        if not pytorch.is_training(torch_kwargs):
+        mode = torch_kwargs.get("training")
+        if mode is None or getattr(mode, "name", str(mode)) == "EVAL":
             subject = pytorch.of_module(module, args, torch_kwargs)
         say("exporting")
         pytorch.write(module, args, path, torch_kwargs)
@@ -64,7 +65,11 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
             raise UsageError(f"{name} needs a model that was read from a file")
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(_file(options))
-        pytorch.save(program, path)
+        try:
+            program.save(str(path))  # with its weights beside it if they do not fit into the file
+        except Exception as error:
+            reason = pytorch.first_line(error)
+            raise pytorch.ExportFailed(f"the program cannot be saved: {reason}") from error
         return _apply(path, options, pytorch.of_program(program), progress)
 
 

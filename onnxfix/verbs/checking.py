@@ -44,9 +44,7 @@ def _check(source: Source, plan: Plan) -> Report:
     build = reading = accepted = None
     notes: tuple[str, ...] = ()
     with memory_limit(options.memory_mb), ExitStack() as resources:
-        builder = (
-            resources.enter_context(closing(_require_tensorrt(plan))) if options.trt is not None else None
-        )
+        builder = _require_tensorrt(plan, resources)
         plan.say("reading")
         with structure_limit(options.structure_mb):
             loaded = loading.load(source)
@@ -101,16 +99,17 @@ def _check(source: Source, plan: Plan) -> Report:
     return complete(report, loaded, plan)
 
 
-def _require_tensorrt(plan: Plan) -> Builder:
-    """TensorRT, which the caller closes.
+def _require_tensorrt(plan: Plan, resources: ExitStack) -> Builder | None:
+    """TensorRT, which is closed with the resources; None where it is not used.
 
     Raises:
         UsageError: it is not available, which the user should learn before any work.
     """
-    assert plan.options.trt is not None
+    if plan.options.trt is None:
+        return None
     trt = replace(plan.options.trt, target=plan.target.name)
     if trt.save_engine:
         raise UsageError("check writes no engine; use apply or verify")
     from onnxfix.proof.asking import require_tensorrt  # lazy: start-up, seldom used
 
-    return require_tensorrt(trt)
+    return resources.enter_context(closing(require_tensorrt(trt)))

@@ -6,11 +6,9 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 from onnx import ModelProto
@@ -87,11 +85,8 @@ def lower(
         bench = stack.enter_context(Bench())
         known, verification = signature(loaded.proto), options.verification
         given = read_inputs(known, verification.inputs)
-        if given is not None:
-            inputs: Sequence[Mapping[str, Any]] = given[:MOST_SAMPLES]
-        else:
-            shapes, seed = verification.input_shapes, verification.seed
-            inputs = list(generate_large(known, shapes, seed, SAMPLES))
+        generated = generate_large(known, verification.input_shapes, verification.seed, SAMPLES)
+        inputs = given[:MOST_SAMPLES] if given is not None else list(generated)
         try:
             found = find(loaded.proto, path, inputs, wish, bench, say)
             result = described(found, base)

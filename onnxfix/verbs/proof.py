@@ -112,15 +112,7 @@ def run_checks(
         only=only,
     )
     changed = [] if interface else contract.interface_changes(before, after, special)
-    rung = verdict.rung("contract") if changed else None
-    if rung is None or rung.status != "passed":
-        return verdict
-    # A contract that passed says what UNSAFE fixes changed, not the contrary.
-    changes = f"UNSAFE fixes changed the interface: {'; '.join(changed)}"
-    changed_rung = replace(
-        rung, reason=f"{judge(rung.checks).words}; {changes}", notes=(*rung.notes, *changed)
-    )
-    return replace(verdict, rungs=tuple(changed_rung if one is rung else one for one in verdict.rungs))
+    return _with_changes(verdict, changed) if changed else verdict
 
 
 _SMALL = 64 << 20  # bytes of a file whose model is expected to run within a minute
@@ -136,6 +128,18 @@ def _limits(verification: Verification, original: Path) -> Limits:
     else:
         limits = Limits(step=_SMALL_STEP) if original.stat().st_size <= _SMALL else Limits()
     return limits if verification.rungs is None else replace(limits, symbolic_total=limits.total)
+
+
+def _with_changes(verdict: Verdict, changed: list[str]) -> Verdict:
+    """The verdict where UNSAFE fixes changed the interface: a contract that passed says so, not the contrary."""
+    changes = f"UNSAFE fixes changed the interface: {'; '.join(changed)}"
+    rungs = (
+        replace(rung, reason=f"{judge(rung.checks).words}; {changes}", notes=(*rung.notes, *changed))
+        if rung.name == "contract" and rung.status == "passed"
+        else rung
+        for rung in verdict.rungs
+    )
+    return replace(verdict, rungs=tuple(rungs))
 
 
 def is_refuted(verdict: Verdict) -> bool:

@@ -105,15 +105,19 @@ def view(
     part = extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}")
     loaded.check()
     atomic.put(output, saving.serialize(part))
-    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:  # onnx.checker is foreign native code
-        outcome = forked(check, str(output), folder, timeout=_SECONDS)
-    complaint = str(outcome.value.refused or outcome.value.inference) if outcome.ok else outcome.message
-    return View(str(source), str(output), finding, len(nodes), others, complaint)
+    return View(str(source), str(output), finding, len(nodes), others, _complaint(output))
 
 
 def _matches(place: Place, wanted: str) -> bool:
     names = (place.node, place.output, place.short, place.text)
     return not wanted or any(name == wanted or fnmatchcase(name, wanted) for name in names if name)
+
+
+def _complaint(path: Path) -> str:
+    """What onnx.checker says about the file; it is foreign native code."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+        outcome = forked(check, str(path), folder, timeout=_SECONDS)
+    return str(outcome.value.refused or outcome.value.inference) if outcome.ok else outcome.message
 
 
 # --------------------------------------------------------------------------------------- nodes as a model of their own

@@ -41,11 +41,10 @@ def adopt(
         pairs = ((old_nodes.get(tuple(node.output), node), node) for node in nodes)
         _fill(graph, "node", (old if _bare(old) == _bare(node) else node for old, node in pairs))
         _fill(graph, "initializer", _stored(original.graph, result.graph, base_dir))
-        lost = [*_foreign_imports(original, result)]
-        # Calls of functions and of other domains' operators: my::Identity need not be an Identity.
+        lost = [*_foreign_imports(original, result)]  # and calls: my::Identity need not be an Identity
         for name, count in sorted((_calls(original.graph) - _calls(result.graph)).items()):
-            calls = f"{count} call{'s' * (count > 1)} of {name}"
-            lost.append(f"it removed {calls}, which is not an operator of ONNX")
+            calls = f"it removed {count} call{'s' * (count > 1)}"
+            lost.append(f"{calls} of {name}, which is not an operator of ONNX")
     else:
         lost = []
         old, new, kept = original.graph, result.graph, unchanged.graph

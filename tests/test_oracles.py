@@ -1,0 +1,119 @@
+"""What refactorings are held to, in benchmarks/: each script starts, and the oracles see a promise that is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from diagnose import choosing, planting
+from diagnose.cases import planted_cases
+from diagnose.places import KINDS
+from onnx import helper
+from random_models import judge as judging
+from random_models.generator import Drawn
+
+from fuzzing import seeds
+from onnxfix.rewrite import engine
+from onnxfix.rule import Safety
+from support.paths import ROOT
+from support.patience import PATIENCE
+
+BENCHMARKS = ROOT / "benchmarks"
+TORCH = ("exports/make.py", "zoo/make.py")  # they run where PyTorch is
+SCRIPTS = [
+    path
+    for path in sorted(BENCHMARKS.rglob("*.py"))
+    if "ArgumentParser" in (text := path.read_text(encoding="utf-8")) or "parser_of(__doc__)" in text
+    if "__main__" in text and path.relative_to(BENCHMARKS).as_posix() not in TORCH
+]
+
+
+def play(script: Path, *words: object) -> str:
+    """What a script prints, in a process of its own."""
+    paths = os.pathsep.join(str(ROOT / name) for name in (".", "rules", "benchmarks"))
+    told = subprocess.run(
+        [sys.executable, script, *map(str, words)],
+        env={**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stdout + told.stderr
+    return told.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(BENCHMARKS).as_posix())
+def test_a_script_says_how_it_is_called(script: Path) -> None:
+    assert play(script, "--help").startswith("usage: ")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness measures as Linux does")
+def test_a_hundred_damaged_files() -> None:
+    """Those of a fixed seed; ``nox -s fuzz`` tries others."""
+    given = ("--seed", "ci", "--count", "100", "--groups", ",".join(seeds.QUICK), "--verified", "0")
+    out = play(BENCHMARKS / "fuzzing" / "run.py", *given)
+    (row,) = [line for line in out.splitlines() if line.startswith("| all |")]
+    tried, *codes, other, bad = [int(cell) for cell in row.strip("| ").split(" | ")[1:]]
+    assert (tried, other, bad) == (100, 0, 0), out
+    assert all(codes[:3]), "the files are of one kind"
+
+
+@pytest.mark.slow
+def test_random_models_keep_every_promise(tmp_path: Path, stride: int) -> None:
+    """Each model that fails is drawn again by its number: ``run.py --seed 19 --without-node-models --only NUMBER``."""
+    count = 300 if stride == 1 else 120
+    given = ("--seed", "19", "--to", count, "--without-node-models", "--json", tmp_path / "rows")
+    play(BENCHMARKS / "random_models" / "run.py", *given)
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert sorted(row["number"] for row in rows) == list(range(count))
+    assert sum(row["status"] == "run" for row in rows) >= 0.93 * count
+    assert sum(row["changed"] for row in rows) >= 0.83 * count
+    assert sum(bool(row["feeds"]) for row in rows) >= 0.8 * count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["", "outputs", "touched", "contract", "checker", "idempotence"])
+def test_a_broken_promise_is_seen(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[N,3] x) => (float[N,3] y, float[N,3] z) {
+        a = Exp(x)  b = Identity(a)  y = Abs(b)  z = Sin(x) }"""
+    drawn = Drawn(onnx.parser.parse_model(text), "GRA012", [], [], Safety.EXACT, None)
+    fix = engine.fix
+
+    def spoil(model: engine.Model, *arguments: object, **keywords: object) -> engine.FixRun:
+        run = fix(model, *arguments, **keywords)  # type: ignore[arg-type]
+        graph = model.proto.graph
+        if how == "outputs":
+            graph.node[-1].op_type = "Neg"
+            run = run._replace(touched=run.touched | {"z"})
+        elif how == "touched":
+            graph.node[-1].doc_string = "new"
+        elif how == "contract":
+            graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+        elif how == "checker":
+            graph.node[-1].attribute.append(helper.make_attribute("unknown", 1))
+            run = run._replace(touched=run.touched | {"z"})
+        elif how == "idempotence":
+            graph.node.append(helper.make_node("Neg", ["x"], [f"more_{len(graph.node)}"]))
+        return run
+
+    monkeypatch.setattr(judging, "draw", lambda *_, **__: drawn)
+    monkeypatch.setattr(judging.engine, "fix", spoil)
+    row = judging.judge(judging.Settings(seed=19, nodes=False), 1)
+    assert how in {kind for kind, _ in row["faults"]} if how else row["faults"] == []
+    assert row["status"] == "run"
+
+
+@pytest.mark.corpus
+def test_every_recorded_fault_is_planted_again() -> None:
+    _, faults, _ = choosing.read(BENCHMARKS / "diagnose" / "planted.json")
+    assert {fault.kind for fault in faults} == set(KINDS)
+    for one in planted_cases(faults, None):
+        assert one.fault is not None
+        planted = planting.plant(onnx.load(one.path), one.fault.site)
+        assert planted is not None
+        assert (planted.output, planted.what) == (one.fault.output, one.fault.what)

@@ -9,6 +9,7 @@ operator a model of one node, parsed and built for each type that ONNX allows fo
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 import tempfile
@@ -68,133 +69,21 @@ class Template:
 
 #: What onnx 1.23 ends with: later opsets may change what a template means.
 LATEST = 27
-_X = "T[2,3] x"
-_IMAGE = "T[1,4,8,8] x"
 
 
 def _templates() -> dict[str, Template]:
-    found = {name: Template(_X, "y = OP(x)") for name in _UNARY.split()}
-    found |= {name: Template(_X, "y = OP(x)", "bool") for name in ("IsInf", "IsNaN")}
-    found |= {name: Template(_X, "y = OP(x)", "int64") for name in ("NonZero", "Shape", "Size")}
-    found |= {name: Template(f"{_X}, T[2,3] z", "y = OP(x, z)") for name in _BINARY.split()}
-    found |= {name: Template(f"{_X}, T[2,3] z", "y = OP(x, z)", "bool") for name in _COMPARE.split()}
-    found |= {name: Template(_IMAGE, "y = OP(x)") for name in _IMAGES.split()}
-    found |= {name: Template(_IMAGE, "y = OP<kernel_shape=[2,2]>(x)") for name in _POOLS.split()}
-    found |= {name: Template(_X, "y = OP<axis=1>(x)", "int64") for name in ("ArgMax", "ArgMin")}
-    found |= {name: Template(_X, "y = OP(x, a)", constants="int64[1] a = {1}") for name in _REDUCE.split()}
-    found |= {
-        name: Template("T[5,1,4] x, T[1,K,4] w, T[1,K,3] r".replace("K", str(3 * gates)),
-                       "y = OP<hidden_size=3>(x, w, r)")
-        for name, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4))
-    }  # fmt: skip
-    found |= {
-        name: Template("T[8] x", "w = OP<output_datatype=DTYPE>(k)  y = Mul(x, w)", constants="int64 k = {8}")
-        for name in ("BlackmanWindow", "HammingWindow", "HannWindow")
+    """The rows of trt_types.tsv by operator."""
+    text = Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
+    rows = csv.DictReader(
+        (line for line in text.splitlines() if not line.startswith("#")),
+        delimiter="\t",
+        quoting=csv.QUOTE_NONE,
+    )
+    return {
+        name: Template(row["inputs"], row["call"], row["result"], row["constants"], int(row["opset"]))
+        for row in rows
+        for name in row["operators"].split()
     }
-    return found | _SPECIAL
-
-
-_UNARY = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Flatten Floor Gelu HardSigmoid HardSwish "
-    "Hardmax Identity LeakyRelu Log LogSoftmax LpNormalization Mish Neg Not Reciprocal Relu Round Selu Shrink "
-    "Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Dropout Transpose "
-    "RandomNormalLike RandomUniformLike EyeLike"
-)
-_BINARY = "Add And Div Max Mean Min Mul Or PRelu Pow Sub Sum Xor"
-_COMPARE = "Equal Greater GreaterOrEqual Less LessOrEqual"
-_IMAGES = "GlobalAveragePool GlobalLpPool GlobalMaxPool MeanVarianceNormalization"
-_POOLS = "AveragePool LpPool MaxPool"
-_REDUCE = (
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
-    "ReduceSumSquare"
-)
-_INDICES = "int64[1,3] i = {0,1,0}"
-_SPECIAL = {
-    "Attention": Template("T[1,2,16,64] x, T[1,2,16,64] k, T[1,2,16,64] v", "y = OP(x, k, v)"),
-    "BatchNormalization": Template("T[2,3,4,4] x, T[3] s, T[3] b, T[3] m, T[3] v", "y = OP(x, s, b, m, v)"),
-    "Cast": Template(_X, "y = OP<to=1>(x)", "float"),
-    "CastLike": Template(f"{_X}, float[1] z", "y = OP(x, z)", "float"),
-    "CausalConvWithState": Template("T[1,4,8] x, T[4,1,3] w", "y, p = OP(x, w)"),
-    "Clip": Template(f"{_X}, T a, T b", "y = OP(x, a, b)"),
-    "Concat": Template(f"{_X}, T[2,3] z", "y = OP<axis=0>(x, z)"),
-    "Constant": Template(_X, "c = OP<value = T[2,3] {1,0,1,0,1,1}>()  y = Concat<axis=0>(x, c)"),
-    "ConstantOfShape": Template(
-        _X, "c = OP<value = T[1] {1}>(s)  y = Concat<axis=0>(x, c)", constants="int64[2] s = {2,3}"
-    ),
-    "Conv": Template("T[1,4,8,8] x, T[2,4,3,3] w", "y = OP(x, w)"),
-    "ConvTranspose": Template("T[1,4,8,8] x, T[4,2,3,3] w", "y = OP(x, w)"),
-    "CumSum": Template(_X, "y = OP(x, a)", constants="int64 a = {1}"),
-    "DepthToSpace": Template(_IMAGE, "y = OP<blocksize=2>(x)"),
-    "DequantizeLinear": Template(
-        "float[2,3] x, T[2,3] q", "d = OP(q, s)  y = Add(x, d)", "float", "float s = {0.5}"
-    ),
-    "Einsum": Template(f"{_X}, T[3,4] z", 'y = OP<equation="ij,jk->ik">(x, z)'),
-    "Expand": Template(_X, "y = OP(x, s)", constants="int64[3] s = {2,2,3}"),
-    "Gather": Template(_X, "y = OP(x, i)", constants="int64[1] i = {0}"),
-    "GatherElements": Template(_X, "y = OP(x, i)", constants=_INDICES),
-    "GatherND": Template(_X, "y = OP(x, i)", constants="int64[1,1] i = {1}"),
-    "Gemm": Template(f"{_X}, T[3,4] z", "y = OP(x, z)"),
-    "GridSample": Template("T[1,2,4,4] x, T[1,3,3,2] g", "y = OP(x, g)"),
-    "GroupNormalization": Template("T[2,4,3,3] x, T[4] s, T[4] b", "y = OP<num_groups=2>(x, s, b)"),
-    "If": Template(
-        f"{_X}, bool c",
-        "y = OP(c)<then_branch = p () => (T[2,3] u) { u = Identity(x) }, "
-        "else_branch = q () => (T[2,3] v) { v = Concat<axis=0>(x) }>",
-    ),
-    "InstanceNormalization": Template("T[2,4,3,3] x, T[4] s, T[4] b", "y = OP(x, s, b)"),
-    "LRN": Template(_IMAGE, "y = OP<size=3>(x)"),
-    "LayerNormalization": Template(f"{_X}, T[3] s", "y = OP(x, s)"),
-    "LinearAttention": Template(
-        "T[1,4,8] x, T[1,4,8] k, T[1,4,8] v",
-        'y, p = OP<q_num_heads=2, kv_num_heads=2, update_rule="linear">(x, k, v)',
-    ),
-    "Loop": Template(
-        f"{_X}, int64 n",
-        "y = OP(n, , x)<body = b (int64 i, bool c, T[2,3] v) => (bool d, T[2,3] w) "
-        "{ d = Constant<value = bool {1}>()  w = Identity(v) }>",
-    ),
-    "MatMul": Template(f"{_X}, T[3,4] z", "y = OP(x, z)"),
-    "Mod": Template(f"{_X}, T[2,3] z", "y = OP<fmod=FMOD>(x, z)"),
-    "NonMaxSuppression": Template("T[1,6,4] x, T[1,1,6] s", "y = OP(x, s, n)", "int64", "int64[1] n = {3}"),
-    "OneHot": Template("int64[2,3] i, T[2] v", "y = OP(i, n, v)", constants="int64 n = {4}"),
-    "Pad": Template(_X, "y = OP(x, p)", constants="int64[4] p = {0,1,0,1}"),
-    "QuantizeLinear": Template(_X, "y = OP(x, s, z)", "int8", "float s = {1}, int8 z = {0}"),
-    "RMSNormalization": Template(f"{_X}, T[3] s", "y = OP(x, s)"),
-    "RandomNormal": Template(_X, "r = OP<shape=[2,3], dtype=DTYPE>()  y = Add(x, r)"),
-    "RandomUniform": Template(_X, "r = OP<shape=[2,3], dtype=DTYPE>()  y = Add(x, r)"),
-    "Range": Template(
-        "T[4] x", "r = OP(a, b, c)  y = Max(x, r)", constants="T a = {0}, T b = {4}, T c = {1}"
-    ),
-    "Reshape": Template(_X, "y = OP(x, s)", constants="int64[2] s = {3,2}"),
-    "Resize": Template(_IMAGE, "y = OP(x, , s)", constants="float[4] s = {1,1,2,2}"),
-    "ReverseSequence": Template(
-        _X, "y = OP<time_axis=0, batch_axis=1>(x, n)", constants="int64[3] n = {1,2,1}"
-    ),
-    "RoiAlign": Template("T[1,2,8,8] x, T[1,4] r", "y = OP(x, r, i)", constants="int64[1] i = {0}"),
-    "RotaryEmbedding": Template("T[1,2,4,8] x, T[1,4,4] c, T[1,4,4] s", "y = OP(x, c, s)"),
-    "STFT": Template("T[1,16,1] x", "y = OP(x, s, , n)", constants="int64 s = {4}, int64 n = {8}"),
-    "Scan": Template(
-        f"T[3] s, {_X}",
-        "y, o = OP<num_scan_inputs=1, body = b (T[3] a, T[3] e) => (T[3] f, T[3] g) "
-        "{ f = Identity(a)  g = Identity(e) }>(s, x)",
-    ),
-    "Scatter": Template(f"{_X}, T[1,3] u", "y = OP(x, i, u)", constants=_INDICES, opset=10),
-    "ScatterElements": Template(f"{_X}, T[1,3] u", "y = OP(x, i, u)", constants=_INDICES),
-    "ScatterND": Template(f"{_X}, T[1,3] u", "y = OP(x, i, u)", constants="int64[1,1] i = {1}"),
-    "Slice": Template(
-        _X, "y = OP(x, s, e, a)", constants="int64[1] s = {0}, int64[1] e = {1}, int64[1] a = {0}"
-    ),
-    "SpaceToDepth": Template(_IMAGE, "y = OP<blocksize=2>(x)"),
-    "Split": Template("T[2,4] x", "y, z = OP<axis=1, num_outputs=2>(x)"),
-    "Squeeze": Template("T[2,1] x", "y = OP(x, a)", constants="int64[1] a = {1}"),
-    "TensorScatter": Template("T[2,3,8,4] x, T[2,3,1,4] u, int64[2] i", "y = OP<axis=-2>(x, u, i)"),
-    "Tile": Template(_X, "y = OP(x, r)", constants="int64[2] r = {2,1}"),
-    "TopK": Template(_X, "y, i = OP(x, k)", constants="int64[1] k = {2}"),
-    "Trilu": Template(_X, "y = OP<upper=1>(x)"),
-    "Unsqueeze": Template(_X, "y = OP(x, a)", constants="int64[1] a = {0}"),
-    "Upsample": Template(_IMAGE, "y = OP(x, s)", constants="float[4] s = {1,1,2,2}", opset=9),
-    "Where": Template(f"bool[2,3] c, {_X}, T[2,3] z", "y = OP(c, x, z)"),
-}
 
 
 TEMPLATES = _templates()

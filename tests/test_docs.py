@@ -5,10 +5,8 @@ What docs/make.py writes is compared with what stands in docs/; the rest looks a
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,6 +22,7 @@ from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from onnxfix.rule import Rule
 from support.models import model
 from support.paths import ROOT
+from support.scripts import script
 
 pytestmark = pytest.mark.xdist_group(
     "docs"
@@ -43,12 +42,7 @@ PAGES = [
 @cache
 def maker() -> ModuleType:
     """docs/make.py, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("docs_make", DOCS / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["docs_make"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    module = script(DOCS / "make.py")
     module.facts_of = cache(module.facts_of)
     return module
 

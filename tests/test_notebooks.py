@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from support.paths import ROOT
+from support.scripts import script
 
-DOCS = ROOT / "docs"
+RUNNER = script(ROOT / "docs" / "notebooks.py")
 COMMAND = "run `python docs/notebooks.py`, and read what changed"
-
-
-@cache
-def runner() -> ModuleType:
-    """docs/notebooks.py, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("docs_notebooks", DOCS / "notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["docs_notebooks"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -36,20 +21,20 @@ def document(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", runner().NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUNNER.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_holds_what_its_cells_give(path: Path) -> None:
-    for number, before, after in runner().stale(document(path)):
+    for number, before, after in RUNNER.stale(document(path)):
         pytest.fail(f"cell {number} gives\n{after}\nand the notebook has\n{before}\n{COMMAND}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", runner().PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUNNER.PAGES, ids=lambda path: path.stem)
 def test_a_page_shows_what_its_code_gives(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert runner().page_now(text) == text, COMMAND
+    assert RUNNER.page_now(text) == text, COMMAND
 
 
-@pytest.mark.parametrize("path", runner().NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUNNER.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_one_that_jupyter_opens(path: Path) -> None:
     """The form of nbformat 4.5, and cells in the order in which they ran."""
     found = document(path)
@@ -63,8 +48,8 @@ def test_a_notebook_is_one_that_jupyter_opens(path: Path) -> None:
 
 
 def test_every_block_of_python_is_run() -> None:
-    for page in runner().PAGES:
+    for page in RUNNER.PAGES:
         text = page.read_text(encoding="utf-8")
-        blocks = [block for some in runner().sections(text).values() for block in some]
+        blocks = [block for some in RUNNER.sections(text).values() for block in some]
         assert len(blocks) == text.count("```python")
         assert sum(block["shown"] is not None for block in blocks) == text.count("```text")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,20 +16,10 @@ import onnxfix
 from onnxfix.cli.app import app
 from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from support.paths import ROOT
+from support.scripts import script
 
 pytestmark = pytest.mark.xdist_group("docs")
-
-
-@cache
-def website() -> ModuleType:
-    """docs/website.py, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("docs_website", ROOT / "docs" / "website.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["docs_website"] = module
-    spec.loader.exec_module(module)
-    return module
+WEBSITE = script(ROOT / "docs" / "website.py")
 
 
 @cache
@@ -50,12 +38,12 @@ def pages(nav: list[Any]) -> Iterator[str]:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    named = [*pages(list(website().filled(settings()["nav"])))]
-    assert sorted(named) == sorted(website().texts())
+    named = [*pages(list(WEBSITE.filled(settings()["nav"])))]
+    assert sorted(named) == sorted(WEBSITE.texts())
 
 
 def test_the_families_in_the_navigation_hold_every_rule() -> None:
-    families = list(website().rule_pages())
+    families = list(WEBSITE.rule_pages())
     names = [name for one in families for name in one]
     assert names == sorted(names)
     named = [page for one in families for those in one.values() for page in those]
@@ -82,7 +70,7 @@ def test_nothing_is_configured_to_load_from_the_network() -> None:
 def test_what_a_page_loads_from_elsewhere_is_found(tmp_path: Path, html: str, count: int) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "page.html").write_text(html)
-    found = list(website().outside(tmp_path))
+    found = list(WEBSITE.outside(tmp_path))
     assert len(found) == count
     assert all(one.startswith("a/page.html: ") or one.startswith("a\\page.html: ") for one in found)
 
@@ -92,7 +80,7 @@ def test_links_to_other_files_of_the_repository_lead_to_copies(tmp_path: Path) -
         "[rule](../../rules/onnxfix_rules/cst/casts.py#L1) [page](../proof.md) [folder](../../tests) "
         "[site](https://x.y/z.py) [`a` [1]](#here) ![no](gone.png)\n\n```text\n[kept](../../tests)\n```\n"
     )
-    assert website().rewritten(text, "docs/rules/CST002.md", tmp_path) == text.replace(
+    assert WEBSITE.rewritten(text, "docs/rules/CST002.md", tmp_path) == text.replace(
         "[folder](../../tests)", "folder"
     )
     copied = tmp_path / "rules" / "onnxfix_rules" / "cst" / "casts.py"
@@ -101,7 +89,7 @@ def test_links_to_other_files_of_the_repository_lead_to_copies(tmp_path: Path) -
 
 
 def test_the_command_reference_has_every_command_and_option() -> None:
-    page = website().commands_page()
+    page = WEBSITE.commands_page()
     sections = {part.partition("\n")[0]: part for part in page.split("\n## onnxfix ")[1:]}
     group: Any = typer.main.get_command(app)
     shown = {name: command for name, command in group.commands.items() if not command.hidden}
@@ -116,7 +104,7 @@ def test_the_command_reference_has_every_command_and_option() -> None:
 
 
 def test_the_python_reference_has_everything_that_is_exported() -> None:
-    page = website().python_page()
+    page = WEBSITE.python_page()
     for name in onnxfix.__all__:
         thing = getattr(onnxfix, name)
         if not name.startswith("_") and not isinstance(thing, ModuleType):

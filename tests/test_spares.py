@@ -107,22 +107,6 @@ with Worker() as worker, Worker() as other:
     assert forked == new
 
 
-def test_what_the_parent_has_not_written_yet_is_written_once(tmp_path: Path) -> None:
-    """By the parent alone: what a child that died said last is its own."""
-    out = printed(
-        """
-sys.stdout.write("before ")
-prefork.fork(1)
-with Worker() as worker:
-    told(worker, "say", text="a child's own words")
-    ended = told(worker, "say", text="its last ones", number=int(signal.SIGSEGV))
-sys.stdout.write(ended)
-""",
-        tmp_path,
-    )
-    assert out == "before crash: killed by SIGSEGV: its last ones"
-
-
 def test_the_environment_is_that_of_the_call(tmp_path: Path) -> None:
     given = told(
         """
@@ -194,20 +178,3 @@ def test_forks_end_with_a_parent_that_is_killed(waiting: tuple[subprocess.Popen[
     process.kill()
     process.wait()
     assert gone(pids)
-
-
-def test_forks_that_nobody_took_end_with_the_command(tmp_path: Path) -> None:
-    pids = told("prefork.fork(2); print(json.dumps([one.pid for one in prefork._State.waiting]))", tmp_path)
-    assert len(pids) == 2
-    assert gone(pids)
-
-
-def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
-    code = """
-over = threading.Event()
-threading.Thread(target=over.wait).start()
-prefork.fork(2)
-over.set()
-print(json.dumps(len(prefork._State.waiting)))
-"""
-    assert told(code, tmp_path) == 0

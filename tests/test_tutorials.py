@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from support.paths import ROOT
 from support.real_tensorrt import FACT, REAL
+from support.scripts import script
 
-DOCS = ROOT / "docs"
+CONSOLES = script(ROOT / "docs" / "consoles.py")
 TENSORRT = re.compile(r"TensorRT-RTX|^ +TensorRT ", re.MULTILINE)
 """An output that shows what the installed TensorRT did."""
 COMMAND = "run `python docs/consoles.py`, and read what changed"
 
 
-@cache
-def consoles() -> ModuleType:
-    """docs/consoles.py, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("docs_consoles", DOCS / "consoles.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["docs_consoles"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 def sections() -> list[Any]:
     """Each section with commands; those that show TensorRT need the one that they show."""
     found = []
-    for page in consoles().PAGES:
-        for title, shown in consoles().sections(page.read_text(encoding="utf-8")).items():
+    for page in CONSOLES.PAGES:
+        for title, shown in CONSOLES.sections(page.read_text(encoding="utf-8")).items():
             needs = any(TENSORRT.search(one.output) or "trt-" in one.command for one in shown)
             marks = [pytest.mark.corpus(every=3), *([REAL, FACT] if needs else [])]
             found.append(pytest.param(shown, id=f"{page.stem}: {title}", marks=marks))
@@ -45,15 +30,15 @@ def sections() -> list[Any]:
 
 @pytest.mark.parametrize("shown", sections())
 def test_the_outputs_are_those_of_the_commands(shown: list[Any]) -> None:
-    for one, printed in zip(shown, consoles().outputs(shown), strict=True):
-        assert consoles().alike(one.output, printed), f"$ {one.command}\n{printed}\n{COMMAND}"
+    for one, printed in zip(shown, CONSOLES.outputs(shown), strict=True):
+        assert CONSOLES.alike(one.output, printed), f"$ {one.command}\n{printed}\n{COMMAND}"
 
 
 def test_every_console_of_a_tutorial_is_run() -> None:
     """None is outside of a section, and none has another language."""
-    for page in consoles().PAGES:
+    for page in CONSOLES.PAGES:
         text = page.read_text(encoding="utf-8")
-        shown = [one for some in consoles().sections(text).values() for one in some]
+        shown = [one for some in CONSOLES.sections(text).values() for one in some]
         assert len(shown) == sum(line.startswith("$ ") for line in text.splitlines())
         assert all(one.output for one in shown)
 
@@ -81,11 +66,11 @@ def test_every_console_of_a_tutorial_is_run() -> None:
     ],
 )
 def test_what_counts_as_alike(shown: str, printed: str, same: bool) -> None:
-    assert consoles().alike(shown, printed) is same
+    assert CONSOLES.alike(shown, printed) is same
 
 
 def test_tutorials_run_no_other_programs(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="onnxfix, python and cat only"):
-        consoles().run("rm -rf x", tmp_path)
+        CONSOLES.run("rm -rf x", tmp_path)
     with pytest.raises(RuntimeError, match="exit code 2"):
-        consoles().run("onnxfix check missing.onnx", tmp_path)
+        CONSOLES.run("onnxfix check missing.onnx", tmp_path)

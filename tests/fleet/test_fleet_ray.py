@@ -41,7 +41,6 @@ class Ray:
         self.ends = list(ends)
         self.machines = nodes
         self.sent: list[tuple[Task, dict[str, Any]]] = []
-        self.canceled: list[tuple[Any, bool]] = []
         self.most = 0
         self._flying: list[int] = []
 
@@ -79,7 +78,7 @@ class Ray:
         return end if isinstance(end, str) else pickle.dumps(end)
 
     def cancel(self, ref: int, force: bool = False) -> None:
-        self.canceled.append((ref, force))
+        """Nothing is under way that would have to be stopped."""
 
 
 def tasks(count: int, options: RunOptions | None = None) -> list[Task]:
@@ -92,12 +91,6 @@ def done(**more: Any) -> Outcome:
 
 def attempt(ray: Ray, tasks: list[Task]) -> Iterator[Outcome]:
     return fleet.Run(ray, tasks).outcomes()
-
-
-def died() -> Exception:
-    from ray.exceptions import WorkerCrashedError
-
-    return WorkerCrashedError()
 
 
 # ------------------------------------------------------------------------------------------------ what is asked of Ray
@@ -137,28 +130,6 @@ def test_two_links_to_a_file_are_not_replaced_at_once(
 # ------------------------------------------------------------------------------------------------ what Ray says
 
 
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "PAUSES", (0.0,) * 3)
-
-
-@pytest.mark.usefixtures("no_pauses")
-def test_a_lost_worker_costs_another_attempt_elsewhere() -> None:
-    ray = Ray(died(), done(), done())
-    outcomes = {outcome.task.index: outcome for outcome in attempt(ray, tasks(2))}
-    assert {index: outcome.attempts for index, outcome in outcomes.items()} == {0: 2, 1: 1}
-    assert outcomes[0].task == tasks(1)[0]  # the driver's, whatever the worker calls it
-    assert not outcomes[0].error
-
-
-@pytest.mark.usefixtures("no_pauses")
-def test_a_model_that_kills_every_worker_is_an_error_of_its_own() -> None:
-    [outcome] = attempt(Ray(*[died()] * (len(fleet.PAUSES) + 1)), tasks(1))
-    assert outcome.error.startswith("0.onnx: its Ray worker died 4 times: The worker died unexpectedly")
-    assert "\n" not in outcome.error
-    assert (outcome.attempts, outcome.crashed, outcome.memory) == (4, True, False)
-
-
 def test_out_of_memory_is_tried_once_more_with_a_whole_node() -> None:
     ray = Ray(
         done(error="0.onnx: no", memory=True), done(error="0.onnx: no", memory=True), nodes=((4, 0, 8192),)
@@ -173,11 +144,6 @@ def test_without_its_own_node_the_run_ends() -> None:
 
     with pytest.raises(OnnxfixError, match="the Ray node of this run's connection died"):
         list(attempt(Ray(LocalRayletDiedError()), tasks(1)))
-
-
-def test_a_node_with_another_onnxfix_ends_the_run() -> None:
-    with pytest.raises(UsageError, match="--ray: process 7 on node has another onnxfix"):
-        list(attempt(Ray("process 7 on node has another onnxfix"), tasks(1)))
 
 
 def test_a_file_that_only_we_have_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,14 +167,6 @@ def test_the_run_ends_when_no_node_is_left(monkeypatch: pytest.MonkeyPatch) -> N
     ray.machines = ()
     with pytest.raises(OnnxfixError, match="no node of the Ray cluster is left"):
         list(run.outcomes())
-
-
-def test_what_is_under_way_is_canceled_and_then_killed() -> None:
-    ray = Ray(done())
-    results = attempt(ray, tasks(3))
-    assert next(results).task.index == 0
-    results.close()
-    assert ray.canceled == [(2, False), (1, False), (2, True), (1, True)]  # those that wait first
 
 
 def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import onnxfix
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
+from support.scripts import script
 
 FOLDER = FIXTURES / "misread"
 
 
-def make() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_misread", FOLDER / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_files_are_what_make_writes() -> None:
-    models = make().MODELS
+    models = script(FOLDER / "make.py").MODELS
     assert {path.stem for path in FOLDER.glob("*.onnx")} == set(models)
     for name, model in models.items():
         assert (FOLDER / f"{name}.onnx").read_bytes() == model().SerializeToString(deterministic=True)

@@ -7,11 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, helper
 
 import onnxfix
 from onnxfix.errors import ModelError
 from onnxfix.files import loading, tensors
+from support.models import floats, of_nodes
 from support.wire import field, model, tensor, whole
 
 
@@ -126,14 +127,8 @@ def test_no_shape_has_millions_of_dimensions(tmp_path: Path) -> None:
 
 def test_shapes_of_inputs_may_say_minus_one() -> None:
     """Some exporters write a symbolic dimension so."""
-    proto = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Abs", ["x"], ["y"])],
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [-1, 3])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [-1, 3])],
-        )
-    )
+    node = helper.make_node("Abs", ["x"], ["y"])
+    proto = of_nodes([node], floats(x=[-1, 3]), floats(y=[-1, 3]))
     assert onnxfix.check(proto).ok
 
 

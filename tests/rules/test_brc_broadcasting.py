@@ -23,7 +23,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.targets import DEFAULT
 from onnxfix.testing import findings
-from support.models import of_opset
+from support.models import floats, of_nodes, of_opset
 from support.ort import session
 from support.paths import FIXTURES
 from support.repairs import repaired
@@ -162,13 +162,9 @@ def test_matmul_with_a_constant(
         "b": rng.standard_normal(right).astype(np.float32),
     }
     runtime, const = ("b", "a") if first else ("a", "b")
-    info = helper.make_tensor_value_info(
-        runtime, TensorProto.FLOAT, [f"d{i}" for i in range(arrays[runtime].ndim)]
-    )
-    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    inputs = floats(**{runtime: [f"d{i}" for i in range(arrays[runtime].ndim)]})
     node = helper.make_node("MatMul", ["a", "b"], ["y"])
-    graph = helper.make_graph([node], "g", [info], [out], [numpy_helper.from_array(arrays[const], const)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = of_nodes([node], inputs, floats(y=None), {const: arrays[const]})
     result = fixed_to_the_end([CONSTANT], model)
     dims = list(result.graph.initializer[0].dims)
     linear = const == "b" and len(right) == 2
@@ -195,16 +191,14 @@ def test_exact_alignment_takes_kernels_that_agree(
         return
     x = np.broadcast_to(SPECIAL.reshape(8, *[1] * (len(sizes) - 1)), sizes)
     for number in (*SPECIAL, np.float32(3)):
-        constants = [numpy_helper.from_array(np.full(shape, number, np.float32), "b")]
-        constants.append(numpy_helper.from_array(np.ones(sizes, np.bool_), "mask"))
+        constants = {"b": np.full(shape, number, np.float32), "mask": np.ones(sizes, np.bool_)}
         node = helper.make_node(op, ["mask", "x", "b"] if op == "Where" else ["x", "b"], ["y"])
-        inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)]
-        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-        graph = helper.make_graph([node], "g", inputs, outputs, constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        model = of_nodes([node], floats(x=dims), floats(y=None), constants)
         result = fixed_to_the_end([CONSTANT], model)
         assert_identical(model, result, {"x": x})
-        changed = [list(t.dims) for t in result.graph.initializer] != [list(t.dims) for t in constants]
+        changed = [list(t.dims) for t in result.graph.initializer] != [
+            list(t.dims) for t in model.graph.initializer
+        ]
         # A size that may be 1 decides: where no dimension is known to be larger, nothing is applied.
         sensitive = op in ("Pow", "Min", "Max", "Where")
         common = dims[-max(1, len(shape)) :]
@@ -242,22 +236,19 @@ SIZES = ["N", "S", 1, 2]
 
 def symbol_model(first: Sequence[int | str], second: Sequence[int | str]) -> ModelProto:
     """``first + second``, both made with sizes taken from the input at run time."""
-    inputs = [helper.make_tensor_value_info("n", TensorProto.FLOAT, ["N", "S"])]
     nodes = [
         helper.make_node("Shape", ["n"], ["N_of"], start=0, end=1),
         helper.make_node("Shape", ["n"], ["S_of"], start=1, end=2),
     ]
-    constants = [numpy_helper.from_array(np.array([size], np.int64), f"{size}_of") for size in (1, 2, 3)]
-    constants.append(numpy_helper.from_array(np.array([], np.int64), "none"))
+    constants = {f"{size}_of": np.array([size], np.int64) for size in (1, 2, 3)}
+    constants["none"] = np.array([], np.int64)
     for name, dims in (("a", first), ("b", second)):
         nodes.append(
             helper.make_node("Concat", ["none", *(f"{dim}_of" for dim in dims)], [f"{name}_dims"], axis=0)
         )
         nodes.append(helper.make_node("ConstantOfShape", [f"{name}_dims"], [name]))
     nodes.append(helper.make_node("Add", ["a", "b"], ["y"]))
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return of_nodes(nodes, floats(n=["N", "S"]), floats(y=None), constants)
 
 
 def results(first: Sequence[int | str], second: Sequence[int | str]) -> Iterator[tuple[int, int, Any]]:
@@ -455,14 +446,8 @@ def test_another_tensor_of_the_clones_name_is_not_taken_for_it() -> None:
 def test_many_nodes_share_one_clone_in_few_rounds() -> None:
     count = 500
     nodes = [helper.make_node("Add", [f"t{i}", "b"], [f"t{i + 1}"]) for i in range(count)]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("t0", TensorProto.FLOAT, ["N", 2])],
-        [helper.make_tensor_value_info(f"t{count}", TensorProto.FLOAT, ["N", 2])],
-        [numpy_helper.from_array(np.float32(1), "b")],
-    )
-    model = Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    ends = floats(t0=["N", 2]), floats(**{f"t{count}": ["N", 2]})
+    model = Model(of_nodes(nodes, *ends, {"b": np.float32(1)}))
     model.target = DEFAULT
     assert len(check(model, [CONSTANT])) == count
     run = fix(model, [CONSTANT])

@@ -14,7 +14,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, model_of, overlay
 from support import ort
-from support.models import of_opset
+from support.models import floats, of_nodes, of_opset
 from support.patience import processor_seconds
 
 RULES = {rule.code: rule for rule in registry().rules if rule.code in ("GRA011", "GRA012")}
@@ -75,14 +75,10 @@ def test_bits_of_nan_and_types_tell_constants_apart() -> None:
             for name, array in (("a", one), ("b", other))
         ]
         kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in (one, other)]
-        graph = helper.make_graph(
-            [*constants, helper.make_node("Shape", ["a"], ["y"]), helper.make_node("Shape", ["b"], ["z"])],
-            "g",
-            [],
-            [helper.make_tensor_value_info(name, TensorProto.INT64, [None]) for name in "yz"],
-        )
+        shapes = [helper.make_node("Shape", [source], [name]) for source, name in ("ay", "bz")]
+        outputs = {name: (TensorProto.INT64, [None]) for name in "yz"}
         assert kinds
-        found = findings(MERGE, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+        found = findings(MERGE, of_nodes([*constants, *shapes], {}, outputs, ir_version=10))
         assert bool(found) == (one is other)
 
 
@@ -132,13 +128,7 @@ def test_the_time_grows_with_the_nodes(width: str) -> None:
             else:
                 made.append(helper.make_node("Exp", ["x"], [f"a{k}"]))
         outputs = [f"a{k}" for k in range(count)] if width == "many outputs" else ["a0"]
-        graph = helper.make_graph(
-            made,
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in outputs],
-        )
-        indexed = overlay(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+        indexed = overlay(of_nodes(made, floats(x=[2]), floats(**{name: [2] for name in outputs})))
         return processor_seconds(lambda: engine.check(indexed, [MERGE]), 1)
 
     few, many = (min(spent(count) for _ in range(3)) for count in (2000, 16000))

@@ -18,6 +18,7 @@ from onnxfix_rules.gra import _folded
 from onnxfix_rules.gra.gra014_batch_normalization_after_convolution import (
     batch_normalization_after_convolution as GRA014,
 )
+from support.models import of_nodes
 
 Array = np.ndarray[Any, Any]
 
@@ -32,15 +33,9 @@ def model_of(op: str, weight: Array, channels: int, size: int, axes: int, **attr
         helper.make_node(op, ["x", "w", "a"], ["c"], "before", **attributes),
         helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["y"], epsilon=1e-3),
     ]
-    info = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [info("x", kind, [2, size, *[5] * axes])],
-        [info("y", kind, [2, channels, *[f"d{axis}" for axis in range(axes)]])],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    inputs = {"x": (kind, [2, size, *[5] * axes])}
+    outputs = {"y": (kind, [2, channels, *[f"d{axis}" for axis in range(axes)]])}
+    return of_nodes(nodes, inputs, outputs, arrays)
 
 
 def folded(model: ModelProto) -> ModelProto:

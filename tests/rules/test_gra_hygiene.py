@@ -17,7 +17,7 @@ from onnxfix_rules.gra.gra001_dead_node import dead_node
 from onnxfix_rules.gra.gra003_wrong_declared_type import wrong_declared_type
 from onnxfix_rules.gra.hygiene import duplicate_node_name, unsorted_nodes, unused_initializer
 from onnxfix_rules.ifc.outputs import output_without_type
-from support.models import of_opset
+from support.models import floats, of_nodes, of_opset
 from support.patience import processor_seconds
 from support.repairs import repaired
 
@@ -112,8 +112,7 @@ def test_a_long_dead_chain_takes_linear_time() -> None:
         names = [f"v{i}" for i in range(length + 1)]
         nodes = [helper.make_node("Add", [a, a], [b]) for a, b in itertools.pairwise(names)]
         nodes.append(helper.make_node("Neg", ["v0"], ["y"]))
-        ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in ("v0", "y")]
-        model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=8)
+        model = of_nodes(nodes, floats(v0=[1]), floats(y=[1]))
 
         def look() -> None:
             assert messages(dead_node, model) == [

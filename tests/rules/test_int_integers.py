@@ -24,7 +24,7 @@ from onnxfix.testing import assert_same_outputs, findings, fixed, overlay
 from onnxfix_rules.int_ import _fold
 from onnxfix_rules.int_._fold import FOLDABLE, evaluate
 from onnxfix_rules.int_._known import Known
-from support.models import of_opset
+from support.models import of_nodes, of_opset
 from support.ort import runner as by_runtime
 from support.repairs import repaired
 from support.shape_models import feeds, random_model
@@ -345,9 +345,8 @@ def test_clamped_number_and_its_reader_are_named() -> None:
 def test_large_constants_are_said_to_be_unexamined() -> None:
     array = np.zeros(200_000, np.int64)
     node = helper.make_node("Gather", ["w", "x"], ["y"])
-    infos = [helper.make_tensor_value_info(name, TensorProto.INT64, ["N"]) for name in "xy"]
-    graph = helper.make_graph([node], "g", infos[:1], infos[1:], [numpy_helper.from_array(array, "w")])
-    (found,) = findings(rule("INT004"), helper.make_model(graph, ir_version=9), "trt8.6")
+    ends = ({name: (TensorProto.INT64, ["N"])} for name in "xy")
+    (found,) = findings(rule("INT004"), of_nodes([node], *ends, {"w": array}), "trt8.6")
     assert "200,000" in found.match.message
     assert found.severity.name == "INFO"
 

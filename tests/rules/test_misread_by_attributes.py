@@ -19,7 +19,7 @@ from onnxfix.rule import Safety
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import findings, fixed
 from support import ort
-from support.models import of_opset
+from support.models import floats, of_nodes, of_opset
 from support.real_tensorrt import REAL
 from support.trt_reading import Network, reading
 
@@ -67,12 +67,10 @@ def convolutions(draw: st.DrawFn) -> tuple[ModelProto, Feed]:
         attributes["pads"] = some(0, 1, 2)
     bias = draw(st.booleans())
     inputs = {"x": normal(1, 2, *sizes), "w": normal(2, 3, *kernel), **({"b": normal(3)} if bias else {})}
-    infos = [helper.make_tensor_value_info(name, 1, value.shape) for name, value in inputs.items()]
     node = helper.make_node("ConvTranspose", list(inputs), ["y"], **attributes)
-    output = helper.make_tensor_value_info("y", 1, [None] * (count + 2))
-    graph = helper.make_graph([node], "g", infos, [output])
+    given = floats(**{name: value.shape for name, value in inputs.items()})
     opset = draw(st.sampled_from([7, 10, 11, 22]))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9), inputs
+    return of_nodes([node], given, floats(y=[None] * (count + 2)), opset=opset), inputs
 
 
 def outcome(proto: ModelProto, feed: Feed) -> Any:
@@ -158,18 +156,14 @@ def restricted(draw: st.DrawFn) -> tuple[ModelProto, Feed]:
     dynamic = (
         {"q": ["B", 2, "S", 8], "k": ["B", 2, "T", 8], "v": ["B", 2, "T", 8]} if draw(st.booleans()) else {}
     )
-    infos = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(value.dtype), dynamic.get(name, value.shape)
-        )
+    inputs = {
+        name: (helper.np_dtype_to_tensor_dtype(value.dtype), dynamic.get(name, value.shape))
         for name, value in feed.items()
-    ]
+    }
     while not names[-1]:
         names.pop()
     node = helper.make_node("Attention", names, ["y"], **attributes)
-    output = helper.make_tensor_value_info("y", 1, [None] * 4)
-    graph = helper.make_graph([node], "g", infos, [output])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), feed
+    return of_nodes([node], inputs, floats(y=[None] * 4), opset=opset, ir_version=10), feed
 
 
 @given(restricted())

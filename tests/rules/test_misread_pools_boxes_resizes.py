@@ -23,6 +23,7 @@ from onnxfix.shapes.symbols import as_dim, symbol
 from onnxfix.testing import findings, fixed, overlay
 from onnxfix_rules.ops.misimports._windows import Axis, rounded_up
 from support.lifted import both, run, text
+from support.models import floats, of_nodes
 from support.real_tensorrt import REAL
 
 pytestmark = pytest.mark.corpus
@@ -176,9 +177,7 @@ def test_pools_stay_the_same_to_the_bit(tmp_path: Path) -> None:
             kind, ["x"], ["y"], kernel_shape=kernel, strides=steps, pads=pads, ceil_mode=1
         )
         shape = [1, 2, *(sizes if number % 2 else "HW")]
-        values = [helper.make_tensor_value_info("x", 1, shape), helper.make_tensor_value_info("y", 1, None)]
-        graph = helper.make_graph([node], "g", values[:1], values[1:])
-        model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 22)])
+        model = of_nodes([node], floats(x=shape), floats(y=None), opset=22)
         result, record = fixed([RULES["OPS075"], RULES["OPS076"]], model, safety=Safety.UNSAFE)
         made += bool(record.applied)
         feed = {"x": random.standard_normal((1, 2, *sizes)).astype(np.float32)}

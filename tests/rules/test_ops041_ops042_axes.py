@@ -28,7 +28,7 @@ from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
     reduction_over_non_constant_axes,
 )
 from onnxfix_rules.ops.limits.reductions import reduction_of_booleans
-from support.models import of_opset
+from support.models import of_nodes, of_opset
 from support.ort import run_or_reference as run
 from support.real_tensorrt import REAL, built
 from support.repairs import assert_same_bits, repaired
@@ -45,10 +45,7 @@ def one_node(
 ) -> ModelProto:
     """A model of one node whose axes are an input; it says nothing of the result's shape."""
     node = helper.make_node(op_type, ["x", "a"], ["y"], **attributes)
-    result = helper.make_tensor_value_info("y", elem, None)
-    inputs = [helper.make_tensor_value_info("x", elem, dims), helper.make_tensor_value_info("a", 7, [count])]
-    graph = helper.make_graph([node], "g", inputs, [result])
-    return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", opset)])
+    return of_nodes([node], {"x": (elem, dims), "a": (7, [count])}, {"y": (elem, None)}, opset=opset)
 
 
 def after(model: ModelProto) -> ModelProto:

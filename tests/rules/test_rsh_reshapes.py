@@ -22,6 +22,7 @@ from onnxfix.rewrite.engine import Found
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Example, Safety, Severity
 from onnxfix.testing import findings, fixed, graph_difference, model_of, overlay
+from support.models import floats, of_nodes
 from support.ort import session
 
 RULES = [rule for rule in registry().rules if rule.code.startswith("RSH")]
@@ -41,14 +42,8 @@ def build(
     inputs: dict[str, Dims], nodes: Sequence[NodeProto], constants: dict[str, Any], opset: int = 18
 ) -> ModelProto:
     """A model of float inputs whose output is ``y``, of a shape that is not declared."""
-    graph = helper.make_graph(
-        list(nodes),
-        "g",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(dims)) for name, dims in inputs.items()],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(v, dtype=np.int64), name) for name, v in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    stored = {name: np.asarray(value, dtype=np.int64) for name, value in constants.items()}
+    return of_nodes(nodes, floats(**inputs), floats(y=None), stored, opset=opset)
 
 
 def feeds(model: ModelProto, sizes: Sequence[int] = SIZES) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:

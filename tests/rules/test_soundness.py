@@ -20,7 +20,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.testing import fixed
 from onnxfix.verbs import contract
 from support import ort
-from support.models import of_opset
+from support.models import of_nodes, of_opset
 from support.shape_models import feeds, random_model
 
 EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "180"))
@@ -175,9 +175,8 @@ def test_minus_one_beside_a_zero_under_allowzero_is_left_open() -> None:
 def test_an_int4_round_trip_between_interface_names_stays() -> None:
     nodes = [helper.make_node("Cast", ["x"], ["m"], to=TensorProto.INT8)]
     nodes.append(helper.make_node("Cast", ["m"], ["y"], to=TensorProto.INT4))
-    ends = [helper.make_tensor_value_info(name, TensorProto.INT4, [3]) for name in ("x", "y")]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    ends = ({name: (TensorProto.INT4, [3])} for name in ("x", "y"))
+    model = of_nodes(nodes, *ends, opset=21, ir_version=10)
     assert not Session(model).error
     assert not Session(fixed(RULES, model)[0]).error
 

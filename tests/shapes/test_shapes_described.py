@@ -11,6 +11,7 @@ from onnxfix.model import Model
 from onnxfix.shapes import inference, propagate
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import symbol
+from support.models import floats, of_nodes
 from support.shape_oracle import parse
 
 MS = ', "com.microsoft" : 1'
@@ -156,10 +157,8 @@ N, S = symbol("N"), symbol("S")
 
 
 def test_dimensions_called_by_a_question_mark_have_nothing_in_common() -> None:
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["?"]) for name in "ab"]
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "g", inputs, [output])
-    model = Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    node = helper.make_node("Add", ["a", "b"], ["y"])
+    model = Model(of_nodes([node], floats(a=["?"], b=["?"]), floats(y=None), opset=17))
     shapes = Shapes(model)
     assert [str(*shapes.shape(value) or ()) for value in model.main.inputs] == ["a.0", "b.0"]
 

@@ -16,6 +16,7 @@ from onnxfix.model import Model
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import evaluate
 from support import shape_oracle as oracle
+from support.models import floats, of_nodes
 from support.shape_oracle import dims_of, judged
 
 pytestmark = pytest.mark.usefixtures("strict_shapes")
@@ -34,14 +35,7 @@ def one_node(
     **attrs: Any,
 ) -> ModelProto:
     node = helper.make_node(op, inputs, ["y"], **attrs)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return of_nodes([node], floats(x=shape), floats(y=None), constants, opset=opset, ir_version=8)
 
 
 @settings(max_examples=150)
@@ -157,12 +151,8 @@ def test_resize_scales_are_onnx_runtimes(scale: float, size: int) -> None:
     st.lists(st.sampled_from([1, "A", "B", 2, 3]), max_size=3),
 )
 def test_broadcasting_is_numpys(left: list[Any], right: list[Any]) -> None:
-    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", left), ("z", right))]
     node = helper.make_node("Add", ["x", "z"], ["y"])
-    graph = helper.make_graph(
-        [node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    )
-    shape = dims_of(helper.make_model(graph))
+    shape = dims_of(of_nodes([node], floats(x=left, z=right), floats(y=None)))
     assert shape is not None
     for env in ({"A": a, "B": b} for a in (0, 1, 2, 3) for b in (0, 1, 2, 3)):
         sizes = [[env[d] if isinstance(d, str) else d for d in side] for side in (left, right)]
@@ -233,11 +223,6 @@ def test_shape_arithmetic_is_onnx_runtimes(data: st.DataObject) -> None:
         else:
             nodes.append(helper.make_node(op, [a, b], [out]))
         pool.append(out)
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", "M"])],
-        [helper.make_tensor_value_info(pool[-1], TensorProto.INT64, None)],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = {pool[-1]: (TensorProto.INT64, None)}
+    proto = of_nodes(nodes, floats(x=["N", "M"]), result, opset=17, ir_version=8)
     assert judged(proto, {"N": 1, "M": 1}, {"N": 2, "M": 7}, {"N": 0, "M": 3}, {"N": 5, "M": 2}).wrong == []

@@ -1,13 +1,16 @@
-"""Models from ONNX's text format."""
+"""Models from ONNX's text format, and of nodes where a program makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, numpy_helper, parser
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, parser
+
+Declared = Mapping[str, tuple[int, Sequence[Any] | None]]
+"""Names of inputs or outputs with their element types and dimensions; None for no shape."""
 
 
 def header(opset: int = 20, ir_version: int = 10, domains: Mapping[str, int] | None = None) -> str:
@@ -38,6 +41,30 @@ def of_opset(
         return model(text, opset, ir_version, domains, **weights)
 
     return made
+
+
+def of_nodes(
+    nodes: Iterable[NodeProto],
+    inputs: Declared,
+    outputs: Declared,
+    constants: Mapping[str, Any] | None = None,
+    *,
+    opset: int = 18,
+    ir_version: int = 9,
+) -> ModelProto:
+    """A model of these nodes; ``constants`` become initializers."""
+
+    def infos(declared: Declared) -> list[ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, elem, dims) for name, (elem, dims) in declared.items()]
+
+    stored = [numpy_helper.from_array(np.asarray(one), name) for name, one in (constants or {}).items()]
+    graph = helper.make_graph(list(nodes), "g", infos(inputs), infos(outputs), stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+
+
+def floats(**dims: Sequence[Any] | None) -> Declared:
+    """Inputs or outputs of float32 with these dimensions."""
+    return {name: (TensorProto.FLOAT, sizes) for name, sizes in dims.items()}
 
 
 def write(path: Path, text: str | ModelProto, opset: int = 20) -> Path:

@@ -2,14 +2,16 @@
 
     python benchmarks/diagnose/choosing.py planted.json --exports DIR --fixtures 2
     python benchmarks/diagnose/run.py measure result.json [--exports DIR] [--only WORD] [--jobs N] [--fresh]
-    python benchmarks/diagnose/run.py table result.json [--write-readme]
+    python benchmarks/diagnose/run.py measure peers.json --parts planted --every 9 --polygraphy PROGRAM
+    python benchmarks/diagnose/run.py table result.json [--peers peers.json] [--write-readme]
 
 ``measure`` plants the faults of planted.json (see ``choosing.py``), one at a time, and hands each pair of models to the
 command in a process of its own, with inputs from a file; then the same with other names in the model with the fault;
 then each model without a fault against a copy of itself, against a copy with other names, and against ways to execute
 it that differ by rounding alone. What result.json holds is not measured again (``--fresh`` forgets it). A fault is
 named if a culprit is the changed node (of a changed constant, the node that reads it; of Casts around a node, that
-node). The exit code of ``table`` is 1 where fewer faults are named than should be (first: 90 %, among three: 97 %), or
+node). With ``--polygraphy`` that program compares the models (see ``peers.py``), and ``table`` puts both side by side.
+The exit code of ``table`` is 1 where fewer faults are named than should be (first: 90 %, among three: 97 %), or
 a culprit is named where nothing was planted.
 """
 
@@ -33,16 +35,18 @@ from command import exit_code, parser_of
 from ledger import Ledger, load
 from pages import write_between
 
-from diagnose import cases, choosing, tables
+from diagnose import cases, choosing, peers, tables
 from diagnose.cases import CONTROLS, Case
 
 PARTS = ("planted", "renamed", "controls")
 PLANTED = HERE / "planted.json"
 
 
-def measured(case: Case, seed: int, limit: float) -> dict[str, object]:
+def measured(case: Case, seed: int, limit: float, polygraphy: str) -> dict[str, object]:
     """One case, in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-diagnose-") as folder:
+        if polygraphy:
+            return peers.compare(polygraphy, case, Path(folder), seed, limit)
         words = cases.arguments(case, Path(folder), seed)
         command = [sys.executable, "-m", "onnxfix", "diagnose", *words, "--format", "json"]
         return cases.entry(cases.executed(command, limit), case.fault)
@@ -69,7 +73,7 @@ def measure(given: argparse.Namespace) -> int:
         def work(case: Case) -> None:
             if case.key in book or time.monotonic() - began > given.budget:
                 return
-            found = {**measured(case, seed, given.timeout), "commit": version}
+            found = {**measured(case, seed, given.timeout, given.polygraphy), "commit": version}
             book.record(case.key, found)
             print(tables.line(case.key, found), file=sys.stderr, flush=True)
 
@@ -90,6 +94,11 @@ def table(given: argparse.Namespace) -> int:
     print(text)
     if given.write_readme:
         write_between(HERE / "README.md", "planted", text)
+    if given.peers is not None:
+        text = "\n".join(peers.page(load(given.peers)["results"], results))
+        print(text)
+        if given.write_readme:
+            write_between(HERE / "README.md", "peers", text)
     lacking = tables.lacking([*rows, *disguised], tables.controls_of(results))
     print("\n".join(["", *lacking]), file=sys.stderr)
     return int(bool(lacking))
@@ -112,8 +121,10 @@ def main(words: Sequence[str] | None = None) -> int:
     first.add_argument(
         "--budget", type=float, default=float("inf"), help="begin no case after so many seconds"
     )
+    first.add_argument("--polygraphy", default="", metavar="PROGRAM", help="instead of onnxfix diagnose")
     first.add_argument("--fresh", action="store_true", help="measure again what the file holds")
     second = steps.add_parser("table")
+    second.add_argument("--peers", type=Path, help="what --polygraphy found")
     second.add_argument("--write-readme", action="store_true")
     for step in (first, second):
         step.add_argument("json", type=Path)

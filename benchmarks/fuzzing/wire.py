@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, wraps
 
 Mutator = Callable[[random.Random, bytes, bytes], bytes]
 """A generator, a model's bytes and those of another model -> damaged bytes."""
@@ -145,77 +146,69 @@ def append(generator: random.Random, data: bytes, other: bytes) -> bytes:
 # With regard to fields
 
 
-def repeat_field(generator: random.Random, data: bytes, other: bytes) -> bytes:
+def of_a_message(change: Callable[[random.Random, list[Field]], bytes]) -> Mutator:
+    """Change the fields of a message somewhere in the model."""
+
+    @wraps(change)
+    def mutate(generator: random.Random, data: bytes, other: bytes) -> bytes:
+        return somewhere(generator, data, partial(change, generator))
+
+    return mutate
+
+
+@of_a_message
+def repeat_field(generator: random.Random, parts: list[Field]) -> bytes:
     """A field comes several times; one that is not repeated is merged or replaced."""
-
-    def change(parts: list[Field]) -> bytes:
-        place = generator.randrange(len(parts))
-        parts[place:place] = [parts[place]] * generator.choice((1, 2, 30))
-        return joined(parts)
-
-    return somewhere(generator, data, change)
+    place = generator.randrange(len(parts))
+    parts[place:place] = [parts[place]] * generator.choice((1, 2, 30))
+    return joined(parts)
 
 
-def move_field(generator: random.Random, data: bytes, other: bytes) -> bytes:
+@of_a_message
+def move_field(generator: random.Random, parts: list[Field]) -> bytes:
     """Fields in another order."""
-
-    def change(parts: list[Field]) -> bytes:
-        generator.shuffle(parts)
-        return joined(parts)
-
-    return somewhere(generator, data, change)
+    generator.shuffle(parts)
+    return joined(parts)
 
 
-def renumber_field(generator: random.Random, data: bytes, other: bytes) -> bytes:
+@of_a_message
+def renumber_field(generator: random.Random, parts: list[Field]) -> bytes:
     """A field has another number: that of another field, or one that ONNX does not have."""
-
-    def change(parts: list[Field]) -> bytes:
-        number = generator.choice((1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 14, 20, 999, 2**29 - 1))
-        generator.choice(parts).number = number
-        return joined(parts)
-
-    return somewhere(generator, data, change)
+    number = generator.choice((1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 14, 20, 999, 2**29 - 1))
+    generator.choice(parts).number = number
+    return joined(parts)
 
 
-def retype_field(generator: random.Random, data: bytes, other: bytes) -> bytes:
+@of_a_message
+def retype_field(generator: random.Random, parts: list[Field]) -> bytes:
     """A field has another wire type, groups among them; its bytes stay."""
-
-    def change(parts: list[Field]) -> bytes:
-        generator.choice(parts).kind = generator.randrange(8)
-        return joined(parts)
-
-    return somewhere(generator, data, change)
+    generator.choice(parts).kind = generator.randrange(8)
+    return joined(parts)
 
 
-def extreme_number(generator: random.Random, data: bytes, other: bytes) -> bytes:
+@of_a_message
+def extreme_number(generator: random.Random, parts: list[Field]) -> bytes:
     """A number is an extreme one, or longer than it needs to be; where there is none, one is added."""
-
-    def change(parts: list[Field]) -> bytes:
-        numbers = [part for part in parts if part.kind == 0]
-        if not numbers:
-            numbers = [Field(generator.randrange(1, 21), 0, b"")]
-            parts.append(numbers[0])
-        padding = generator.choice((0, 0, 0, 1, 5, 9))
-        generator.choice(numbers).payload = varint(generator.choice(EXTREMES), padding)
-        return joined(parts)
-
-    return somewhere(generator, data, change)
+    numbers = [part for part in parts if part.kind == 0]
+    if not numbers:
+        numbers = [Field(generator.randrange(1, 21), 0, b"")]
+        parts.append(numbers[0])
+    padding = generator.choice((0, 0, 0, 1, 5, 9))
+    generator.choice(numbers).payload = varint(generator.choice(EXTREMES), padding)
+    return joined(parts)
 
 
-def wrong_length(generator: random.Random, data: bytes, other: bytes) -> bytes:
+@of_a_message
+def wrong_length(generator: random.Random, parts: list[Field]) -> bytes:
     """A length that is not that of what follows."""
-
-    def change(parts: list[Field]) -> bytes:
-        sized = [place for place, part in enumerate(parts) if part.kind == 2]
-        if not sized:
-            return joined(parts)
-        place = generator.choice(sized)
-        part, size = parts[place], len(parts[place].payload)
-        lie = generator.choice((size - 1, size + 1, size + 100, 0, *EXTREMES))
-        tag = varint(part.number << 3 | 2)
-        return joined(parts[:place]) + tag + varint(lie) + part.payload + joined(parts[place + 1 :])
-
-    return somewhere(generator, data, change)
+    sized = [place for place, part in enumerate(parts) if part.kind == 2]
+    if not sized:
+        return joined(parts)
+    place = generator.choice(sized)
+    part, size = parts[place], len(parts[place].payload)
+    lie = generator.choice((size - 1, size + 1, size + 100, 0, *EXTREMES))
+    tag = varint(part.number << 3 | 2)
+    return joined(parts[:place]) + tag + varint(lie) + part.payload + joined(parts[place + 1 :])
 
 
 GRAPH_IN_NODE = (1, 5, 6)
@@ -260,27 +253,18 @@ def many_fields(generator: random.Random, data: bytes, other: bytes) -> bytes:
     return somewhere(generator, data, change)
 
 
-def break_text(generator: random.Random, data: bytes, other: bytes) -> bytes:
+ODD = (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\0", b"\x1b]0;x\x07", b"\xf5\x80\x80\x80", b"\r\n")
+
+
+@of_a_message
+def break_text(generator: random.Random, parts: list[Field]) -> bytes:
     """A field of bytes is no UTF-8, or has control characters in it."""
-
-    def change(parts: list[Field]) -> bytes:
-        texts = [part for part in parts if part.kind == 2]
-        if texts:
-            odd = (
-                b"\xff\xfe",
-                b"\xc3",
-                b"\xed\xa0\x80",
-                b"\0",
-                b"\x1b]0;x\x07",
-                b"\xf5\x80\x80\x80",
-                b"\r\n",
-            )
-            part = generator.choice(texts)
-            place = generator.randrange(len(part.payload) + 1)
-            part.payload = part.payload[:place] + generator.choice(odd) + part.payload[place:]
-        return joined(parts)
-
-    return somewhere(generator, data, change)
+    texts = [part for part in parts if part.kind == 2]
+    if texts:
+        part = generator.choice(texts)
+        place = generator.randrange(len(part.payload) + 1)
+        part.payload = part.payload[:place] + generator.choice(ODD) + part.payload[place:]
+    return joined(parts)
 
 
 MUTATORS: tuple[Mutator, ...] = (

@@ -221,27 +221,3 @@ def test_every_code_that_the_docs_name_exists() -> None:
     for path in PAGES:
         named = re.findall(rf"\b(?:{families})\d{{3}}\b", path.read_text(encoding="utf-8"))
         assert set(named) <= codes, path
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("# A\n\n### C\n", "heading of level 3"),
-        ("text\n\n# A\n\n# B\n", "not one title"),
-        ("# A\n\n```\ncode\n```\n", "without a language"),
-        ("# A\n\nbelow 2**24, and above 2**24 too\n", "inside of a word"),
-        ("# A\n\na list<float> here\n", "HTML"),
-        ("# A\n\n    indented\n", "indented"),
-        ("# A\n\n| a | b |\n|---|---|\n| 1 | 2 | 3 |\n", "3 cells under 2"),
-    ],
-)
-def test_the_checks_of_markdown_can_fail(text: str, fault: str) -> None:
-    assert any(fault in found for found in faults(text)), faults(text)
-
-
-def test_the_check_of_links_can_fail(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# One\n\n## Two words\n\n[a](#two-words) [b](#three) [c](page.md) [d](gone.md) [e](https://x.y)\n"
-    )
-    assert dead_links(page) == ["#three", "gone.md"]

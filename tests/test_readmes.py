@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from itertools import zip_longest
 
-import pytest
-
 from support.paths import ROOT
 
 MOST_LINES = 130
@@ -55,19 +53,3 @@ def test_the_set_up_commands_are_near_the_top() -> None:
     lines = ENGLISH.read_text(encoding="utf-8").splitlines()
     assert lines.index("```sh") < 12
     assert lines[lines.index("```sh") + 3] == "```"
-
-
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        ("# 题\n\n## 一\n\n有 3 个 `b`。\n", "## One: figures"),
-        ("# 题\n\n## 一\n\n有 2 个 `c`。\n", "## One: code"),
-        ("# 题\n\n## 一\n\n有 2 个 `b`。\n\n## 二\n", ": headings"),
-        ("# 题\n\n## 一\n\n有 2 个 `b`，[见](c.md)。\n", "## One: links"),
-        ("# 题\n\n## 一\n\n有 2 个 `b`。\n\n```sh\nc\n```\n", "code blocks"),
-    ],
-)
-def test_what_is_not_in_step_is_found(changed: str, fault: str) -> None:
-    english = "# Title\n\n## One\n\nThere are 2 `b`.\n"
-    assert differences(english, "# 题\n\n## 一\n\n有 2 个 `b`。\n") == []
-    assert fault in differences(english, changed)

@@ -87,35 +87,21 @@ def test_the_linux_job_runs_the_readme_on_every_python() -> None:
     assert project()["requires-python"] == f">={pythons()[0]}"
 
 
-def test_the_workflow_uses_pythons_that_are_supported() -> None:
-    text = WORKFLOW.read_text(encoding="utf-8")
-    assert set(re.findall(r"\b3\.\d+\b", text)) <= set(pythons())
-    assert all(job["timeout-minutes"] for job in jobs().values())
-    assert parsed(WORKFLOW)["permissions"] == {"contents": "read"}
-
-
-def test_the_workflow_runs_sessions_that_exist() -> None:
-    named = {
-        name
-        for job in jobs().values()
-        for line in commands(job)
-        for name in re.findall(r"\bnox -s (\S+)", line)
-    }
-    assert named == {"lint", "docs", "portable", "newest", "oldest"}
-    assert named <= sessions()
-
-
-def test_the_nightly_workflow_runs_sessions_that_exist() -> None:
-    nightly = parsed(NIGHTLY)
-    assert nightly[True]["schedule"]
-    assert nightly["permissions"] == {"contents": "read"}
-    lines = [line for job in nightly["jobs"].values() for line in commands(job)]
-    named = {name for line in lines for name in re.findall(r"\bnox -s (\S+)", line)}
-    assert named == {"full", "fuzz", "random"}
-    assert named <= sessions()
-    assert all(job["timeout-minutes"] for job in nightly["jobs"].values())
-    pythons_named = set(re.findall(r"\b3\.\d+\b", NIGHTLY.read_text(encoding="utf-8")))
-    assert pythons_named <= set(pythons())
+@pytest.mark.parametrize(
+    ("workflow", "named"),
+    [
+        (WORKFLOW, {"lint", "docs", "portable", "newest", "oldest"}),
+        (NIGHTLY, {"full", "fuzz", "random"}),
+    ],
+    ids=["each change", "nightly"],
+)
+def test_a_workflow_runs_sessions_and_pythons_that_exist(workflow: Path, named: set[str]) -> None:
+    found = parsed(workflow)
+    lines = [line for job in found["jobs"].values() for line in commands(job)]
+    assert {name for line in lines for name in re.findall(r"\bnox -s (\S+)", line)} == named <= sessions()
+    assert set(re.findall(r"\b3\.\d+\b", workflow.read_text(encoding="utf-8"))) <= set(pythons())
+    assert all(job["timeout-minutes"] for job in found["jobs"].values())
+    assert found["permissions"] == {"contents": "read"}
 
 
 @pytest.mark.parametrize("place", ["noxfile.py", "CONTRIBUTING.md"])

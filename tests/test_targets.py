@@ -217,22 +217,6 @@ def test_tensorrt_says_what_the_data_say(stride: int) -> None:
             assert answers[stage] == {name: set(types) for name, types in held.items()}
 
 
-def test_the_comparison_can_fail() -> None:
-    tables = {"ACCEPTED": measured.ACCEPTED, "REFUSED": measured.REFUSED, "UNBUILT": measured.UNBUILT}
-    same = {stage: {name: set(types) for name, types in held.items()} for stage, held in tables.items()}
-    imports = [name for name in trt_types.standard_operators() if name not in measured.UNKNOWN]
-    assert list(trt_types.differences(same, imports)) == []
-    same["ACCEPTED"]["Relu"].add("INT32")
-    same["REFUSED"]["Gemm"].add("BOOL")
-    imports.remove("Relu")
-    assert list(trt_types.differences(same, [*imports, "Unique"])) == [
-        "Relu: supports_operator says False, measured.py True",
-        "Unique: supports_operator says True, measured.py False",
-        "Relu INT32: ACCEPTED, measured.py REFUSED",
-        "Gemm BOOL: REFUSED, measured.py nothing",
-    ]
-
-
 @REAL
 @pytest.mark.corpus
 def test_every_flagged_node_model_is_refused(worker: Worker, tmp_path: Path, short_stride: int) -> None:

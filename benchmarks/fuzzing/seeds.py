@@ -18,46 +18,9 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper, 
 from onnx_cases import onnx_cases
 
 TEXTS = {
-    "nested": """<ir_version: 10, opset_import: ["" : 20]>
-g (float[N, 4] x, bool c, int64 n) => (float[N, 4] y, float[S, N, 4] z) <float[4] w = {1, 2, 3, 4}> {
-  a = If(c) <
-    then_branch = t () => (float[N, 4] p) { q = Mul(x, w)  p = If(c) <
-        then_branch = tt () => (float[N, 4] r) { r = Neg(q) },
-        else_branch = te () => (float[N, 4] s) { s = Cast<to = 1>(q) }> },
-    else_branch = e () => (float[N, 4] o) { o = Identity(x) }>
-  y, z = Loop(n, c, a) <
-    body = b (int64 i, bool k, float[N, 4] v) => (bool l, float[N, 4] u, float[N, 4] each) {
-      l = Identity(k)  d = Cast<to = 11>(v)  u = Cast<to = 1>(d)  each = Add(u, w) }>
-}""",
-    "scan": """<ir_version: 9, opset_import: ["" : 17]>
-g (float[2] start, float[T, 2] xs) => (float[2] end, float[T, 2] ys) {
-  end, ys = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] x) => (float[2] t, float[2] o) {
-    m = Add(s, x)  t = Tanh(m)  o = Identity(t) }>(start, xs)
-}""",
-    "functions": """<ir_version: 10, opset_import: ["" : 20, "own" : 1, "other" : 2]>
-g (float[N, 3] x) => (float[N, 3] y) { a = own.Twice<k = 3.0>(x)  b = other.Twice(a)  y = own.Outer(b) }
-<domain: "own", opset_import: ["" : 20]> Twice <k: float = 2.0> (x) => (y) {
-  c = Constant<value_float: float = @k>()  y = Mul(x, c) }
-<domain: "other", opset_import: ["" : 18, "own" : 1]> Twice (x) => (y) { y = own.Twice<k = 4.0>(x) }
-<domain: "own", opset_import: ["" : 20, "other" : 2, "own" : 1]> Outer (x) => (y) {
-  z = other.Twice(x)  w = Cast<to = 10>(z)  y = Cast<to = 1>(w) }""",
-    "sequences": """<ir_version: 10, opset_import: ["" : 18]>
-g (seq(float[N]) s, optional(float[M]) o, float[K] x) => (float[Q] y, bool has) {
-  i = Constant<value_int = 0>()  a = SequenceAt(s, i)  t = SequenceInsert(s, x)  has = OptionalHasElement(o)
-  b = ConcatFromSequence<axis = 0>(t)  y = Concat<axis = 0>(a, b) }""",
-    "quantized": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
-g (float[N, 8] x) => (float[N, 4] y) <float s = {0.1}, int8 z = {0}, float[4] ws = {1, 1, 1, 1},
-  int8[4] wz = {0, 0, 0, 0}, int8[8, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2,
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2}> {
-  q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  dw = DequantizeLinear<axis = 1>(w, ws, wz)
-  m = MatMul(d, dw)  g1 = com.microsoft.Gelu(m)  e = QuantizeLinear(g1, s, z)  y = DequantizeLinear(e, s, z) }""",
-    "shapes": """<ir_version: 8, opset_import: ["" : 13]>
-g (float[batch, "seq len", 6] x) => (float[batch, A, B] y) <int64[3] r = {0, -1, 3}> {
-  ax = Constant<value = int64[1] {0}>()  s = Shape(x)  i = Constant<value = int64 {1}>()  n = Gather<axis = 0>(s, i)
-  u = Unsqueeze(n, ax)  two = Constant<value_ints = [2]>()  m = Mul(u, two)
-  head = Constant<value = int64[1] {0}>()  tail = Constant<value = int64[1] {3}>()
-  t = Concat<axis = 0>(head, m, tail)  y = Reshape(x, t) }""",
+    path.stem: path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("models/*.onnxtxt"))
 }
+"""Models made by hand, in ONNX's text format."""
 
 
 def _external() -> ModelProto:

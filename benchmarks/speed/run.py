@@ -81,15 +81,8 @@ def measure(bench: Bench, source: Path, given: argparse.Namespace) -> Row:
 
 def judge(bench: Bench, job: Job, size: int) -> dict[str, Any]:
     """What judge.py says of the result that lies at the job's target."""
-    known = bench.scratch / f"{job.source.stem}.{size}.npz"
-    asked = {
-        "source": str(job.source),
-        "target": str(job.target),
-        "known": str(known),
-        "feeds": 1 if size >= LARGE else 2,
-        "threads": 2,
-    }
-    command = [str(bench.pythons["onnxfix"]), str(HERE / "judge.py"), json.dumps(asked)]
+    feeds = "1" if size >= LARGE else "2"
+    command = [str(bench.pythons["onnxfix"]), str(HERE / "judge.py"), str(job.source), str(job.target), feeds]
     own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=own)

@@ -1,4 +1,4 @@
-"""ONNX's node models and exported ones with their data, and the tools that are measured on them."""
+"""ONNX's node models with their data, and the tools that are measured on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RANDOM = frozenset(
 
 @dataclass(frozen=True)
 class NodeCase:
-    """A model, the inputs of its data sets, and the outputs expected of them (empty: those of the model itself)."""
+    """A model, the inputs of its data sets, and the outputs expected of them."""
 
     name: str
     data: bytes
@@ -42,9 +42,9 @@ class NodeCase:
     atol: float
 
     @property
-    def profile(self) -> Profile | None:
+    def profile(self) -> Profile:
         """The optimization profile of the original model's own data; every tool's result is built with it."""
-        return Profile.of_feeds(self.feeds) if self.feeds else None
+        return Profile.of_feeds(self.feeds)
 
 
 def node_cases(every: int = 1, match: str = "") -> list[NodeCase]:

@@ -21,13 +21,13 @@ from acceptance.cases import AS_IS, Made, NodeCase, PeerRuns, Tool, random_opera
 from acceptance.judging import Miss, misses
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import walk
-from onnxfix.proof.compare.compare import compare, identical
+from onnxfix.proof.compare.compare import identical
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.runtime import backends
 from onnxfix.runtime.sandbox import Outcome, Worker, one_line
 from onnxfix.tensorrt.build import attempt
 from onnxfix.tensorrt.package import Choice
-from onnxfix.tensorrt.records import Profile, TrtBuild
+from onnxfix.tensorrt.records import TrtBuild
 
 #: In this order: the second is asked where the first cannot run a model, or gets the original wrong.
 BACKENDS = ("ort-cpu", "reference")
@@ -85,12 +85,10 @@ def outputs_of(worker: Worker, backend: str, path: Path, feeds: Sequence[Mapping
 
 @dataclass
 class Judge:
-    """Judges the models that were made of one original.
+    """Judges the models that were made of one original, by the ``expected`` outputs: one list for each feed.
 
-    Without ``expected`` outputs (one list for each feed), the original's own are expected, within the tolerances of
-    ``onnxfix verify``; ``rtol`` and ``atol`` are for those that are given. ``half`` names the half-precision type that
-    the original computes in: ONNX Runtime has few kernels for it, and where it rounds depends on which nodes are
-    neighbors, so that identical bits are found by ``onnx.reference`` there, and make it forgive that type's tolerance.
+    ``half``: the original computes in half precision. ONNX Runtime has few kernels for it, and where it rounds depends
+    on which nodes are neighbors, so that identical bits may be found by ``onnx.reference`` there.
     """
 
     worker: Worker
@@ -100,7 +98,7 @@ class Judge:
     rtol: float
     atol: float
     random: Sequence[str] = ()
-    half: str = ""
+    half: bool = False
     _originals: dict[str, Outcome] = field(default_factory=dict)
 
     def judge(self, path: Path) -> Outputs:
@@ -109,7 +107,7 @@ class Judge:
         found: list[tuple[str, Outputs]] = []
         for backend in BACKENDS:
             runs[backend] = self._ran(backend, path)
-            found.append((backend, self._by(backend, path, runs)))
+            found.append((backend, self._by(backend, runs[backend])))
             if found[-1][1].verdict in ("right", "wrong", "random"):
                 return replace(found[-1][1], identical=self._identical(path, runs))
         reason = "; ".join(f"{backend}: {one.reason}" for backend, one in found)
@@ -117,34 +115,22 @@ class Judge:
         return Outputs(verdict, "", reason, self._identical(path, runs))
 
     def _ran(self, backend: str, path: Path) -> Outcome:
-        if path == self.original:
-            return self._original(backend)
-        return outputs_of(self.worker, backend, path, self.feeds)
-
-    def _original(self, backend: str) -> Outcome:
+        if path != self.original:
+            return outputs_of(self.worker, backend, path, self.feeds)
         if backend not in self._originals:
-            self._originals[backend] = outputs_of(self.worker, backend, self.original, self.feeds)
+            self._originals[backend] = outputs_of(self.worker, backend, path, self.feeds)
         return self._originals[backend]
 
-    def _by(self, backend: str, path: Path, runs: dict[str, Outcome]) -> Outputs:
+    def _by(self, backend: str, ran: Outcome) -> Outputs:
         """What one backend says."""
-        ran = runs[backend]
         if not ran.ok:
             return Outputs("not run", backend, ran.message)
-        base = self._original(backend)
-        if not self.expected and not base.ok:
-            return Outputs("not run", backend, f"the original: {base.message}")
-        if self.expected:
-            wrong = self._misses(ran.value)
-        else:
-            wrong = _differences(base.value, ran.value, "")
-            if wrong and self.half and backend != "reference" and self._identical_on("reference", path, runs):
-                wrong = _differences(base.value, ran.value, self.half)
+        base, wrong = self._ran(backend, self.original), self._misses(ran.value)
         if not wrong:
             return Outputs("right", backend)
         if self.random and all(one.kind == "values" for one in wrong):
             return Outputs("random", backend, f"{', '.join(self.random)} draws")
-        if base.ok and self.expected and (own := self._misses(base.value)):
+        if base.ok and (own := self._misses(base.value)):
             return Outputs("no judge", backend, f"the original itself misses ONNX's outputs: {own[0].text}")
         return Outputs("wrong", backend, wrong[0].text)
 
@@ -156,28 +142,14 @@ class Judge:
         """On the first backend that runs both; in half precision, on one of them."""
         found = None
         for backend in BACKENDS:
-            found = same if (same := self._identical_on(backend, path, runs)) is not None else found
-            if found or (found is not None and not self.half):
-                break
+            base = self._ran(backend, self.original)
+            if base.ok and backend not in runs:
+                runs[backend] = self._ran(backend, path)
+            if base.ok and runs[backend].ok:
+                found = identical(base.value, runs[backend].value)
+                if found or not self.half:
+                    break
         return found
-
-    def _identical_on(self, backend: str, path: Path, runs: dict[str, Outcome]) -> bool | None:
-        base = self._original(backend)
-        if not base.ok:
-            return None
-        if backend not in runs:
-            runs[backend] = self._ran(backend, path)
-        return identical(base.value, runs[backend].value) if runs[backend].ok else None
-
-
-def _differences(original: Sequence[list[Any]], found: Sequence[list[Any]], coarse: str) -> list[Miss]:
-    """Where outputs leave the tolerance of their type, or a coarser one, as ``onnxfix verify`` has it."""
-    metrics = [
-        one
-        for number, (a, b) in enumerate(zip(original, found, strict=True))
-        for one in compare(f"feed {number}", a, b, exact=False, coarse=coarse)
-    ]
-    return [Miss("values", f"{one.name}: {one.reason}") for one in metrics if one.agreement == "different"]
 
 
 @dataclass(frozen=True)
@@ -275,7 +247,7 @@ class _One:
             case.rtol,
             case.atol,
             random_operators(self.model),
-            half_type(self.model),
+            bool(half_type(self.model)),
         )
         self.known: dict[bytes, Result] = {}
 
@@ -310,14 +282,13 @@ class _One:
 
     def _build(self, path: Path) -> TrtBuild:
         settings = self.bench.settings
-        profiles: list[Profile] | None = [self.profile] if self.profile is not None else None
         try:
             return attempt(
                 self.bench.trt,
                 path,
                 package=settings.choice.package,
                 compute_capability=settings.choice.capability,
-                profiles=profiles,
+                profiles=[self.profile],
                 timeout=settings.timeout,
             )
         except OnnxfixError as error:  # the original's profile is of no use to what became of the model

@@ -55,16 +55,15 @@ class Built:
 Row = tuple[Callable[[], Built], str, int]
 
 
-class Call(nn.Module):
-    """A model as a function of tensors by position, which returns the named fields of its result."""
+class Of(nn.Module):
+    """A model as a function of tensors by position: ``call`` is given the model and these."""
 
-    def __init__(self, model: nn.Module, names: list[str], fields: list[str], **fixed: Any) -> None:
+    def __init__(self, model: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
-        self.model, self.names, self.fields, self.fixed = model, names, fields, fixed
+        self.model, self.call = model, call
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        result = self.model(**dict(zip(self.names, inputs, strict=True)), **self.fixed)
-        return tuple(result[field] for field in self.fields)
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.call(self.model, *inputs)
 
 
 def random(model: nn.Module, half: bool = False) -> nn.Module:
@@ -86,7 +85,22 @@ def built(
     model: nn.Module, inputs: dict[str, tuple[Tensor, Axes]], outputs: dict[str, Axes], **fixed: Any
 ) -> Built:
     """``inputs`` are called as the model's own parameters, ``outputs`` as the fields of its result."""
-    return Built(Call(model, list(inputs), list(outputs), **fixed), inputs, outputs)
+
+    def call(model: nn.Module, *given: Tensor) -> tuple[Tensor, ...]:
+        result = model(**dict(zip(inputs, given, strict=True)), **fixed)
+        return tuple(result[field] for field in outputs)
+
+    return Built(Of(model, call), inputs, outputs)
+
+
+def decoder(model: nn.Module, head: nn.Module, inputs: dict[str, tuple[Tensor, Axes]]) -> Built:
+    """A decoder and its head, as a function of tokens and of what the encoder made."""
+
+    def call(parts: nn.ModuleList, *given: Tensor) -> Tensor:
+        model, head = parts
+        return head(model(**dict(zip(inputs, given, strict=True)), use_cache=False).last_hidden_state)
+
+    return Built(Of(random(nn.ModuleList([model, head])), call), inputs, {"logits": TEXT})
 
 
 def ids(vocabulary: int, length: int = 16) -> tuple[Tensor, Axes]:
@@ -177,26 +191,6 @@ def t5_encoder() -> Built:
     return built(model, {"input_ids": ids(32128), "attention_mask": mask()}, {"last_hidden_state": TEXT})
 
 
-class T5Decoder(nn.Module):
-    """t5-base's decoder and head, as a function of what the encoder made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        whole = hf.T5ForConditionalGeneration(_t5_config())
-        self.decoder, self.head = whole.decoder, whole.lm_head
-
-    def forward(
-        self, input_ids: Tensor, encoder_hidden_states: Tensor, encoder_attention_mask: Tensor
-    ) -> dict[str, Tensor]:
-        hidden = self.decoder(
-            input_ids=input_ids,
-            encoder_hidden_states=encoder_hidden_states,
-            encoder_attention_mask=encoder_attention_mask,
-            use_cache=False,
-        ).last_hidden_state
-        return {"logits": self.head(hidden)}
-
-
 def t5_decoder() -> Built:
     """t5-base's decoder and head: cross attention over a second symbolic length."""
     source = {0: "batch", 1: "source"}
@@ -205,7 +199,8 @@ def t5_decoder() -> Built:
         "encoder_hidden_states": (torch.randn(2, 16, 768), source),
         "encoder_attention_mask": (mask()[0], source),
     }
-    return built(random(T5Decoder()), inputs, {"logits": TEXT})
+    whole = hf.T5ForConditionalGeneration(_t5_config())
+    return decoder(whole.decoder, whole.lm_head, inputs)
 
 
 def _whisper_config(width: int = 512, layers: int = 6, heads: int = 8) -> Any:
@@ -230,25 +225,11 @@ def whisper_encoder() -> Built:
     return built(model, inputs, {"last_hidden_state": BATCH})
 
 
-class WhisperDecoder(nn.Module):
-    """whisper-base's decoder and head, as a function of what the encoder made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        whole = hf.WhisperForConditionalGeneration(_whisper_config())
-        self.decoder, self.head = whole.model.decoder, whole.proj_out
-
-    def forward(self, input_ids: Tensor, encoder_hidden_states: Tensor) -> dict[str, Tensor]:
-        hidden = self.decoder(
-            input_ids=input_ids, encoder_hidden_states=encoder_hidden_states, use_cache=False
-        ).last_hidden_state
-        return {"logits": self.head(hidden)}
-
-
 def whisper_decoder() -> Built:
     """whisper-base's decoder and head."""
     inputs = {"input_ids": ids(51865, 12), "encoder_hidden_states": (torch.randn(2, 1500, 512), BATCH)}
-    return built(random(WhisperDecoder()), inputs, {"logits": TEXT})
+    whole = hf.WhisperForConditionalGeneration(_whisper_config())
+    return decoder(whole.model.decoder, whole.proj_out, inputs)
 
 
 def whisper() -> Built:
@@ -360,28 +341,14 @@ def export(row: Row, path: Path) -> None:
     examples = tuple(example for example, _ in what.inputs.values())
     external = path.stem in EXTERNAL
     unfinished = path if external else path.with_name(path.name + ".part")
-    common: dict[str, Any] = {
-        "input_names": list(what.inputs),
-        "output_names": list(what.outputs),
-        "opset_version": opset,
-        "external_data": external,
-    }
+    options: dict[str, Any] = {"input_names": list(what.inputs), "output_names": list(what.outputs)}
+    if exporter == "legacy":
+        options["dynamic_axes"] = {key: axes for key, (_, axes) in what.inputs.items()} | what.outputs
+    else:
+        options |= {"dynamic_shapes": (tuple(_dims(what)),), "verbose": False}
+    options |= {"dynamo": exporter == "dynamo", "opset_version": opset, "external_data": external}
     with torch.no_grad():
-        if exporter == "legacy":
-            axes = {key: value for key, (_, value) in what.inputs.items()} | what.outputs
-            torch.onnx.export(
-                what.model, examples, str(unfinished), dynamo=False, dynamic_axes=axes, **common
-            )
-        else:
-            torch.onnx.export(
-                what.model,
-                examples,
-                str(unfinished),
-                dynamo=True,
-                dynamic_shapes=(tuple(_dims(what)),),
-                verbose=False,
-                **common,
-            )
+        torch.onnx.export(what.model, examples, str(unfinished), **options)
     unfinished.replace(path)
 
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import transformers as hf
 from exports import make as exports
-from exports.make import BATCH, TEXT, Built, Call, Row, built, ids, image, mask, random
+from exports.make import BATCH, TEXT, Axes, Built, Of, Row, built, ids, image, mask, random
 from torch import nn
 
 
@@ -48,16 +48,14 @@ TIMM = _sizes(
 )
 
 
-class First(nn.Module):
+def first(model: nn.Module, outputs: dict[str, Axes], size: int) -> Built:
     """A model of images whose result is a tensor, or a record of which the first field is taken."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        result = self.model(*inputs)
+    def call(model: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+        result = model(pixels)
         return result if isinstance(result, torch.Tensor) else next(iter(result.values()))
+
+    return Built(Of(random(model), call), {"pixels": image(size)}, outputs)
 
 
 def from_torchvision(name: str, size: int) -> Built:
@@ -65,39 +63,32 @@ def from_torchvision(name: str, size: int) -> Built:
     import torchvision
 
     options = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
-    model = random(torchvision.models.get_model(name, weights=None, **options))
-    return Built(First(model), {"pixels": image(size)}, {"logits": BATCH})
+    return first(torchvision.models.get_model(name, weights=None, **options), {"logits": BATCH}, size)
 
 
 def segmentation(name: str, size: int = 256) -> Built:
     """A model of torchvision that says a class for each pixel."""
     import torchvision
 
-    model = random(torchvision.models.get_model(name, weights=None, weights_backbone=None))
-    return Built(First(model), {"pixels": image(size)}, {"classes": BATCH})
-
-
-class Detector(nn.Module):
-    """A detector of torchvision, as a function of one image: boxes, scores and labels."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        import torchvision
-
-        # A threshold of nought: random weights are sure of nothing.
-        options = {"weights": None, "weights_backbone": None, "score_thresh": 0.0, "box_score_thresh": 0.0}
-        del options["score_thresh" if "rcnn" in name else "box_score_thresh"]
-        self.model = random(getattr(torchvision.models.detection, name)(**options))
-
-    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        (found,) = self.model([image])
-        return found["boxes"], found["scores"], found["labels"]
+    model = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+    return first(model, {"classes": BATCH}, size)
 
 
 def detector(name: str, size: int = 320) -> Built:
-    """A detector of torchvision, for one image of a fixed size."""
+    """A detector of torchvision, for one image of a fixed size: boxes, scores and labels."""
+    import torchvision
+
     outputs = {name: {0: "found"} for name in ("boxes", "scores", "labels")}
-    return Built(Detector(name), {"image": (torch.rand(3, size, size), {})}, outputs)
+    # A threshold of nought: random weights are sure of nothing.
+    sure = "box_score_thresh" if "rcnn" in name else "score_thresh"
+    options = {"weights": None, "weights_backbone": None, sure: 0.0}
+    model = random(getattr(torchvision.models.detection, name)(**options))
+
+    def call(model: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (found,) = model([image])
+        return tuple(found[output] for output in outputs)
+
+    return Built(Of(model, call), {"image": (torch.rand(3, size, size), {})}, outputs)
 
 
 class PointNet(nn.Module):
@@ -163,7 +154,7 @@ def from_timm(name: str, size: int) -> Built:
     """A classifier of timm."""
     import timm
 
-    return Built(First(random(timm.create_model(name))), {"pixels": image(size)}, {"logits": BATCH})
+    return first(timm.create_model(name), {"logits": BATCH}, size)
 
 
 def words(model: Callable[[Any], nn.Module], config: Any, **fixed: Any) -> Built:
@@ -180,49 +171,34 @@ def words_only(model: Callable[[Any], nn.Module], config: Any) -> Built:
     )
 
 
-def _cached(config: Any, step: int = 8) -> Built:
+def _cached(config: Any, length: int = 8) -> Built:
     """A decoder that is given one token and the keys and values of those before."""
     config._attn_implementation = "eager"
     model = random(hf.AutoModelForCausalLM.from_config(config))
     heads, width = config.num_key_value_heads, config.head_dim
     inputs = {"input_ids": (torch.randint(3, 1000, (2, 1)), BATCH)}
-    inputs["attention_mask"] = (torch.ones(2, step + 1, dtype=torch.int64), {0: "batch", 1: "total"})
+    inputs["attention_mask"] = (torch.ones(2, length + 1, dtype=torch.int64), {0: "batch", 1: "total"})
     names = [f"past_{kind}_{i}" for i in range(config.num_hidden_layers) for kind in ("key", "value")]
     for name in names:
-        inputs[name] = (torch.randn(2, heads, step, width), {0: "batch", 2: "past"})
+        inputs[name] = (torch.randn(2, heads, length, width), {0: "batch", 2: "past"})
 
-    class Step(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            tokens, seen, *past = given
-            pairs = list(zip(past[::2], past[1::2], strict=True))
-            cache = hf.DynamicCache(pairs)
-            result = self.model(input_ids=tokens, attention_mask=seen, past_key_values=cache, use_cache=True)
-            layers = result.past_key_values.layers
-            return (result.logits, *(tensor for layer in layers for tensor in (layer.keys, layer.values)))
+    def step(model: nn.Module, tokens: torch.Tensor, seen: torch.Tensor, *past: torch.Tensor) -> Any:
+        cache = hf.DynamicCache(list(zip(past[::2], past[1::2], strict=True)))
+        result = model(input_ids=tokens, attention_mask=seen, past_key_values=cache, use_cache=True)
+        layers = result.past_key_values.layers
+        return (result.logits, *(tensor for layer in layers for tensor in (layer.keys, layer.values)))
 
     present = {name.replace("past", "present"): {0: "batch", 2: "total"} for name in names}
-    return Built(Step(), inputs, {"logits": BATCH, **present})
+    return Built(Of(model, step), inputs, {"logits": BATCH, **present})
 
 
 def _ocr() -> Built:
     """MGP-STR: the text in a picture of a word."""
     model = random(hf.MgpstrForSceneTextRecognition(hf.MgpstrConfig(hidden_size=192, num_attention_heads=3)))
-    words = Call(model, ["pixel_values"], ["logits"])
-
-    class Letters(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = words
-
-        def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            ((letters, *_),) = self.words(pixels)
-            return (letters,)
-
-    return Built(Letters(), {"pixels": (torch.randn(2, 3, 32, 128), BATCH)}, {"letters": BATCH})
+    pixels = (torch.randn(2, 3, 32, 128), BATCH)
+    return Built(
+        Of(model, lambda model, pixels: model(pixels).logits[0]), {"pixels": pixels}, {"letters": BATCH}
+    )
 
 
 def _depth_anything() -> Any:

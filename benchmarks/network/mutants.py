@@ -1,6 +1,6 @@
 """Whether the rung trt-network sees a network that was changed a little.
 
-    python benchmarks/network/mutants.py [--models NAME...] [--json FILE] [--write-readme]
+    python benchmarks/network/mutants.py [--models NAME...] [--write-readme]
 
 TensorRT's networks of BERT, GPT-2 and Swin (``fixtures/``) are read back, and one thing is changed in what was read:
 one element of a weight, one axis, one type that a Cast makes. The rung then takes the changed network for TensorRT's:
@@ -13,12 +13,11 @@ where a change shows and the rung does not fail.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -213,7 +212,6 @@ def _arguments() -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--models", nargs="+", default=MODELS, help="names in fixtures/")
     parser.add_argument("--seed", type=int, default=0, help="of what is changed")
-    parser.add_argument("--json", type=Path, help="write all that was found to this file")
     parser.add_argument("--write-readme", action="store_true", help="put the table into the README")
     return parser.parse_args()
 
@@ -230,8 +228,6 @@ def run(given: argparse.Namespace) -> int:
             )
     text = "\n".join([*lines(without_gpu(chosen)), "", *table(rows)])
     print(text)
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     if given.write_readme:
         write_between(HERE / "README.md", "mutants", text)
     return int(any(row.missed for row in rows) or len(rows) < len(given.models) * sum(WANTED.values()))

@@ -18,8 +18,9 @@ from onnxfix.proof.verify import DEFAULT_RUNGS, RungResult, Verdict
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.engine import Applied, FixKey, FixRun
-from onnxfix.rule import Safety
+from onnxfix.rule import Safety, Severity
 from onnxfix.runtime import deadline
+from onnxfix.targets import target_judging
 from onnxfix.verbs.candidate import Candidate
 from onnxfix.verbs.job import Job
 from onnxfix.verbs.opening import on_disk, refuse_unreadable
@@ -81,10 +82,11 @@ def prove(job: Job, resources: ExitStack) -> Proven:
     if job.plan.safety > Safety.EXACT and allowed_by(job.comparison.verification) is not None:
         # No tolerance of the user's hides that a fix that claims identical bits has others.
         _, inexact = prover.settle(Safety.EXACT)
-    settled, withdrawn = prover.settle(min(job.plan.safety, Safety.NUMERIC), inexact)
+    safety = min(job.plan.safety, Safety.NUMERIC)
+    settled, withdrawn, notes = prover.follow_judge(*prover.settle(safety, inexact), safety)
     settled = prover.prove_exact_part(settled, withdrawn)
     steps, candidate, loaded = prover.steps, prover.candidate, job.loaded
-    notes = unsafe_notes(steps)
+    notes += unsafe_notes(steps)
     if job.plan.safety == Safety.UNSAFE and settled.verdict.passed:
         settled, withdrawn, unproven = prover.with_unsafe(settled, withdrawn)
         notes += unproven
@@ -122,6 +124,7 @@ class _Prover:
             refuse_unreadable(job.destination)
         self.candidate = Candidate(job, self.original, copies, resources)
         self.fixed = False
+        self.target = job.plan.target
         self.steps = StepRun(job, self.original, self.candidate)
 
     def fix(self, safety: Safety, allow: engine.Allow) -> tuple[ModelProto, FixRun]:
@@ -131,7 +134,7 @@ class _Prover:
         self.fixed = True
         proto = self.steps.base.fresh()
         model = Model(proto, self.loaded.base_dir)
-        model.target = self.job.plan.target
+        model.target = self.target
         self.say("fixing")
         return proto, engine.fix(model, self.job.plan.rules, safety=safety, allow=allow)
 
@@ -194,6 +197,34 @@ class _Prover:
             except deadline.Expired:  # what refutes the model is known, and it is not written
                 return attempt, withdrawn
             withdrawn[culprit.key] = _withdrawn(culprit, reason_of(verdict))
+
+    def follow_judge(
+        self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn], safety: Safety
+    ) -> tuple[_Attempt, dict[FixKey, Withdrawn], list[str]]:
+        """The attempt with the fixes for the TensorRT that judged it, and a note, where that TensorRT refuses the
+        result, is of another target, and builds the model with these fixes; else the attempt as it is."""
+        build = next((rung.builds[-1] for rung in settled.verdict.rungs if rung.builds), None)
+        judge = target_judging(build.package, build.version) if build is not None else None
+        if build is None or judge is None or judge is self.target or build.accepted or not build.judged:
+            return settled, withdrawn, []
+        self.target = judge
+        with suppress(deadline.Expired):
+            _, run = self.fix(safety, lambda key: key not in withdrawn)
+            errors = {rule.code for rule in self.job.plan.rules if rule.severity == Severity.ERROR}
+            codes = sorted({item.key.code for item in run.applied if item.key.code in errors})
+            if codes and run.touched != settled.run.touched:
+                second, more = self.settle(safety, withdrawn)
+                if second.verdict.passed and any(
+                    r.builds and r.builds[-1].accepted for r in second.verdict.rungs
+                ):
+                    model = Model(second.proto, self.loaded.base_dir)
+                    model.target = self.job.plan.target
+                    remaining = tuple(engine.check(model, self.job.plan.rules))
+                    note = f"fixed for {judge.title}, which refuses the result of the other fixes: {', '.join(codes)}"
+                    return replace(second, run=second.run._replace(remaining=remaining)), more, [note]
+                self._restore(settled)
+        self.target = self.job.plan.target
+        return settled, withdrawn, []
 
     def _refutes(self, proto: ModelProto, like: Verdict, run: FixRun | None = None) -> bool:
         """Whether a model, which ``run`` made of the steps' result, fails like that."""

@@ -1,9 +1,9 @@
-"""Runs models, and parts of them, in the sandbox, on values that are stored in a scratch folder."""
+"""Runs models, and parts of them, in the sandbox."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.diagnosis.child import Held, Reply, Values, hold
+from onnxfix.diagnosis.child import Reply, Values
 from onnxfix.diagnosis.graph import Graph, Part
 from onnxfix.errors import Fault
 from onnxfix.runtime.causes import ENDED
@@ -22,7 +22,7 @@ _LEAST = 5.0  # seconds
 _FEW = 32  # nodes that are evaluated in Python
 
 Run = Callable[[ModelProto, Values], Reply]
-"""Runs a part of a model on stored values."""
+"""Runs a part of a model."""
 
 
 class Clock:
@@ -62,10 +62,6 @@ class Bench:
         """A new file in the scratch folder."""
         self._files += 1
         return self.scratch / f"{self._files}{ending}"
-
-    def hold(self, values: Mapping[str, Any]) -> dict[str, Held]:
-        """Store values, such as a feed."""
-        return {name: hold(value, self.path()) for name, value in values.items()}
 
     def run(
         self,
@@ -141,33 +137,22 @@ class Bench:
         )
         return [*some, *others]
 
-    def compute(
-        self,
-        path: Path,
-        feed: Mapping[str, Any],
-        *,
-        backend: str = "ort-cpu",
-        moved: float = 0.0,
-        seed: int = 0,
-    ) -> tuple[dict[str, Any], Reply]:
-        """Run a model file on values: its outputs, and the reply, whose own values are gone."""
-        held = self.hold(feed)
+    def run_file(
+        self, path: Path, feed: Values, *, backend: str = "ort-cpu", moved: float = 0.0, seed: int = 0
+    ) -> Reply:
+        """Run a model file. A fault of the sandbox's own code is a reply too: other models can still be run."""
         try:
-            reply = self._run(str(path), held, backend=backend, moved=moved, seed=seed)
-        except Fault as error:  # of this model: others can still be run
-            reply = Reply(error=str(error), cause="fault", unable=True)
-        values = {name: one.load() for name, one in reply.values.items()}
-        drop([*held.values(), *reply.values.values()])
-        return values, reply
+            return self._run(str(path), feed, backend=backend, moved=moved, seed=seed)
+        except Fault as error:
+            return Reply(error=str(error), cause="fault", unable=True)
 
     def _run(self, model: bytes | str, feed: Values, **options: Any) -> Reply:
-        scratch = self.path()
         outcome = self.worker.call(
             f"{_CHILD}:run",
             timeout=self.clock.within(self.timeout),
             model=model,
-            feed=feed,
-            scratch=str(scratch),
+            feed=dict(feed),
+            scratch=str(self.path(".onnx")),
             rounding=self.rounding,
             **options,
         )
@@ -178,8 +163,6 @@ class Bench:
             )
         if outcome.status == "error":
             raise Fault(outcome.message)
-        for left in self.scratch.glob(f"{scratch.name}.*"):  # what it wrote before it died
-            left.unlink(missing_ok=True)
         return Reply(error=outcome.message, cause=ENDED[outcome.status], unable=outcome.status == "memory")
 
     def call(self, function: str, **arguments: Any) -> Any:
@@ -199,9 +182,3 @@ def _run_on(part: ModelProto, inputs: Sequence[str], known: Values, run: Run) ->
     if unknown is not None:
         return Reply(error=f"the value of {unknown} is not known", cause="fault")
     return run(part, {name: known[name] for name in inputs})
-
-
-def drop(values: Sequence[Held]) -> None:
-    """Remove the files of stored values."""
-    for held in values:
-        held.drop()

@@ -1,4 +1,4 @@
-"""The sandbox's side: runs a part of a model on stored values, and stores its outputs.
+"""The sandbox's side: runs a model, or a part of one.
 
 Every function is called through :class:`onnxfix.runtime.sandbox.Worker`.
 """
@@ -6,9 +6,8 @@ Every function is called through :class:`onnxfix.runtime.sandbox.Worker`.
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import onnx
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.lowering.convert import between_casts
 from onnxfix.proof.compare.rounding import shaken
-from onnxfix.runtime import backends, replies
+from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import cores
 from onnxfix.runtime.backends import ort, ort_messages, ort_weights
 from onnxfix.runtime.causes import NO_MEMORY, Cause
@@ -33,7 +32,7 @@ class Reply:
     ("load" or "run") and ONNX Runtime's ``status`` (FAIL, INVALID_ARGUMENT, ...). ``no_kernel``: ONNX Runtime has none
     for a node. ``unable``: the backend cannot do this, or has no memory left, which proves nothing about the model."""
 
-    values: dict[str, Held] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     cause: Cause = ""
     stage: str = ""
@@ -54,12 +53,12 @@ def run(
     seed: int = 0,
     rounding: bool = True,
 ) -> Reply:
-    """Run a model on stored inputs.
+    """Run a model.
 
     Args:
         model: its bytes, or the path of its file.
         feed: its inputs by name.
-        scratch: prefix of the files that its outputs are written to.
+        scratch: a file for a model that a backend takes from a file alone.
         folder: where its external data is, for a model as bytes.
         mapped: bytes of files that its weights may map.
         backend: "ort-cpu", "ort-cuda" or "reference".
@@ -67,27 +66,24 @@ def run(
         seed: of the moves.
         rounding: round every value in half precision, as ONNX Runtime by itself does not on a CPU; of bytes alone.
     """
-    values = {name: held.load() for name, held in feed.items()}
-    if moved:
-        values = shaken(values, seed, moved)
+    values = shaken(feed, seed, moved) if moved else feed
     stage = "load"
     try:
         session = _session(model, folder, mapped, backend, scratch, rounding)
         stage = "run"
-        outputs = session.run(values)
+        outputs = session.run({name: _as_taken(value) for name, value in values.items()})
     except Exception as error:
         return _failed(error, stage)
     finally:
         allow_maps()
-    try:
-        return Reply(
-            {
-                name: hold(value, Path(f"{scratch}.{number}"))
-                for number, (name, value) in enumerate(zip(session.outputs, outputs, strict=True))
-            }
-        )
-    except OSError as error:
-        return Reply(error=f"the disk is full: {one_line(error)}", cause="memory", unable=True)
+    pairs = zip(session.outputs, outputs, strict=True)
+    return Reply({name: np.asarray(one) if isinstance(one, np.generic) else one for name, one in pairs})
+
+
+def _as_taken(value: Any) -> Any:
+    """A value as ONNX Runtime takes it: no scalar, and texts as objects."""
+    value = np.asarray(value) if isinstance(value, np.generic) else value
+    return value.astype(object) if isinstance(value, np.ndarray) and value.dtype.kind in "US" else value
 
 
 def _session(
@@ -103,7 +99,7 @@ def _session(
         options.add_session_config_entry("session.disable_prepacking", "1")
         part = onnx.ModelProto.FromString(model)
         return ort.load_mapped(between_casts(part) if rounding else part, where, options)
-    path = Path(scratch + ".onnx")
+    path = Path(scratch)
     whole = onnx.ModelProto.FromString(model)
     if folder:
         onnx.load_external_data_for_model(whole, folder)
@@ -162,32 +158,17 @@ def optimized(path: str, out: str) -> str:
 
 
 _SHAPE = 64  # elements
-_INLINE = 1 << 14
-"""Bytes up to which a value travels through the pipe and stays in memory: a file would cost more."""
+
+Values = Mapping[str, Any]
+"""Values by their names: arrays, and what ONNX Runtime takes and gives for sequences, maps and optionals."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """A value that was stored: an array by ``dtype`` (its numpy name) and ``shape``, in a ``file`` or, if it is small
-    or not an array (sequence, map, strings, None), as it is in ``value``. ``stored`` is the type in which it is stored,
-    if that is another one."""
+class Kind:
+    """The element type of an array (numpy's name) and its shape; both empty for anything but numbers and truths."""
 
     dtype: str = ""
     shape: tuple[int, ...] = ()
-    file: str = ""
-    value: Any = None
-    stored: str = ""
-    is_strings: bool = False
-
-    @property
-    def is_tensor(self) -> bool:
-        """Whether it is an array of numbers or truths."""
-        return bool(self.dtype)
-
-    @property
-    def array_dtype(self) -> np.dtype[Any]:
-        """The element type of an array."""
-        return _dtype(self.dtype)
 
     @property
     def is_shape(self) -> bool:
@@ -195,68 +176,17 @@ class Held:
         whole = self.dtype.startswith(("int", "uint", "bool"))
         return whole and math.prod(self.shape) <= _SHAPE
 
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes; 0 for a value that is not an array."""
-        return math.prod(self.shape) * _dtype(self.dtype).itemsize if self.dtype else 0
 
-    def load(self) -> Any:
-        """The value. An array may be read-only."""
-        if not self.dtype:  # pickled by ``hold`` in this run
-            return replies.loads(Path(self.file).read_bytes()) if self.file else self.value
-        dtype = _dtype(self.stored or self.dtype)
-        value = np.fromfile(self.file, np.uint8).view(dtype).reshape(self.shape) if self.file else self.value
-        if not self.stored:
-            return value
-        with np.errstate(all="ignore"):
-            return value.astype(_dtype(self.dtype))
-
-    def as_type(self, dtype: str) -> Held:
-        """The same array, converted to another type when it is loaded; any other value as it is."""
-        if not self.dtype or self.dtype == dtype:
-            return self
-        stored = self.stored or self.dtype
-        return replace(self, dtype=dtype, stored="" if stored == dtype else stored)
-
-    def drop(self) -> None:
-        """Remove its file."""
-        if self.file:
-            Path(self.file).unlink(missing_ok=True)
+def kind_of(value: Any) -> Kind:
+    """The kind of a value."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OUS":
+        return Kind()
+    return Kind(value.dtype.name, value.shape)
 
 
-Values = Mapping[str, Held]
-"""Stored values by their names."""
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes  # lazy: seldom used
-
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return found
-
-
-def hold(value: Any, file: Path) -> Held:
-    """Store a value, a large one in ``file``.
-
-    Raises:
-        OSError: the disk is full.
-    """
-    if isinstance(value, np.generic):
-        value = np.asarray(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
-        value = value.astype(object)  # as ONNX Runtime takes texts
-    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
-        if value.nbytes <= _INLINE:
-            return Held(value.dtype.name, value.shape, value=value)
-        np.ascontiguousarray(value).reshape(-1).view(np.uint8).tofile(file)
-        return Held(value.dtype.name, value.shape, str(file))
-    data = pickle.dumps(value, protocol=5)
-    strings = isinstance(value, np.ndarray)
-    shape = value.shape if strings else ()
-    if len(data) <= _INLINE:
-        return Held(shape=shape, value=value, is_strings=strings)
-    file.write_bytes(data)
-    return Held(shape=shape, file=str(file), is_strings=strings)
+def in_type(value: Any, dtype: str) -> Any:
+    """An array of numbers in another element type (numpy's name); any other value as it is."""
+    if kind_of(value).dtype in ("", dtype) or not dtype:
+        return value
+    with np.errstate(all="ignore"):
+        return value.astype(np.dtype(dtype))

@@ -82,11 +82,10 @@ def inside(evidence: Evidence, truth: Graph, side: Side, bench: Bench) -> Inner 
 def _compute(graph: Graph, number: int, given: Mapping[str, Any], bench: Bench) -> Mapping[str, Any]:
     """The values that a node of the other side reads, from the truth's values of its region's inputs."""
     wanted = [name for name in graph.reads[number] if not graph.is_constant(name) and name not in given]
-    held = bench.hold(given) if wanted else {}
-    reply = bench.run_part(graph, upstream(graph, wanted, frozenset(given)), wanted, held)
+    reply = bench.run_part(graph, upstream(graph, wanted, frozenset(given)), wanted, given)
     if reply.error:
         raise _Unknown
-    return {**given, **{name: value.load() for name, value in reply.values.items()}}
+    return {**given, **reply.values}
 
 
 def _value(graph: Graph, values: Mapping[str, Any], name: str) -> Any:
@@ -164,10 +163,10 @@ class _Body:
             for name in dict.fromkeys(graph.outputs)
             if name in graph.producer and not graph.is_constant(name)
         ]
-        reply = bench.run_part(graph, range(len(graph.nodes)), wanted, bench.hold(values))
+        reply = bench.run_part(graph, range(len(graph.nodes)), wanted, values)
         if reply.error:
             raise _Unknown
-        values.update({name: held.load() for name, held in reply.values.items()})
+        values.update(reply.values)
         return [_value(graph, values, name) for name in graph.outputs]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from onnx import NodeProto
 
-from onnxfix.diagnosis.bench import Bench, Clock, drop
-from onnxfix.diagnosis.child import Held, Values
+from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.child import Values
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.engines import Execution
@@ -141,7 +141,7 @@ class Survey:
     the largest excess. ``refused`` is why the truth takes no sample, with its ``cause``."""
 
     walks: list[Walk] = field(default_factory=list)
-    feeds: list[dict[str, Held]] = field(default_factory=list)
+    feeds: list[dict[str, Any]] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     refused: str = ""
     cause: Cause = ""
@@ -201,18 +201,16 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
 
 def walk_samples(case: Case, bench: Bench, survey: Survey, clock: Clock, say: Say) -> None:
     """Walk through samples until enough of them ran."""
-    for number, values in enumerate(case.samples, 1):
+    for number, feed in enumerate(case.samples, 1):
         if clock.over or survey.interrupted:
             survey.complete = False
             return
         began = time.perf_counter()
-        feed = bench.hold(values)
         walk = _walk(case, bench, survey, feed, clock, say)
         if walk.failed:
             survey.refused, survey.cause = walk.failed, walk.cause
             if not case.generated:
                 survey.notes += (f"sample {number}: the truth does not run: {walk.failed}",)
-            drop(list(feed.values()))
             continue
         survey.add(walk, feed)
         slow = case.generated and time.perf_counter() - began > _SLOW
@@ -296,8 +294,8 @@ def _gather(
                 None  # the largest error in an output, as a share of its scale, that this node alone causes
             )
             if measure and one.own:
-                held = collector.effect(one.own, list(walk.truth)).items()
-                shares = [distance(walk.truth[name].load(), other.load()).relative for name, other in held]
+                moved = collector.effect(one.own, list(walk.truth)).items()
+                shares = [distance(walk.truth[name], value).relative for name, value in moved]
                 effect = max(shares, default=None)
             gathered.append(replace(one, effect=effect))
     return sorted(

@@ -6,12 +6,14 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.diagnosis.bench import Bench, Clock
-from onnxfix.diagnosis.child import Held, Reply, Values, hold
+from onnxfix.diagnosis.child import Kind, Reply, Values, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.evidence import Collector
 from onnxfix.diagnosis.graph import OWN, Graph, Region, declared_types
@@ -44,7 +46,7 @@ class Engines:
 
     def __init__(self, graph: Graph, builder: Builder, sessions: Sessions, bench: Bench) -> None:
         self.graph, self.builder, self.sessions, self.bench = graph, builder, sessions, bench
-        self.feed: dict[str, Held] = {}
+        self.feed: dict[str, Any] = {}
         self.types = declared_types(graph)
         self.builds = 0
 
@@ -61,25 +63,25 @@ class Engines:
         baked = ModelProto()
         baked.CopyFrom(model)
         # TensorRT would treat a constant of 8 bits as quantized.
-        fixed = {name for name, held in feed.items() if held.is_shape and held.dtype in _HOST}
+        kinds = {name: kind_of(value) for name, value in feed.items()}
+        fixed = {name for name, kind in kinds.items() if kind.is_shape and kind.dtype in _HOST}
         kept = [info for info in baked.graph.input if info.name not in fixed]
         del baked.graph.input[:]
         for info in kept:
-            held = feed.get(info.name)
-            if held is not None and held.is_tensor:
-                elem = helper.np_dtype_to_tensor_dtype(held.array_dtype)
-                info = helper.make_tensor_value_info(info.name, elem, held.shape)
+            kind = kinds.get(info.name, Kind())
+            if kind.dtype:
+                elem = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
+                info = helper.make_tensor_value_info(info.name, elem, kind.shape)
             baked.graph.input.append(info)
         for name in sorted(fixed):
-            baked.graph.initializer.append(numpy_helper.from_array(feed[name].load(), name))
-        return self._run(baked, {name: held for name, held in feed.items() if name not in fixed})
+            baked.graph.initializer.append(numpy_helper.from_array(feed[name], name))
+        return self._run(baked, {name: value for name, value in feed.items() if name not in fixed})
 
     def _run(self, model: ModelProto, feed: Values) -> Reply:
         """Build an engine of a model, and execute it."""
         self.builds += 1
         declare(model, self.types)
-        values = {name: held.load() for name, held in feed.items()}
-        profiles = (Profile.of_feeds([values]),) if is_dynamic(model) else None
+        profiles = (Profile.of_feeds([feed]),) if is_dynamic(model) else None
         with tempfile.TemporaryDirectory(dir=self.bench.scratch, ignore_cleanup_errors=True) as scratch:
             path, engine = Path(scratch, "part.onnx"), Path(scratch, "part.engine")
             tensors.link_data(model, Path(self.graph.folder), path.parent)
@@ -92,10 +94,10 @@ class Engines:
             error = self.sessions.load(_NAME, str(engine))
             if error:
                 return Reply(error=f"the engine does not load: {error}", cause=self.sessions.cause)
-            ran = self.sessions.run(_NAME, values)
+            ran = self.sessions.run(_NAME, feed)
         if ran.error:
             return Reply(error=ran.error, cause=ran.cause)
-        return Reply({name: hold(value, self.bench.path()) for name, value in ran.outputs.items()})
+        return Reply(dict(ran.outputs))
 
 
 def prepared(engines: Engines, like: Side, precision: str, where: str) -> Side:
@@ -119,7 +121,7 @@ def declare(model: ModelProto, types: Mapping[str, str]) -> None:
     for info in model.graph.output:
         dtype = types.get(info.name) or types.get(info.name.partition(OWN)[2])
         if dtype and not info.type.HasField("tensor_type"):
-            info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(Held(dtype).array_dtype)
+            info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 def with_layers(diagnosis: Diagnosis, engines: Engines, path: Path) -> Diagnosis:
@@ -128,8 +130,7 @@ def with_layers(diagnosis: Diagnosis, engines: Engines, path: Path) -> Diagnosis
     ``path`` is the model file of the engine, which is built for the last sample. If that fails, a note says
     so.
     """
-    feed = {name: held.load() for name, held in engines.feed.items()}
-    profiles = (Profile.of_feeds([feed]),) if is_dynamic(engines.graph.proto) else None
+    profiles = (Profile.of_feeds([engines.feed]),) if is_dynamic(engines.graph.proto) else None
     table, _ = engines.builder.layers(path, profiles)
     layers = {row.place.node or row.place.output: row.layers for row in table.nodes}
     if not any(layers.values()):
@@ -149,15 +150,15 @@ GROWN = 8
 _HALVES = ("bfloat16", "float16")
 
 
-def is_off(held: Held, far: Distance, coarse: str = "") -> bool:
+def is_off(kind: Kind, far: Distance, coarse: str = "") -> bool:
     """Whether an engine's tensor differs more than different kernels explain. ``coarse`` is a type of lower
     precision in which intermediate values are stored."""
     if far.special or far.shape:
         return True
-    if held.dtype not in TOLERANCES:
+    if kind.dtype not in TOLERANCES:
         return far.largest > 0
-    tolerance = tolerance_for(held.dtype, coarse)
-    share = tolerance.rtol + tolerance.atol if coarse or held.dtype in _HALVES else judge.ALIKE
+    tolerance = tolerance_for(kind.dtype, coarse)
+    share = tolerance.rtol + tolerance.atol if coarse or kind.dtype in _HALVES else judge.ALIKE
     return far.largest > share * far.scale
 
 
@@ -199,20 +200,20 @@ class Execution:
         if plain.error:
             walk.stopped = plain.error
             return walk
-        walk.other = {self.side.pairs.get(name, name): held for name, held in plain.values.items()}
+        walk.other = {self.side.pairs.get(name, name): value for name, value in plain.values.items()}
         walk.other = {name: walk.other[name] for name in names if name in walk.other}
         walk.off = tuple(self._wrong_outputs(walk))
         if walk.off:
-            far = {name: distance(walk.truth[name].load(), walk.other[name].load()) for name in walk.off}
+            far = {name: distance(walk.truth[name], walk.other[name]) for name in walk.off}
             self._narrow(walk, max(far, key=lambda name: far[name].relative))
         return walk
 
     def _wrong_outputs(self, walk: Walk) -> list[str]:
         """The outputs that are wrong by the same judgment as in the check trt-gpu, on these inputs."""
-        ours = {name: walk.truth[name].load() for name in walk.other}
-        theirs = {name: fitting(held, walk.truth[name]) for name, held in walk.other.items()}
+        ours = {name: walk.truth[name] for name in walk.other}
+        theirs = {name: fitting(value, walk.truth[name]) for name, value in walk.other.items()}
         terms = judge.Terms([*theirs], coarse=self.coarse)
-        trial = Trial("", None, {name: held.load() for name, held in self.feed.items()}, Ran(ours))
+        trial = Trial("", None, dict(self.feed), Ran(ours))
         trials, step = [trial] if self.truth.path is not None else [], self.bench.timeout
         path = self.truth.path or self.bench.scratch
         noise = Noise(self.bench.worker, path, trials, "ort-cpu", step=step, half=bool(self.half))
@@ -231,10 +232,10 @@ class Execution:
         search = Bisection(
             self.side.graph,
             self.engines.whole,
-            {theirs[name]: held for name, held in walk.other.items()},
-            {theirs[name]: held for name, held in walk.truth.items() if name in theirs},
+            {theirs[name]: value for name, value in walk.other.items()},
+            {theirs[name]: value for name, value in walk.truth.items() if name in theirs},
             values,
-            lambda name, held, far: is_off(held, far, self.coarse),
+            lambda name, kind, far: is_off(kind, far, self.coarse),
             {name: walk.kinds[ours] for name, ours in pairs.items() if ours in walk.kinds},
             self.say,
         )
@@ -291,7 +292,9 @@ class Execution:
         has_values = [all(name in values for name in some) for some in names]
         ready = [region for region, usable in zip(regions, has_values, strict=True) if usable]
         for region in ready:  # the truth's own walk does not tell outputs that nothing reads
-            self.engines.types.update((name, values[ours].dtype) for name, ours in region.targets.items())
+            self.engines.types.update(
+                (name, kind_of(values[ours]).dtype) for name, ours in region.targets.items()
+            )
         walk = Lockstep(self.bench, self.truth, self.side).measure(ready, values, self.their_feed)
         for name, row in walk.rows.items() if self.half else ():
             if row.region is not None and len(row.region.nodes) > 1:

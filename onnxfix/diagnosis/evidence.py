@@ -12,7 +12,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.child import Held, Values
+from onnxfix.diagnosis.child import Values, in_type
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.findings import Hazard
 from onnxfix.diagnosis.graph import Graph, downstream, upstream
@@ -221,10 +221,10 @@ class Collector:
         self, bench: Bench, truth: Graph, side: Side, feed: Values, against: Against = "model"
     ) -> None:
         self.bench, self.truth, self.side, self.feed, self.against = bench, truth, side, dict(feed), against
-        self.known: dict[str, Held] = {}
+        self.known: dict[str, Any] = {}
         self.error = ""  # why the truth did not run, the last time
 
-    def values(self, names: Sequence[str]) -> dict[str, Held]:
+    def values(self, names: Sequence[str]) -> dict[str, Any]:
         """The truth's values of these tensors. Empty where the truth does not run that far."""
         found = {name: self.feed[name] for name in names if name in self.feed}
         wanted = [name for name in names if name in self.truth.producer and name not in found]
@@ -295,40 +295,40 @@ class Collector:
         own: dict[str, Any] = {}
         if region is not None:  # what the other side computes of the truth's values
             fed = {
-                name: known[ours].as_type(types.get(name, known[ours].dtype))
+                name: in_type(known[ours], types.get(name, ""))
                 for name, ours in region.inputs.items()
                 if ours in known
             }
-            fed.update({name: held for name, held in theirs.items() if name in self.side.graph.inputs})
+            fed.update({name: value for name, value in theirs.items() if name in self.side.graph.inputs})
             asked = [(region.nodes, list(region.targets))]
             run = partial(self.side.run, self.bench)
             (reply,) = self.bench.run_apart(self.side.graph, asked, fed, run=run)
-            own = {region.targets[name]: held.load() for name, held in reply.values.items()}
+            own = {region.targets[name]: value for name, value in reply.values.items()}
         moved: dict[str, Any] = {}
         if outputs:
             alone = [((row.number,), outputs)]
             (reply,) = self.bench.run_apart(self.truth, alone, known, moved=self.side.unit, seed=1)
-            moved = {name: held.load() for name, held in reply.values.items()}
+            moved = reply.values
         bare = self.bare(row)
-        reads = {name: known[name].load() for name in self.truth.reads[row.number] if name in known}
+        reads = {name: known[name] for name in self.truth.reads[row.number] if name in known}
         given: dict[str, Any] = {}
         if region is not None and walk.subgraphs(node):
-            given = reads | {one: known[one].load() for one in region.inputs.values() if one in known}
+            given = reads | {one: known[one] for one in region.inputs.values() if one in known}
         return replace(
             bare,
             inputs={**bare.inputs, **_arrays(reads)},
-            truth=_arrays({name: known[name].load() for name in outputs}),
+            truth=_arrays({name: known[name] for name in outputs}),
             own=_arrays(own),
             moved=_arrays(moved),
             types=frozenset(types[name] for name in bare.names if name in types),
             given=given,
         )
 
-    def effect(self, own: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Held]:
+    def effect(self, own: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
         """The truth's outputs that depend on these tensors, if these had these values."""
         given = {**self.feed, **self.known}
-        for name, held in self.bench.hold(own).items():  # which the other side may have in another type
-            given[name] = aligned(held, given[name]) if name in given else held
+        for name, value in own.items():  # which the other side may have in another type
+            given[name] = aligned(value, given.get(name))
         after = downstream(self.truth, list(own))
         made = {name for number in after for name in self.truth.nodes[number].output}
         known = frozenset(name for name in given if name in own or name not in made)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.diagnosis.bench import Bench, drop
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Values
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import walk_alone
@@ -102,12 +102,10 @@ def probe(a: Graph, b: Graph, theirs: Feeds, bench: Bench, samples: Iterable[Map
     def run(
         ours: Sequence[str], others: Sequence[str]
     ) -> tuple[Mapping[str, Fingerprint], Mapping[str, Fingerprint]]:
-        for _, values in zip(range(_TRIES), samples, strict=False):
-            feed = bench.hold(values)
+        for _, feed in zip(range(_TRIES), samples, strict=False):
             found = fingerprints(a, feed, bench, ours)
             if all(name in found for name in a.outputs if name in ours) and found:
                 return found, fingerprints(b, theirs(feed), bench, others)
-            drop(list(feed.values()))
         return {}, {}
 
     return run
@@ -122,12 +120,11 @@ def fingerprints(graph: Graph, feed: Values, bench: Bench, wanted: Sequence[str]
     asked, found = set(wanted), dict[str, Fingerprint]()
 
     def look(values: Values) -> None:
-        for name, held in values.items():
-            seen = fingerprint(held.load()) if name in asked and held.is_tensor else None
+        for name, value in values.items():
+            seen = fingerprint(value) if name in asked else None
             if seen is not None:
                 found[name] = seen
 
     look(feed)
-    walk = walk_alone(bench, graph, feed, look=look)
-    drop([held for name, held in walk.truth.items() if name not in feed])
+    walk_alone(bench, graph, feed, look=look)
     return found

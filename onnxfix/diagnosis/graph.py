@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from onnxfix.diagnosis.child import Held, Values
+from onnxfix.diagnosis.child import Values, kind_of
 from onnxfix.errors import ModelError
 from onnxfix.files import walk
 from onnxfix.inputs.feeds.operands import DRAWS
@@ -181,15 +183,16 @@ class Graph:
             graph.output.append(ValueInfoProto(name=name))
         return model, given
 
-    def _declared(self, name: str, held: Held | None) -> ValueInfoProto:
-        if name in self.inputs and (held is None or not held.is_tensor or name in self.untensored):
+    def _declared(self, name: str, value: Any) -> ValueInfoProto:
+        is_tensor = bool(kind_of(value).dtype)
+        if name in self.inputs and (not is_tensor or name in self.untensored):
             info = ValueInfoProto()
             info.CopyFrom(self.inputs[name])
             return info
-        if held is not None and (held.is_tensor or held.is_strings):
-            elem = helper.np_dtype_to_tensor_dtype(held.array_dtype) if held.is_tensor else TensorProto.STRING
+        if isinstance(value, np.ndarray):
+            elem = helper.np_dtype_to_tensor_dtype(value.dtype) if is_tensor else TensorProto.STRING
             # ONNX Runtime's Resize counts the elements of "sizes", and takes an unknown number for 0.
-            dims = held.shape if len(held.shape) == 1 else [None] * len(held.shape)
+            dims = value.shape if value.ndim == 1 else [None] * value.ndim
             return helper.make_tensor_value_info(name, elem, dims)
         return ValueInfoProto(name=name)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.diagnosis.bench import Bench, Clock, drop
-from onnxfix.diagnosis.child import Held, Values
+from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.child import Values, in_type, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region, declared_types, levels, regions
-from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned
+from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned, own_size
 
 _FIRST, _MOST = 8, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
@@ -50,10 +51,10 @@ class Lockstep:
         self._uncut = frozenset(self._find_uncut())
         self._types = declared_types(side.graph)
         self.walk = Walk(types=self._types)
-        self.values: dict[str, Held] = {}
-        self.theirs: dict[str, Held] = {}
+        self.values: dict[str, Any] = {}
+        self.theirs: dict[str, Any] = {}
         self.whole: dict[str, Distance] = {}
-        self._computed: dict[str, Held] = {}  # by the regions of the chunk, by the truth's names
+        self._computed: dict[str, Any] = {}  # by the regions of the chunk, by the truth's names
 
     def run(self, feed: Values, their_feed: Values, say: Callable[[int, int], None] | None = None) -> Walk:
         """Walk through all nodes. ``their_feed`` are the inputs of the other side by its own names."""
@@ -137,14 +138,14 @@ class Lockstep:
             for name in self.truth.nodes[number].output
             if name in reply.values
         )
-        self.walk.kinds.update((name, Held(held.dtype, held.shape)) for name, held in reply.values.items())
+        self.walk.kinds.update((name, kind_of(value)) for name, value in reply.values.items())
         if not self.walk.stopped:
             self._theirs(start, end)
         here = [one for one in self.regions if start <= one.at < end]
         self._own(here)
         self._noise(here)
         self._release(end)
-        return sum(held.nbytes for held in reply.values.values())
+        return sum(getattr(value, "nbytes", 0) for value in reply.values.values())
 
     # ---------------------------------------------------------------------------------------- the other side
 
@@ -194,11 +195,11 @@ class Lockstep:
             self.walk.stopped, self.walk.at = reply.error, numbers[0]
             return
         self.theirs.update(reply.values)
-        self._types.update((name, held.dtype) for name, held in reply.values.items())
-        for name, held in reply.values.items():
+        self._types.update((name, kind_of(value).dtype) for name, value in reply.values.items())
+        for name, value in reply.values.items():
             ours = self.ours.get(name, "")
             if ours in self.values:
-                self.whole[ours] = distance(self.values[ours].load(), aligned(held, self.values[ours]).load())
+                self.whole[ours] = distance(self.values[ours], aligned(value, self.values[ours]))
 
     # -------------------------------------------------------------------------------------------- own errors
 
@@ -207,8 +208,7 @@ class Lockstep:
         known = {name: held for name, held in self.theirs.items() if name in self.side.graph.inputs}
         for region in here:
             for theirs, ours in region.inputs.items():
-                dtype = self._types.get(theirs, "")
-                known[theirs] = self.values[ours].as_type(dtype) if dtype else self.values[ours]
+                known[theirs] = in_type(self.values[ours], self._types.get(theirs, ""))
         asked = [(one.nodes, list(one.targets)) for one in here]
         replies = self.bench.run_apart(self.side.graph, asked, known, run=self._run)
         for region, reply in zip(here, replies, strict=True):
@@ -219,31 +219,29 @@ class Lockstep:
                 number = self.truth.producer.get(ours, -1)
                 if number < 0 or number in self.truth.random:
                     continue
-                truth, held = self.values[ours], reply.values.get(theirs)
+                truth, own = self.values[ours], reply.values.get(theirs)
+                kind = kind_of(truth)
                 row = Row(
                     ours,
                     number,
-                    own=distance(truth.load(), aligned(held, truth).load()) if held is not None else None,
+                    own=distance(truth, aligned(own, truth)) if theirs in reply.values else None,
                     whole=self.whole.get(ours),
                     before=max(before, default=0.0) if self.whole else None,
-                    dtype=truth.dtype,
-                    shape=truth.shape,
+                    dtype=kind.dtype,
+                    shape=kind.shape,
                     region=region,
                     kernels=self.side.kernels,
                 )
-                self._put(row, held)
+                self._put(row, own)
 
-    def _put(self, row: Row, held: Held | None) -> None:
+    def _put(self, row: Row, computed: Any) -> None:
         """Keep a row; of several for one tensor the one with the largest own error."""
         old = self.walk.rows.get(row.name)
-        if old is not None and old.own is not None:
-            if row.own is None or row.own.relative <= old.own.relative:
-                drop([held] if held is not None else [])
-                return
-            drop([self._computed[row.name]] if row.name in self._computed else [])
+        if old is not None and old.own is not None and own_size(row) <= own_size(old):
+            return
         self.walk.rows[row.name] = row
-        if held is not None:
-            self._computed[row.name] = held
+        if computed is not None:
+            self._computed[row.name] = computed
 
     def _noise(self, here: Sequence[Region]) -> None:
         """How far the truth moves where the other side differs."""
@@ -252,19 +250,17 @@ class Lockstep:
         off = [row for row in rows if row is not None and row.own is not None and row.own.relative > 0]
         noise = Noise(self.bench, self.truth, self.side.unit, self.values, self._computed)
         self.walk.rows.update((row.name, row) for row in noise.weigh(off))
-        drop(list(self._computed.values()))
         self._computed.clear()
 
     def _release(self, end: int) -> None:
         """Drop what nothing reads any more."""
         for name in [n for n in self.values if self._needed.get(n, -1) < end and n not in self.truth.outputs]:
             if name not in self.truth.inputs and name not in self.walk.drawn:
-                self.values.pop(name).drop()
+                del self.values[name]
         graph = self.side.graph
         for name in [n for n in self.theirs if self._used.get(n, -1) < end and n not in graph.outputs]:
-            held = self.theirs[name]
-            if name not in graph.inputs and held is not self.values.get(self.ours.get(name, "")):
-                self.theirs.pop(name).drop()
+            if name not in graph.inputs:
+                del self.theirs[name]
 
 
 def walk_alone(

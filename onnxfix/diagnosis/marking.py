@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnxfix.diagnosis.bench import drop
-from onnxfix.diagnosis.child import Held, Reply, Values
+from onnxfix.diagnosis.child import Kind, Reply, Values, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Marking
@@ -54,8 +53,8 @@ class Bisection:
         plain: Values,
         truth: Values,
         values: Callable[[Sequence[str]], Values],
-        differs: Callable[[str, Held, Distance], bool],
-        kinds: Values,
+        differs: Callable[[str, Kind, Distance], bool],
+        kinds: Mapping[str, Kind],
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.graph, self.run_marked, self.plain, self.truth = graph, run, plain, truth
@@ -141,12 +140,12 @@ class Bisection:
 
     def _matters(self, name: str) -> bool:
         """Whether a tensor must be seen to know that all is right: not where it was seen to be, and no shape."""
-        held, seen = self.kinds.get(name), self.seen.get(name)
-        if held is None:
+        kind, seen = self.kinds.get(name), self.seen.get(name)
+        if kind is None:
             return True
-        if seen is not None and not self.differs(name, held, seen):
+        if seen is not None and not self.differs(name, kind, seen):
             return False
-        return held.is_tensor and not held.is_shape
+        return bool(kind.dtype) and not kind.is_shape
 
     def _look(self, cuts: Mapping[int, Sequence[str]]) -> dict[int, list[str]] | None:
         """Mark the tensors of all cuts in one build: position -> what is wrong there. None where the build is not
@@ -163,8 +162,8 @@ class Bisection:
         seconds = time.perf_counter() - began
         fault = reply.error or self._changed(reply)
         unchanged = not reply.error and all(
-            name in reply.values and not distance(held.load(), reply.values[name].load()).differing
-            for name, held in self.plain.items()
+            name in reply.values and not distance(value, reply.values[name]).differing
+            for name, value in self.plain.items()
         )
         self.markings.append(Marking(tuple(names), unchanged, seconds, fault, believed=not fault))
         if fault:
@@ -173,8 +172,7 @@ class Bisection:
         else:
             for name in names:
                 if name in reply.values:
-                    self.seen[name] = distance(whole[name].load(), reply.values[name].load())
-        drop(list(reply.values.values()))
+                    self.seen[name] = distance(whole[name], reply.values[name])
         if fault:
             return None
         return {
@@ -193,11 +191,12 @@ class Bisection:
                 continue
             if name not in reply.values:
                 return f"with these outputs the engine does not return {name}"
-            before = distance(truth.load(), self.plain[name].load())
-            after = distance(truth.load(), reply.values[name].load())
-            if not self.differs(name, truth, before):
+            before = distance(truth, self.plain[name])
+            after = distance(truth, reply.values[name])
+            kind = kind_of(truth)
+            if not self.differs(name, kind, before):
                 continue
-            same = self.differs(name, truth, after)
+            same = self.differs(name, kind, after)
             if same and (after.relative >= _KEPT * before.relative or before.special or before.shape):
                 return ""
             return f"with these outputs {name} is {after.relative:.2g} of its scale off, not {before.relative:.2g}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.diagnosis.bench import Bench, drop
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Values
 from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Against, OutputComparison
@@ -41,11 +41,7 @@ class Outputs:
     ) -> tuple[tuple[OutputComparison, ...], list[OutputComparison]]:
         """The outputs over all samples, and those that differ by more than rounding explains."""
         pairs = [
-            {
-                name: (held.load(), walk.other[name].load())
-                for name, held in walk.truth.items()
-                if name in walk.other
-            }
+            {name: (value, walk.other[name]) for name, value in walk.truth.items() if name in walk.other}
             for walk in walks
         ]
         names = [name for name in self.truth.outputs if any(name in one for one in pairs)]
@@ -67,10 +63,7 @@ class Outputs:
         made = [name for name in made if not truth.is_constant(name)]
         numbers = upstream(truth, made, frozenset(feed))
         reply = self.bench.run_part(truth, numbers, made, feed, moved=self.side.unit)
-        values = reply.values.items()
-        found = {name: moved_by(name, walk.truth[name].load(), held.load()) for name, held in values}
-        drop(list(reply.values.values()))
-        return found
+        return {name: moved_by(name, walk.truth[name], value) for name, value in reply.values.items()}
 
     def _wrong(
         self, feed: Values, pairs: Mapping[str, tuple[Any, Any]], moved: Mapping[str, float]
@@ -84,10 +77,10 @@ class Outputs:
         slack = {name: SHARE * far for name, far in moved.items()}
         wrong = different(compare_outputs(both, truth, other, terms, slack=slack))
         if wrong and between and self.truth.path and self.side.graph.path and self.run:
-            wrong = self._proven({name: held.load() for name, held in feed.items()}, half, wrong)
+            wrong = self._proven(feed, half, wrong)
         return {one.output for one in wrong}
 
-    def _proven(self, feed: dict[str, Any], half: str, wrong: list[Metrics]) -> list[Metrics]:
+    def _proven(self, feed: Values, half: str, wrong: list[Metrics]) -> list[Metrics]:
         """Those that the proof calls wrong once it has run two models in higher precision too; what is known where it
         cannot run them. Half precision is a matter of the reference evaluator."""
         models = self.truth.proto, self.side.graph.proto
@@ -99,7 +92,7 @@ class Outputs:
         folder.mkdir()
         outcome = self.bench.worker.call(
             f"{REMOTE}:pair", timeout=self.bench.timeout, backend=backend, original=str(self.truth.path),
-            fixed=str(self.side.graph.path), feed=feed, folder=str(folder), half=half,
+            fixed=str(self.side.graph.path), feed=dict(feed), folder=str(folder), half=half,
             terms=Terms(allowed=self.allowed),
         )  # fmt: skip
         metrics = different(outcome.value.metrics) if outcome.ok and not outcome.value.stage else wrong

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
-from onnxfix.diagnosis.bench import Bench, Run, drop
-from onnxfix.diagnosis.child import Held, Reply, Values
+from onnxfix.diagnosis.bench import Bench, Run
+from onnxfix.diagnosis.child import Kind, Reply, Values, in_type, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
-from onnxfix.diagnosis.graph import Graph, Region
+from onnxfix.diagnosis.graph import Graph, Region, declared_types
 from onnxfix.runtime.causes import Cause
 
 
@@ -57,17 +57,11 @@ class Side:
     notes: tuple[str, ...] = ()
     engines: Any = None
 
-    def feed(self, feed: Values) -> dict[str, Held]:
+    def feed(self, feed: Values) -> dict[str, Any]:
         """The inputs of the other side by its own names, in its own types."""
-        fed = {}
-        for theirs, ours in self.inputs.items():
-            if ours in feed:
-                elem = self.graph.inputs[theirs].type.tensor_type.elem_type
-                numpy_name = helper.tensor_dtype_to_np_dtype(elem).name if elem else ""
-                fed[theirs] = (
-                    feed[ours].as_type(numpy_name) if numpy_name and feed[ours].is_tensor else feed[ours]
-                )
-        return fed
+        types = declared_types(self.graph)
+        pairs = self.inputs.items()
+        return {theirs: in_type(feed[ours], types.get(theirs, "")) for theirs, ours in pairs if ours in feed}
 
     def run(self, bench: Bench, part: ModelProto, feed: Values) -> Reply:
         """Run a part of its graph."""
@@ -89,8 +83,8 @@ class Walk:
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
-    truth: dict[str, Held] = field(default_factory=dict)
-    other: dict[str, Held] = field(default_factory=dict)
+    truth: dict[str, Any] = field(default_factory=dict)
+    other: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
     cause: Cause = ""
     no_kernel: bool = False
@@ -98,21 +92,21 @@ class Walk:
     at: int | None = None
     refused: dict[str, str] = field(default_factory=dict)
     complete: bool = True
-    kinds: dict[str, Held] = field(default_factory=dict)
+    kinds: dict[str, Kind] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
-    drawn: dict[str, Held] = field(default_factory=dict)
+    drawn: dict[str, Any] = field(default_factory=dict)
     off: tuple[str, ...] = ()
     left: tuple[int, ...] = ()
 
 
-def fitting(held: Held, truth: Held) -> Any:
+def fitting(value: Any, truth: Any) -> Any:
     """What an engine computes in the truth's type; float64, which TensorRT has not, stays as it is."""
-    return (held if truth.dtype == "float64" else aligned(held, truth)).load()
+    return value if kind_of(truth).dtype == "float64" else aligned(value, truth)
 
 
-def aligned(held: Held, like: Held) -> Held:
+def aligned(value: Any, like: Any) -> Any:
     """A value in the element type of another, for sides that name types differently (int32 for int64)."""
-    return held.as_type(like.dtype) if held.is_tensor and like.is_tensor else held
+    return in_type(value, kind_of(like).dtype)
 
 
 _SHARE = 8.0  # times the measured noise that is no difference
@@ -215,7 +209,7 @@ class Noise:
         regions = [region for region in regions if region[0]]
         names = [name for numbers, _ in regions for number in numbers for name in self.truth.reads[number]]
         names += [row.name for row in off]
-        halves = any(self.values[name].dtype in _HALVES for name in names if name in self.values)
+        halves = any(kind_of(self.values[name]).dtype in _HALVES for name in names if name in self.values)
         moves = [*([(0.0, 0)] if halves else []), (self.unit, 0), (self.unit, 1)]
         runs = [
             self.bench.run_apart(self.truth, regions, self.values, moved=moved, seed=seed)
@@ -228,19 +222,18 @@ class Noise:
                 weighed.append(
                     self._weigh(row, [one.values[row.name] for one in replies], halves) if ran else row
                 )
-        drop([held for replies in runs for reply in replies for held in reply.values.values()])
         return weighed
 
-    def _weigh(self, row: Row, values: Sequence[Held], halves: bool) -> Row:
+    def _weigh(self, row: Row, values: Sequence[Any], halves: bool) -> Row:
         """A row with its noise. ``values`` are what the truth's nodes compute of moved inputs; with ``halves`` first
         of the inputs as they are: ONNX Runtime may compute a node among others with more digits than alone, in half
         precision."""
         truth, own = self.values[row.name], row.own
-        base = values[0].load() if halves else truth.load()
+        base = values[0] if halves else truth
         computed = self.computed.get(row.name)
-        if halves and computed is not None and distance(truth.load(), base).relative > 0:
-            own = distance(base, aligned(computed, truth).load())
-        noise = [distance(base, one.load()) for one in values[int(halves) :]]
+        if halves and computed is not None and distance(truth, base).relative > 0:
+            own = distance(base, aligned(computed, truth))
+        noise = [distance(base, one) for one in values[int(halves) :]]
         quantiles = [one.typical.off for one in noise if one.typical is not None]
         return replace(
             row,

@@ -47,7 +47,7 @@ class AgainstCheck(Check):
         with tempfile.TemporaryDirectory(prefix="onnxfix-reduce-", ignore_cleanup_errors=True) as folder:
             file = Path(folder) / OTHER
             write(other.model, file)
-            values, _ = Bench(self.worker, Path(folder), self.step).compute(file, other.inputs)
+            values = Bench(self.worker, Path(folder), self.step).run_file(file, other.inputs).values
         return {name: values[self._partner(name)] for name in case.outputs if self._partner(name) in values}
 
     def examine(self, case: Case, path: Path) -> Seen:
@@ -57,18 +57,18 @@ class AgainstCheck(Check):
         file = path.with_name(OTHER)
         write(other.model, file)
         bench = Bench(self.worker, path.parent, self.step)
-        truth, reply = bench.compute(path, case.inputs)
-        if reply.error:
-            text = f"ONNX Runtime does not run the model: {reply.error}"
-            return ended(reply) or Seen(unknown=text)
-        values, reply = bench.compute(file, other.inputs)
+        truth = bench.run_file(path, case.inputs)
+        if truth.error:
+            text = f"ONNX Runtime does not run the model: {truth.error}"
+            return ended(truth) or Seen(unknown=text)
+        reply = bench.run_file(file, other.inputs)
         if reply.error:
             failure = Failure(
                 "error", reply.stage, code=reply.status, text=f"the second model fails: {reply.error}"
             )
             return ended(reply) or Seen((failure,))
         pairs = [(name, self._partner(name)) for name in case.outputs]
-        return Seen(differing(differences(bench, path, case.inputs, truth, values, pairs)))
+        return Seen(differing(differences(bench, path, case.inputs, truth.values, reply.values, pairs)))
 
     def _partner(self, name: str) -> str:
         """What the other model calls a tensor; "" where it has no such tensor."""

@@ -187,11 +187,11 @@ class TrtNetworkCheck(_Rung):
                 native, value = found.inputs[number], case.inputs[name]
                 elem = ONNX_TYPES.get(native.dtype, 0)
                 feed[native.name] = value.astype(helper.tensor_dtype_to_np_dtype(elem)) if elem else value
-            values, reply = Bench(shared("reduction"), Path(folder), limit).compute(out, feed)
+            reply = Bench(shared("reduction"), Path(folder), limit).run_file(out, feed)
         if reply.error:
             return {}
         outputs = partners(case.outputs, [one.name for one in found.outputs])
-        computed = list(values.values())
+        computed = list(reply.values.values())
         return {name: computed[number] for name, number in outputs.items()}
 
 
@@ -245,7 +245,7 @@ class OrtCheck(Check):
         if self.name == "ort-cpu":
             return {}
         with tempfile.TemporaryDirectory(prefix="onnxfix-reduce-", ignore_cleanup_errors=True) as folder:
-            return self._bench(Path(folder)).compute(path, case.inputs, backend=self.name)[0]
+            return self._bench(Path(folder)).run_file(path, case.inputs, backend=self.name).values
 
     def examine(self, case: Case, path: Path) -> Seen:
         absent = self._absent
@@ -255,17 +255,19 @@ class OrtCheck(Check):
         if unknown:
             return Seen(unknown=f"there is no value for the input {unknown[0]}")
         bench = self._bench(path.parent)
-        truth, reply = bench.compute(path, case.inputs)
-        seen = ended(reply)
+        truth = bench.run_file(path, case.inputs)
+        seen = ended(truth)
         if self.name == "ort-cpu" or seen is not None:
-            return seen or Seen((trouble(reply, case),) if reply.error else ())
-        if reply.error:
-            return Seen(unknown=f"ONNX Runtime does not run the model on the CPU either: {reply.error}")
-        other, reply = bench.compute(path, case.inputs, backend=self.name)
-        if reply.error:
-            return ended(reply) or Seen((trouble(reply, case),))
+            return seen or Seen((trouble(truth, case),) if truth.error else ())
+        if truth.error:
+            return Seen(unknown=f"ONNX Runtime does not run the model on the CPU either: {truth.error}")
+        other = bench.run_file(path, case.inputs, backend=self.name)
+        if other.error:
+            return ended(other) or Seen((trouble(other, case),))
         pairs = [(name, name) for name in case.outputs]
-        return Seen(differing(differences(bench, path, case.inputs, truth, other, pairs, moves=1)))
+        return Seen(
+            differing(differences(bench, path, case.inputs, truth.values, other.values, pairs, moves=1))
+        )
 
     def _bench(self, scratch: Path) -> Bench:
         return Bench(self.worker, scratch, self.step)

@@ -304,5 +304,5 @@ def _after(reducer: Reducer, case: Case, at: int, iteration: int) -> list[Any] |
     node.output[:carried] = names
     del model.graph.output[:]
     model.graph.output.extend(ValueInfoProto(name=name) for name in names)
-    values, reply = reducer.values.run(case.with_model(model))
-    return [values[name] for name in names] if not reply.error else None
+    reply = reducer.values.run(case.with_model(model))
+    return [reply.values[name] for name in names] if not reply.error else None

@@ -67,7 +67,7 @@ def declared(reducer: Reducer) -> bool:
     """Outputs get the types and shapes that they have when the model is run."""
     if not reducer.runs:
         return False
-    values, _ = reducer.values.run(reducer.case)
+    values = reducer.values.run(reducer.case).values
     model = reducer.case.copy()
     for info in model.graph.output:
         if isinstance(values.get(info.name), np.ndarray):

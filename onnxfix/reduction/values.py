@@ -53,27 +53,28 @@ class Values:
         return values if all(value is not None for value in values.values()) else None
 
     def _compute(self, case: Case, names: list[str]) -> dict[str, Any]:
-        values, reply = self.run(part_for(case, names))
+        reply = self.run(part_for(case, names))
+        values = reply.values
         if reply.error and 1 < len(names) <= _APART:
             for name in names:
-                values.update(self.run(part_for(case, [name]))[0])
+                values |= self.run(part_for(case, [name])).values
         for name, value in values.items():
             size = getattr(value, "nbytes", 0)
             if self._size + size <= _KEPT:
                 self._known[name], self._size = value, self._size + size
         return values
 
-    def run(self, case: Case) -> tuple[dict[str, Any], Reply]:
+    def run(self, case: Case) -> Reply:
         """Run a case with ONNX Runtime on the CPU. A crash or a time limit is an error of it."""
         try:
             write(case.model, self.path)
-            return self.bench.compute(self.path, case.inputs)
+            return self.bench.run_file(self.path, case.inputs)
         except OnnxfixError as error:
-            return {}, Reply(error=str(error), unable=True)
+            return Reply(error=str(error), unable=True)
 
     def runs(self, case: Case) -> bool:
         """Whether ONNX Runtime runs a case."""
-        return not self.run(case)[1].error
+        return not self.run(case).error
 
 
 def differences(
@@ -97,7 +98,7 @@ def differences(
         return []
     found: dict[str, list[Metrics]] = {}
     for seed in range(moves):
-        moved, _ = bench.compute(path, feed, moved=RELATIVE, seed=seed)
+        moved = bench.run_file(path, feed, moved=RELATIVE, seed=seed).values
         for name, (a, b) in both.items():
             slack = SHARE * moved_by(name, truth.get(name), moved.get(name, truth.get(name)))
             found[name] = found.get(name) or different(compare(name, a, b, exact=False, slack=slack))

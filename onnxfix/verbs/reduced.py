@@ -120,7 +120,7 @@ class Folder:
             environment=environment,
             command=COMMAND,
         )
-        expected, other = reducer.values.run(case)[0], check.seen(case, self.path / MODEL)
+        expected, other = reducer.values.run(case).values, check.seen(case, self.path / MODEL)
         part = check.part(case) if isinstance(check, AgainstCheck) else None
         contents: dict[str, bytes | ModelProto | None] = {
             EXPECTED: npz(expected) if expected else None,

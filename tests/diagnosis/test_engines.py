@@ -14,7 +14,6 @@ import pytest
 from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.engines import Engines, with_layers
 from onnxfix.diagnosis.graph import Graph, open_graph
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
@@ -60,9 +59,9 @@ class Beside:
     def run(self, name: str, feed: Mapping[str, Any]) -> Ran:
         if self.failure:
             return Ran(error=self.failure, cause="crash")
-        values, reply = self.bench.compute(self._path, feed)
+        reply = self.bench.run_file(self._path, feed)
         assert not reply.error, reply.error
-        return Ran(values)
+        return Ran(reply.values)
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def builder() -> Iterator[Builder]:
 def engines(graph: Graph, builder: Builder, bench: Bench, **more: str) -> tuple[Engines, Beside]:
     sessions = Beside(bench, **more)
     made = Engines(graph, builder, sessions, bench)  # type: ignore[arg-type]
-    made.feed = bench.hold({"x": X})
+    made.feed = {"x": X}
     made.types.update({"s": "int64", "i": "int64", **dict.fromkeys("abc", "float32")})
     return made, sessions
 
@@ -99,7 +98,7 @@ def test_the_whole_model_with_marks(builder: Builder, bench: Bench) -> None:
     marked = made.whole(["a", "c", "y"])
     assert not marked.error
     assert set(marked.values) == {"y", "a", "c"}
-    np.testing.assert_allclose(marked.values["c"].load(), 2 * np.tanh(X), rtol=1e-6)
+    np.testing.assert_allclose(marked.values["c"], 2 * np.tanh(X), rtol=1e-6)
     assert [len(one.graph.output) for one in sessions.models] == [1, 3]
     assert made.builds == 2
     assert not [path for path in bench.scratch.iterdir() if path.is_dir()]
@@ -108,12 +107,12 @@ def test_the_whole_model_with_marks(builder: Builder, bench: Bench) -> None:
 def test_a_part_has_fixed_sizes_and_shapes_as_constants(builder: Builder, bench: Bench) -> None:
     graph = net()
     made, sessions = engines(graph, builder, bench)
-    known = bench.hold({"a": np.tanh(X), "s": np.array([3, 4])})
+    known = {"a": np.tanh(X), "s": np.array([3, 4])}
     part, inputs = graph.part([2, 3], ["c"], known)
     assert set(inputs) == {"a", "s"}
     reply = made.part(part, known)
     assert not reply.error
-    np.testing.assert_allclose(reply.values["c"].load(), 2 * np.tanh(X), rtol=1e-6)
+    np.testing.assert_allclose(reply.values["c"], 2 * np.tanh(X), rtol=1e-6)
     (built,) = sessions.models
     assert [one.name for one in built.graph.input] == ["a"]
     assert [dim.dim_value for dim in built.graph.input[0].type.tensor_type.shape.dim] == [3, 4]
@@ -150,7 +149,7 @@ class Pretend:
     def __init__(self, builder: Builder, size: int) -> None:
         self.graph, self.builder = open_graph(PATH), builder
         image = np.zeros((3, 3, size, size), np.float32)
-        self.feed = {name: Held("float32", image.shape, value=image) for name in self.graph.inputs}
+        self.feed = dict.fromkeys(self.graph.inputs, image)
 
 
 def diagnosis() -> Diagnosis:

@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench, Clock
-from onnxfix.diagnosis.child import Held, Reply
+from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.diagnose import Case, diagnose
 from onnxfix.diagnosis.engines import Engines, declare, prepared
 from onnxfix.diagnosis.explain import Explainer
@@ -35,7 +35,7 @@ class StandIn(Engines):
     refuse: Callable[[ModelProto], str] = staticmethod(lambda part: "")
     built: list[ModelProto]
 
-    def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+    def _run(self, model: ModelProto, feed: Mapping[str, Any]) -> Reply:
         self.builds += 1
         declare(model, self.types)
         assert all(info.type.tensor_type.elem_type for info in model.graph.output)
@@ -125,7 +125,7 @@ def test_where_only_the_whole_engine_is_wrong(bench: Bench) -> None:
     text = "g (float[3,4] x) => (float[3,4] y) { a = Tanh(x)  b = Sqrt(a)  y = Mul(b, a) }"
 
     class Fused(StandIn):
-        def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        def _run(self, model: ModelProto, feed: Mapping[str, Any]) -> Reply:
             apart = any("/own/" in name for node in model.graph.node for name in node.output)
             self.wrong = {} if apart else {"Sqrt": "Exp"}
             return super()._run(model, feed)
@@ -144,11 +144,9 @@ def test_outputs_are_judged_as_the_rung_judges_them(bench: Bench, columns: int, 
     """Outputs of many elements may be off by what kernels cost; few are held to the tolerance of their type."""
 
     class Off(StandIn):
-        def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        def _run(self, model: ModelProto, feed: Mapping[str, Any]) -> Reply:
             reply = super()._run(model, feed)
-            return Reply(
-                self.bench.hold({n: one.load() * np.float32(1.00015) for n, one in reply.values.items()})
-            )
+            return Reply({n: one * np.float32(1.00015) for n, one in reply.values.items()})
 
     x = np.linspace(0.5, 2, 3 * columns, dtype=np.float32).reshape(3, columns)
     graph = Graph(model(f"g (float[3,{columns}] x) => (float[3,{columns}] y) {{ a = Tanh(x)  y = Neg(a) }}"))
@@ -160,10 +158,10 @@ def test_outputs_are_judged_as_the_rung_judges_them(bench: Bench, columns: int, 
 
 def test_one_step_of_half_precision_inside_is_rounding(bench: Bench) -> None:
     class Stepped(StandIn):
-        def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        def _run(self, model: ModelProto, feed: Mapping[str, Any]) -> Reply:
             reply = super()._run(model, feed)
-            moved = {name: held.load() * np.float32(1.0005) for name, held in reply.values.items()}
-            return Reply(self.bench.hold(moved))
+            moved = {name: held * np.float32(1.0005) for name, held in reply.values.items()}
+            return Reply(moved)
 
     found, engines = diagnosed(bench, Graph(model(HALVES)), {"x": X}, Stepped)
     assert found.status == "rounding"

@@ -13,7 +13,6 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.graph import Graph, open_graph, renamed
 from onnxfix.errors import ModelError
 from onnxfix.runtime.sandbox import shared
@@ -27,13 +26,13 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(shared(), tmp_path)
 
 
-def values(bench: Bench, proto: ModelProto, feed: Mapping[str, Any], names: list[str]) -> dict[str, Held]:
+def values(bench: Bench, proto: ModelProto, feed: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     """Values of inner tensors by the whole model with these as its outputs."""
     whole = ModelProto()
     whole.CopyFrom(proto)
     del whole.graph.output[:]
     whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    reply = bench.run(whole, bench.hold(feed), of=Graph(whole))
+    reply = bench.run(whole, feed, of=Graph(whole))
     assert not reply.error, reply.error
     return reply.values
 
@@ -48,7 +47,7 @@ def every_cut(bench: Bench, proto: ModelProto, feed: Mapping[str, Any]) -> None:
         for name in node.output
         if name and name not in graph.untensored
     ]
-    known = {**values(bench, proto, feed, names), **bench.hold(feed)}
+    known = {**values(bench, proto, feed, names), **feed}
     for cut in range(len(graph.nodes) + 1):
         for numbers in (range(cut), range(cut, len(graph.nodes))):
             made = [name for number in numbers for name in graph.nodes[number].output if name in names]
@@ -78,15 +77,15 @@ def same(
     bench: Bench,
     graph: Graph,
     part: ModelProto,
-    feed: Mapping[str, Held],
+    feed: Mapping[str, Any],
     where: Mapping[str, str],
-    known: Mapping[str, Held],
+    known: Mapping[str, Any],
 ) -> None:
     reply = bench.run(part, feed, of=graph)
     assert not reply.error, reply.error
     assert set(reply.values) == set(where)
     for new, name in where.items():
-        np.testing.assert_array_equal(reply.values[new].load(), known[name].load(), err_msg=name)
+        np.testing.assert_array_equal(reply.values[new], known[name], err_msg=name)
 
 
 IF = """g (float[2,3] x, bool c) => (float[2,3] y) {
@@ -219,8 +218,8 @@ def test_a_large_model_keeps_its_weights_in_the_file(bench: Bench, tmp_path: Pat
     assert graph.mapped >= weight.nbytes
     part, inputs = graph.part([0], ["a"], {})
     feed = np.ones((1, 2100), np.float32)
-    reply = bench.run(part, bench.hold({"x": feed}), of=graph)
-    np.testing.assert_allclose(reply.values["a"].load(), feed @ weight, rtol=1e-3, atol=1e-3)
+    reply = bench.run(part, {"x": feed}, of=graph)
+    np.testing.assert_allclose(reply.values["a"], feed @ weight, rtol=1e-3, atol=1e-3)
     assert inputs == ("x",)
 
 

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from onnxfix.diagnosis import lockstep as module
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.child import Held, Reply
+from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, beginnings
 from onnxfix.diagnosis.rows import Side, Walk
@@ -51,7 +51,7 @@ def walked(
     one = truth if isinstance(truth, Graph) else Graph(truth)
     two = other if isinstance(other, Graph) else Graph(other)
     side = Side(two, more.pop("pairs", same_names(one, two)), **more)
-    held = bench.hold({"x": X} if feed is None else feed)
+    held = {"x": X} if feed is None else feed
     return Lockstep(bench, one, side).run(held, held)
 
 
@@ -136,7 +136,7 @@ def test_a_region_that_the_other_side_refuses(bench: Bench) -> None:
     proto = model(TEXT, w=np.float32(2))
     graph = Graph(proto)
 
-    def runner(part: ModelProto, feed: Mapping[str, Held]) -> Reply:
+    def runner(part: ModelProto, feed: Mapping[str, Any]) -> Reply:
         if any(node.op_type == "Tanh" for node in part.graph.node):
             return Reply(error="no Tanh here", cause="refused")
         return bench.run(part, feed, of=graph)
@@ -159,7 +159,7 @@ def test_a_chunk_that_does_not_run_as_a_whole_is_halved(
     graph = Graph(model(TEXT, w=np.float32(2)))
     sizes = []
 
-    def runner(part: ModelProto, feed: Mapping[str, Held]) -> Reply:
+    def runner(part: ModelProto, feed: Mapping[str, Any]) -> Reply:
         sizes.append(len(part.graph.node))
         if len(part.graph.node) > 1:
             return Reply(error="too large", cause="memory")

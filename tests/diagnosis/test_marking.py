@@ -61,7 +61,7 @@ class Tried:
         self.execution = Execution(
             bench, graph, replace(side, engines=self.engines), clock, lambda text: None
         )
-        held = bench.hold({"x": X, **feed})
+        held = {"x": X, **feed}
         self.walk: Walk = self.execution.run(held, held)
         self.marked = self.engines.builds[1:]
 
@@ -190,7 +190,7 @@ def test_an_engine_that_is_not_built(bench: Bench) -> None:
     graph = Graph(chain(20))
     engines = Refusing(graph, bench, swapped("n5", "Tanh"))
     side = replace(itself(graph, "", ""), runner=engines.part)
-    held = bench.hold({"x": X})
+    held = {"x": X}
     walk = Execution(bench, graph, replace(side, engines=engines), Clock(), lambda text: None).run(held, held)  # type: ignore[arg-type]
     assert (walk.stopped, walk.failed, walk.other) == ("no engine", "", {})
     assert list(walk.truth) == ["t19"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.child import Held, Reply
+from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.graph import OWN, Graph
 
 Fault = Callable[[Sequence[NodeProto]], None]
@@ -50,7 +51,7 @@ class FakeEngines:
     fault: Fault
     shy: Collection[str] = ()
     refused: Collection[str] = ()
-    feed: dict[str, Held] = field(default_factory=dict)
+    feed: dict[str, Any] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     builds: list[tuple[str, ...]] = field(default_factory=list)
     parts: int = 0
@@ -68,7 +69,7 @@ class FakeEngines:
             self.fault(model.graph.node)
         return self.bench.run(model, self.feed, of=self.graph)
 
-    def part(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+    def part(self, model: ModelProto, feed: Mapping[str, Any]) -> Reply:
         self.parts += 1
         changed = ModelProto()
         changed.CopyFrom(model)

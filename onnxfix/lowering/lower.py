@@ -88,7 +88,7 @@ def find(
         return bench.errors(low, quick=quick)
 
     search = Search(facts, graph, run, wish.budget, frozenset(guarded), wish.seconds, say)
-    return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), bench.samples)
+    return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), len(bench.feeds))
 
 
 def _saturated(

@@ -6,15 +6,14 @@ different values of the truth's. Local functions are inlined before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.bodies import ENTERED, Body, Unknown, is_true, iterations, value_in
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.evidence import Evidence
 from onnxfix.diagnosis.fingerprints import probe
@@ -23,13 +22,8 @@ from onnxfix.diagnosis.matching import match
 from onnxfix.diagnosis.records import Culprit
 from onnxfix.diagnosis.rows import Side
 from onnxfix.errors import ModelError
-from onnxfix.files import tensors, walk
 
-ENTERED = frozenset({"If", "Loop", "Scan"})
-"""Operators that can be entered."""
-_ITERATIONS = 256
 _OFF = 1e-5  # share of the scale from which on an iteration differs
-_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -43,10 +37,6 @@ class Inner:
     feed: Mapping[str, Any]
     name: str
     iteration: int | None = None
-
-
-class _Unknown(Exception):
-    """It cannot be entered."""
 
 
 def inside(evidence: Evidence, truth: Graph, side: Side, bench: Bench) -> Inner | None:
@@ -64,18 +54,18 @@ def inside(evidence: Evidence, truth: Graph, side: Side, bench: Bench) -> Inner 
         values = _compute(other, number, given, bench)
         if node.op_type != "If":
             return _enter_iteration(
-                _Body(truth, row.number, evidence.given, "body"),
-                _Body(other, number, values, "body"),
+                Body(truth, row.number, evidence.given, "body"),
+                Body(other, number, values, "body"),
                 side,
                 bench,
             )
-        taken = _is_true(_value(truth, evidence.given, node.input[0]))
-        if taken != _is_true(_value(other, values, other.nodes[number].input[0])):
+        taken = is_true(value_in(truth, evidence.given, node.input[0]))
+        if taken != is_true(value_in(other, values, other.nodes[number].input[0])):
             return None  # the difference is the condition
         name = "then_branch" if taken else "else_branch"
-        ours, theirs = _Body(truth, row.number, evidence.given, name), _Body(other, number, values, name)
+        ours, theirs = Body(truth, row.number, evidence.given, name), Body(other, number, values, name)
         return _match(ours, theirs, [], None, side, bench)
-    except (_Unknown, ModelError, KeyError, IndexError, ValueError):
+    except (Unknown, ModelError, KeyError, IndexError, ValueError):
         return None
 
 
@@ -84,134 +74,17 @@ def _compute(graph: Graph, number: int, given: Mapping[str, Any], bench: Bench) 
     wanted = [name for name in graph.reads[number] if not graph.is_constant(name) and name not in given]
     reply = bench.run_part(graph, upstream(graph, wanted, frozenset(given)), wanted, given)
     if reply.error:
-        raise _Unknown
+        raise Unknown
     return {**given, **reply.values}
 
 
-def _value(graph: Graph, values: Mapping[str, Any], name: str) -> Any:
-    """A value that is known or constant, None for an omitted one."""
-    if not name or name in values:
-        return values.get(name)
-    tensor = graph.constant(name)
-    folder = Path(graph.folder) if graph.folder else None
-    array = tensors.to_array(tensor, folder, _LIMIT) if tensor is not None else None
-    if array is None:
-        raise _Unknown
-    return array
-
-
-def _is_true(value: Any) -> bool:
-    return bool(np.asarray(value).reshape(-1)[0])
-
-
-class _Body:
-    """A graph inside of a node: ``formal`` are its inputs, ``outside`` the values of the main graph that it reads, of
-    which ``given`` are no constants, and ``known`` the values that the node reads."""
-
-    def __init__(self, graph: Graph, number: int, known: Mapping[str, Any], name: str) -> None:
-        self.graph, self.node, self.known, self.name = graph, graph.nodes[number], known, name
-        attribute = next((one for one in self.node.attribute if one.name == name), None)
-        if attribute is None or attribute.type != AttributeProto.GRAPH:
-            raise _Unknown
-        body = self.body = attribute.g
-        self.formal = [info.name for info in body.input]
-        own = {tensor.name for tensor in body.initializer}.union(
-            self.formal, *(node.output for node in body.node)
-        )
-        read = {name for node in body.node for name in walk.reads(node)} | {info.name for info in body.output}
-        self.outside = [name for name in graph.reads[number] if name in read and name not in own]
-        self.given = [name for name in self.outside if not graph.is_constant(name)]
-
-    def value(self, name: str) -> Any:
-        """The value of an input of the node."""
-        return _value(self.graph, self.known, name)
-
-    def attribute(self, name: str, default: Any) -> Any:
-        """The value of an attribute of the node."""
-        found = next((one for one in self.node.attribute if one.name == name), None)
-        return default if found is None else helper.get_attribute_value(found)
-
-    def feed(self, formal: Sequence[Any], given: Sequence[str]) -> dict[str, Any]:
-        """Values of its formal inputs, and those of the main graph, by name."""
-        return {**dict(zip(self.formal, formal, strict=True)), **{name: self.value(name) for name in given}}
-
-    def model(self, feed: Mapping[str, Any]) -> Graph:
-        """The body as a model. What is fed is an input; other values of the main graph are weights."""
-        model = ModelProto(ir_version=self.graph.proto.ir_version)
-        model.opset_import.extend(self.graph.proto.opset_import)
-        graph = model.graph
-        graph.CopyFrom(self.body)
-        del graph.input[:], graph.node[:]
-        constant = [name for name in self.outside if self.graph.is_constant(name)]
-        weights, nodes = self.graph.constants(constant)
-        graph.initializer.extend(weights)
-        graph.initializer.extend(
-            numpy_helper.from_array(np.asarray(self.value(name)), name)
-            for name in self.given
-            if name not in feed
-        )
-        graph.node.extend([*nodes, *self.body.node])
-        graph.input.extend(_declared(name, value) for name, value in feed.items())
-        return Graph(model, self.graph.folder, self.graph.mapped)
-
-    def outputs(self, formal: Sequence[Any], bench: Bench) -> list[Any]:
-        """What it computes of values of its formal inputs."""
-        values = self.feed(formal, self.given)
-        graph = self.model(values)
-        wanted = [
-            name
-            for name in dict.fromkeys(graph.outputs)
-            if name in graph.producer and not graph.is_constant(name)
-        ]
-        reply = bench.run_part(graph, range(len(graph.nodes)), wanted, values)
-        if reply.error:
-            raise _Unknown
-        values.update(reply.values)
-        return [_value(graph, values, name) for name in graph.outputs]
-
-
-def _declared(name: str, value: Any) -> ValueInfoProto:
-    array = np.asarray(value)
-    return helper.make_tensor_value_info(
-        name, helper.np_dtype_to_tensor_dtype(array.dtype), [None] * array.ndim
-    )
-
-
-def _enter_iteration(ours: _Body, theirs: _Body, side: Side, bench: Bench) -> Inner | None:
+def _enter_iteration(ours: Body, theirs: Body, side: Side, bench: Bench) -> Inner | None:
     """The first iteration in which the two bodies make different values of the same."""
-    for number, (formal, made) in enumerate(_iterations(ours, bench)):
-        if any(_is_off(*pair) for pair in zip(made, theirs.outputs(formal, bench), strict=True)):
-            return _match(ours, theirs, formal, number, side, bench)
+    for number, now in enumerate(iterations(ours, bench)):
+        both = zip(now.outputs, theirs.outputs(now.formal, bench), strict=True)
+        if any(_is_off(*pair) for pair in both):
+            return _match(ours, theirs, now.formal, number, side, bench)
     return None
-
-
-def _iterations(body: _Body, bench: Bench) -> Iterator[tuple[list[Any], list[Any]]]:
-    """The inputs and the outputs of the truth's body in each iteration."""
-    inputs = [body.value(name) for name in body.node.input]
-    if body.node.op_type == "Loop":
-        most, condition, state = inputs[0], inputs[1] if len(inputs) > 1 else None, inputs[2:]
-        count = _ITERATIONS if most is None else min(int(np.asarray(most).reshape(-1)[0]), _ITERATIONS)
-        going = condition is None or _is_true(condition)
-        for number in range(count if going else 0):
-            formal = [np.array(number, np.int64), np.array(True), *state]
-            made = body.outputs(formal, bench)
-            yield formal, made
-            if not _is_true(made[0]):
-                return
-            state = made[1 : 1 + len(state)]
-        return
-    scanned = int(body.attribute("num_scan_inputs", 0))
-    state, sequences = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
-    axes = list(body.attribute("scan_input_axes", [0] * scanned))
-    backwards = list(body.attribute("scan_input_directions", [0] * scanned))
-    for number in range(min(sequences[0].shape[axes[0]], _ITERATIONS)):
-        parts = [
-            np.take(one, one.shape[axis] - 1 - number if back else number, axis=axis)
-            for one, axis, back in zip(sequences, axes, backwards, strict=True)
-        ]
-        made = body.outputs([*state, *parts], bench)
-        yield [*state, *parts], made
-        state = made[: len(state)]
 
 
 def _is_off(one: Any, other: Any) -> bool:
@@ -220,14 +93,14 @@ def _is_off(one: Any, other: Any) -> bool:
 
 
 def _match(
-    ours: _Body, theirs: _Body, formal: Sequence[Any], iteration: int | None, side: Side, bench: Bench
+    ours: Body, theirs: Body, formal: Sequence[Any], iteration: int | None, side: Side, bench: Bench
 ) -> Inner:
     """Both bodies as models, matched, on values of the formal inputs."""
     read = set(ours.outside)
     #: values of the main graph that both read: theirs -> ours
     shared = {name: side.pairs[name] for name in theirs.given if side.pairs.get(name) in read}
-    feed = ours.feed(formal, ours.given)
-    truth, other = ours.model(feed), theirs.model(theirs.feed(formal, list(shared)))
+    feed = ours.feed(formal)
+    truth, other = ours.model(feed, feed), theirs.model(theirs.feed(formal), {*theirs.formal, *shared})
     inputs = {**dict(zip(theirs.formal, ours.formal, strict=True)), **shared}
     outputs = dict(zip(other.outputs, truth.outputs, strict=True))
     bare = replace(side, graph=other, pairs=inputs, inputs=inputs, name=ours.name, notes=())

@@ -34,13 +34,12 @@ SMALL = 64
 class Case:
     """A model with the values of its inputs (as far as they are known).
 
-    ``origin`` maps names that inlining made to those of the model that was given. ``cut`` are the computed tensors that
-    became inputs or initializers, by name. ``keep`` holds the files that the weights are in.
+    ``cut`` are the computed tensors that became inputs or initializers, by name. ``keep`` holds the files that the
+    weights are in.
     """
 
     model: ModelProto
     inputs: Mapping[str, Any]
-    origin: Mapping[str, str] = field(default_factory=dict)
     cut: Mapping[str, Any] = field(default_factory=dict)
     keep: tuple[object, ...] = ()
 

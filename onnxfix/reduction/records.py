@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -44,18 +44,16 @@ class Failure:
         """What two failures for the same reason have in common, besides the place."""
         return self.kind, self.detail, self.op_type, self.code, self.source, self.form
 
-    def same(self, other: Failure, origin: Mapping[str, str]) -> bool:
+    def same(self, other: Failure) -> bool:
         """Whether ``other``, of a part of the model, is this failure: the same cause at the same place.
 
-        ``origin`` maps names that a part has to those of the whole model. Where this one names no place, the cause
-        decides, and where outputs differ too: every part has outputs of its own, and all of them lead to the one that
-        differs in the whole model.
+        Where this one names no place, the cause decides, and where outputs differ too: every part has outputs of its
+        own, and all of them lead to the one that differs in the whole model.
         """
         if self.kind == "differs":
             alike = self.detail == other.detail or {self.detail, other.detail} <= _COMPUTED
             return other.kind == self.kind and alike
-        label = other.place.label
-        return self.cause == other.cause and self.place.label in ("", label, origin.get(label, label))
+        return self.cause == other.cause and self.place.label in ("", other.place.label)
 
     def inside(self, other: Failure, labels: Collection[str]) -> bool:
         """Whether ``other`` is this failure at one of the nodes that were inside the node of this one, by the names of

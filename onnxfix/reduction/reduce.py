@@ -203,7 +203,7 @@ def _taken(reducer: Reducer, kept: set[int], what: str, outputs: list[str] | Non
 def shrink_inner(reducer: Reducer) -> bool:
     """Leave out nodes inside If, Loop and Scan, in groups that get smaller. Returns whether any was.
 
-    What an inner node computes comes from the main graph then, with the value that the body has when it is inlined.
+    What an inner node computes comes from the main graph then, with the value that the body has in its first iteration.
     """
     before = reducer.case
     for number, node in enumerate(reducer.case.model.graph.node):
@@ -229,28 +229,13 @@ def _graph(node: NodeProto, name: str) -> GraphProto:
 
 
 def _values(reducer: Reducer, number: int, name: str) -> dict[str, Any]:
-    """The values of a body's own tensors by name, as far as it can be run when it is inlined."""
-    case, node = reducer.case, reducer.case.model.graph.node[number]
-    names = [out for one in _graph(node, name).node for out in one.output if out]
-    inlined: Case | None = None
-    if node.op_type == "If":
-        inlined = inline.branch_inlined(case, number, name)
-    elif node.op_type == "Loop":
-        inlined = inline.loop_inlined(reducer, number, 0)
-    elif node.op_type == "Scan":
-        inlined = inline.scan_inlined(reducer, number)
-    if inlined is None:
+    """The values of a body's own tensors by name, as far as it can be run alone."""
+    inner = next(inline.bodies(reducer, number, name), None)
+    if inner is None:
         return {}
-    made = set(cases.producers(inlined.model.graph))
-    by_inner = {
-        inlined.origin[new]: new for new in made if new in inlined.origin and inlined.origin[new] in names
-    }
-    found = {}
     reducer.values.forget()  # an outer tensor has the value of the branch that is taken
-    for inner, new in by_inner.items():
-        value = (reducer.values.of(inlined, [new]) or {}).get(new)
-        if value is not None:
-            found[inner] = value
+    names = [out for one in inner.model.graph.node for out in one.output if out]
+    found = {one: (reducer.values.of(inner, [one]) or {}).get(one) for one in names}
     reducer.values.forget()
     return found
 

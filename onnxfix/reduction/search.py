@@ -88,7 +88,7 @@ class Reducer:
         if found is None or (self.runs and not self.values.runs(candidate)):
             return False
         self.case, self.seen = candidate, found
-        if not self.failure.same(found, candidate.origin):
+        if not self.failure.same(found):
             self.failure = found
         self.steps.append(Step(what, candidate.count))
         self.terms.kept(self)
@@ -103,7 +103,7 @@ class Reducer:
         except OnnxfixError:  # what was cut is no model that can be judged
             return None
         wanted = self.failure
-        same = [one for one in seen.failures if wanted.same(one, candidate.origin)]
+        same = [one for one in seen.failures if wanted.same(one)]
         same += [one for one in seen.failures if wanted.inside(one, inside)]
         return next(iter(same), None)
 
@@ -124,7 +124,7 @@ class Reducer:
         read = {name for node in nodes for name in cases.reads_of(node)}
         everything = set(cases.producers(graph))
         missing = sorted((read & everything) - made)
-        values = self._values(missing)
+        values = self.known(missing)
         if values is None:
             return None
         model = cases.part(case.model, kept, self._outputs(kept, made, read, outputs), {self.place})
@@ -135,15 +135,12 @@ class Reducer:
             if name in fixed or (cases.makes_shapes(value) and not loose):
                 model.graph.initializer.append(cases.tensor_of(name, value))
             else:
-                model.graph.input.append(
-                    self.facts.info(case.origin.get(name, name), value, dynamic=self.dynamic)
-                )
-                model.graph.input[-1].name = name
+                model.graph.input.append(self.facts.info(name, value, dynamic=self.dynamic))
                 inputs[name] = value
             cut[name] = value
         return case.with_model(model, inputs=inputs, cut=cut)
 
-    def _values(self, names: list[str]) -> dict[str, Any] | None:
+    def known(self, names: list[str]) -> dict[str, Any] | None:
         """The real values; where a node cannot be run, made ones if the check computes nothing with them."""
         found = self.values.of(self.case, names) if names else {}
         if found is not None or self.terms.check.feeds:
@@ -178,7 +175,5 @@ class Reducer:
                 infos.append(known[name])
                 continue
             values = self.values.of(self.case, [name]) if self.runs else None
-            original = self.case.origin.get(name, name)
-            infos.append(self.facts.info(original, (values or {}).get(name), dynamic=self.dynamic))
-            infos[-1].name = name
+            infos.append(self.facts.info(name, (values or {}).get(name), dynamic=self.dynamic))
         return infos

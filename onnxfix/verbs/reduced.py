@@ -150,7 +150,6 @@ class Folder:
             "complete": complete,
             "failure": dataclasses.asdict(reducer.failure),
             "seen": dataclasses.asdict(reducer.seen),
-            "origin": dict(reducer.case.origin),
             "cut": sorted(reducer.case.cut),
             "names": names,
             "cwd": os.getcwd(),
@@ -218,7 +217,6 @@ def read_folder(folder: Path) -> Saved:
         case = replace(
             case,
             inputs={name: value for name, value in inputs.items() if name in read},
-            origin=state["origin"],
             cut={name: value for name, value in cut.items() if value is not None},
         )
         identity = state["identity"]

@@ -264,7 +264,7 @@ class _Run:
             repeated = [
                 candidate
                 for candidate in self.check.examine(with_inputs, path).failures
-                if failure.same(candidate, {})
+                if failure.same(candidate)
             ]
             if repeated:
                 case, failure = with_inputs, repeated[0]
@@ -333,5 +333,5 @@ def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
         seen = check.examine(saved.case, path)
     if seen.unknown:
         raise UsageError(f"{folder}: the check cannot be run: {seen.unknown}")
-    matches = (failure for failure in seen.failures if saved.failure.same(failure, saved.case.origin))
+    matches = (failure for failure in seen.failures if saved.failure.same(failure))
     return next(matches, None)

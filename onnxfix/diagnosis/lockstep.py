@@ -23,16 +23,19 @@ _FIRST, _MOST = 8, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
 
 Look = Callable[[Values], None]
+Compare = Callable[[str, Any, Any], None]
 
 
 class Lockstep:
-    """Walks through one sample."""
+    """Walks through one sample. ``look`` gets the values of each chunk before they are dropped. With ``compare``, only
+    regions compute, from the truth's values, and it gets each tensor's name and both its values."""
 
     def __init__(
-        self, bench: Bench, truth: Graph, side: Side, *, clock: Clock | None = None, look: Look | None = None
-    ) -> None:
+        self, bench: Bench, truth: Graph, side: Side, *, clock: Clock | None = None, look: Look | None = None,
+        compare: Compare | None = None,
+    ) -> None:  # fmt: skip
         self.bench, self.truth, self.side, self.clock = bench, truth, side, clock or Clock(None)
-        self._run, self._look = partial(side.run, bench), look
+        self._run, self._look, self._compare = partial(side.run, bench), look, compare
         self.regions = regions(truth, side.graph, side.pairs)
         self.levels = levels(side.graph, side.pairs, truth)
         self.ours = dict(side.pairs)
@@ -139,7 +142,7 @@ class Lockstep:
             if name in reply.values
         )
         self.walk.kinds.update((name, kind_of(value)) for name, value in reply.values.items())
-        if not self.walk.stopped:
+        if not self.walk.stopped and self._compare is None:
             self._theirs(start, end)
         here = [one for one in self.regions if start <= one.at < end]
         self._own(here)
@@ -220,6 +223,10 @@ class Lockstep:
                 if number < 0 or number in self.truth.random:
                     continue
                 truth, own = self.values[ours], reply.values.get(theirs)
+                if self._compare is not None:
+                    if theirs in reply.values:
+                        self._compare(ours, truth, own)
+                    continue
                 kind = kind_of(truth)
                 row = Row(
                     ours,

@@ -16,12 +16,12 @@ from onnx import ModelProto
 
 from onnxfix.diagnosis import bench
 from onnxfix.diagnosis.child import Reply, in_type
-from onnxfix.diagnosis.graph import declared_types, open_graph
+from onnxfix.diagnosis.graph import Graph, declared_types, open_graph
 from onnxfix.errors import OnnxfixError
-from onnxfix.lowering import guards, selfmeasure
+from onnxfix.lowering import guards
 from onnxfix.lowering.lowered import Low, lowerable, with_casts
+from onnxfix.lowering.measure import Own, Tensor, measure
 from onnxfix.lowering.records import OutputError
-from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.proof.compare.tolerance import EXACT, distances, wide
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.sandbox import Worker
@@ -80,18 +80,11 @@ class Bench(AbstractContextManager["Bench"]):
         guards.saturate(self.model, names, self.able.to, Path(self.graph.folder))
 
     def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:
-        """Ranges by tensor and own errors by node, of the self-measuring variant on all feeds."""
-        tensors: dict[str, Tensor] = {}
-        nodes: dict[int, Own] = {}
-        variant = selfmeasure.SelfMeasuring(self.model, self.able)
-        for feed in self.feeds:
-            by_tensor, by_node = variant.read(_outputs(self._bench.run(variant.model, feed, of=self.graph)))
-            tensors |= {
-                name: tensors[name].joined(one) if name in tensors else one for name, one in by_tensor.items()
-            }
-            nodes |= {
-                index: nodes[index].joined(one) if index in nodes else one for index, one in by_node.items()
-            }
+        """Ranges by tensor and own errors by node, over all feeds."""
+        graph = Graph(self.model, self.graph.folder, self.graph.mapped)
+        tensors, nodes, error = measure(self._bench, graph, self.able, self.feeds)
+        if error:
+            raise Failed(error)
         return tensors, nodes
 
     def errors(self, low: Collection[int], *, quick: bool = False) -> tuple[OutputError, ...]:

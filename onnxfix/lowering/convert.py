@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -21,7 +20,6 @@ from onnxfix.lowering.lowered import ELEMENT, FLOAT, Lowerable, fresh, is_heavy,
 from onnxfix.lowering.records import IoTypes
 from onnxfix.model import Model
 
-NUMPY: dict[int, Any] = {ELEMENT["fp16"]: np.float16, ELEMENT["bf16"]: ml_dtypes.bfloat16}
 _ANY = frozenset({"Shape", "Size", "Cast"})
 """Operators that read any type: they need no Cast before them."""
 _HUGE = 1 << 40
@@ -250,7 +248,7 @@ class _Conversion:
 def low_tensor(array: np.ndarray[Any, Any], name: str, to: int) -> TensorProto:
     """The array in the low type, rounded to nearest; what is beyond its range becomes infinite."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        made = np.ascontiguousarray(array.astype(NUMPY[to]))
+        made = np.ascontiguousarray(array.astype(helper.tensor_dtype_to_np_dtype(to)))
     return TensorProto(name=name, data_type=to, dims=array.shape, raw_data=made.tobytes())
 
 

@@ -21,8 +21,8 @@ from onnxfix.files.dtypes import FLOATS
 from onnxfix.graph.overlay import Node
 from onnxfix.lowering.convert import converted
 from onnxfix.lowering.lowered import DENOMINATORS, ELEMENT, MOVES, SQUARES, SUMS, Low, Lowerable, lowerable
+from onnxfix.lowering.measure import Own, Tensor
 from onnxfix.lowering.records import Why
-from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.model import Model
 from onnxfix.rewrite.engine import Found, check
 from onnxfix.rewrite.registry import registry

@@ -28,6 +28,8 @@ Low = Literal["fp16", "bf16"]
 FLOAT = int(TensorProto.FLOAT)
 ELEMENT: dict[str, int] = {"fp16": int(TensorProto.FLOAT16), "bf16": int(TensorProto.BFLOAT16)}
 """The element types, as numbers of ``TensorProto``."""
+LOW_TYPES = {low: helper.tensor_dtype_to_np_dtype(elem) for low, elem in ELEMENT.items()}
+"""The element types, as numpy has them."""
 
 #: Operators that stay as they are: what they compute is chosen by an attribute, is random, depends on the bits of
 #: float32, or is quantization, whose scales are float32 in most opsets.

@@ -11,9 +11,9 @@ from onnx import numpy_helper
 from onnxfix.lowering.convert import between_casts, converted
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.lowered import ELEMENT, Low, lowerable, with_casts
+from onnxfix.lowering.measure import Own
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Graph, Search, settled, worst
-from onnxfix.lowering.selfmeasure import Own
 
 CHAIN = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {

@@ -1,0 +1,153 @@
+"""What half precision makes of each tensor, and of each node alone on the inputs that it has in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.lockstep import Lockstep
+from onnxfix.diagnosis.rows import Side
+from onnxfix.files.tensors import to_array
+from onnxfix.lowering.lowered import LOW_TYPES, Low, Lowerable, with_casts
+from onnxfix.proof.compare.tolerance import wide
+
+Array = npt.NDArray[Any]
+_LARGEST = 1 << 40
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What was measured of a float32 tensor over ``samples``: the largest magnitude, how many elements there are, how
+    many are not 0, how many still are not 0 when rounded, the largest distance to a whole number (``fraction``), and
+    the largest distance to the rounded value (``rounding``)."""
+
+    highest: float = 0.0
+    count: float = 0.0
+    nonzero: float = 0.0
+    left: float = 0.0
+    fraction: float = 0.0
+    rounding: float = 0.0
+    samples: int = 1
+
+    @property
+    def lost(self) -> float:
+        """The share of elements that are not 0 and round to 0."""
+        return (self.nonzero - self.left) / self.count if self.count else 0.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all elements are whole numbers."""
+        return self.fraction == 0.0
+
+    def joined(self, other: Tensor) -> Tensor:
+        """Both samples as one."""
+        return Tensor(
+            _greater(self.highest, other.highest),
+            self.count + other.count,
+            self.nonzero + other.nonzero,
+            self.left + other.left,
+            _greater(self.fraction, other.fraction),
+            _greater(self.rounding, other.rounding),
+            self.samples + other.samples,
+        )
+
+
+@dataclass(frozen=True)
+class Own:
+    """What was measured of a node's outputs in the low type, summed over outputs and samples: the sum of squares, and
+    that of the error. ``choices`` and ``changed`` count elements that are no floating-point numbers, and those of them
+    that differ."""
+
+    power: float = 0.0
+    error_power: float = 0.0
+    choices: float = 0.0
+    changed: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """The root mean square of the error as a share of that of the values; infinite where it is not finite."""
+        if not np.isfinite(self.error_power):
+            return float("inf")
+        if not self.power or not np.isfinite(self.power):
+            return 0.0 if not self.error_power else float("inf")
+        return float(np.sqrt(self.error_power / self.power))
+
+    def joined(self, other: Own) -> Own:
+        """Both outputs, or both samples, as one."""
+        return Own(
+            self.power + other.power,
+            self.error_power + other.error_power,
+            self.choices + other.choices,
+            self.changed + other.changed,
+        )
+
+
+def _greater(one: float, other: float) -> float:
+    return float(np.fmax(one, other)) if np.isfinite(one) and np.isfinite(other) else float("inf")
+
+
+def measure_tensor(values: Array, to: Low) -> Tensor:
+    """Measure a float32 tensor. Infinities are what masks are made of: they are left out, as NaN is."""
+    finite = np.isfinite(values)
+    with np.errstate(all="ignore"):
+        low = values.astype(LOW_TYPES[to]).astype(np.float32)
+        gaps = np.abs(values - low)
+        fractions = values - np.floor(values)
+    highest, fraction, rounding = (
+        float(one.max(initial=0.0, where=finite)) for one in (np.abs(values), fractions, gaps)
+    )
+    nonzero = np.count_nonzero(values[finite])
+    return Tensor(highest, values.size, nonzero, np.count_nonzero(low[finite]), fraction, rounding)
+
+
+def measure_own(truth: Array, other: Array) -> Own:
+    """Measure an output of a node in the low type against that in float32, where that is finite."""
+    if truth.dtype != np.float32:
+        differing = truth.size if truth.shape != other.shape else np.count_nonzero(truth != other)
+        return Own(choices=truth.size, changed=differing)
+    finite = np.isfinite(truth)
+    true = wide(truth[finite])
+    with np.errstate(all="ignore"):
+        gap = np.abs(wide(other[finite]) - true)
+        return Own(float(np.sum(true**2)), float(np.sum(gap**2)))
+
+
+def measure(
+    bench: Bench, graph: Graph, able: Lowerable, feeds: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Tensor], dict[int, Own], str]:
+    """Walk through the model on each of ``feeds``: the measurements by tensor, those by node of the main graph, and why
+    the model does not run ("")."""
+    tensors: dict[str, Tensor] = {}
+    nodes: dict[int, Own] = {}
+    low = Graph(with_casts(graph.proto, able, able.slots, apart=True), graph.folder, graph.mapped)
+    side = Side(low, {name: name for name in (*graph.producer, *graph.inputs)})
+
+    def look(values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if name in able.floats:
+                found = measure_tensor(value, able.to)
+                tensors[name] = tensors[name].joined(found) if name in tensors else found
+
+    def compare(name: str, truth: Any, other: Any) -> None:
+        index = graph.producer[name]
+        if index in able.slots and isinstance(truth, np.ndarray):
+            nodes[index] = nodes.get(index, Own()).joined(measure_own(truth, other))
+
+    for feed in feeds:
+        look(feed)
+        walk = Lockstep(bench, graph, side, look=look, compare=compare).run(feed, feed)
+        if walk.failed:
+            return tensors, nodes, walk.failed
+    read = {graph.nodes[index].input[slot] for index, slots in able.slots.items() for slot in slots.inputs}
+    constants = {name: graph.constant(name) for name in read - tensors.keys()}
+    folder = Path(graph.folder) if graph.folder else None
+    arrays = {name: to_array(one, folder, _LARGEST) for name, one in constants.items() if one is not None}
+    look({name: array for name, array in arrays.items() if array is not None})
+    return tensors, nodes, ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import NodeProto
 
-from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Values
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import Distance, distance
@@ -170,7 +170,7 @@ class Survey:
         return "it was interrupted" if self.interrupted else "time ran out"
 
 
-def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) -> Diagnosis:
+def diagnose(case: Case, bench: Bench, base: Diagnosis, say: Say) -> Diagnosis:
     """Find out where the other side begins to differ. ``base`` has what is known before.
 
     An interrupt (KeyboardInterrupt) ends the walk; what was found until then is the result, with ``complete`` False,
@@ -179,7 +179,7 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
     began, survey = time.perf_counter(), Survey()
     diagnosis: Diagnosis | None = None
     try:
-        walk_samples(case, bench, survey, clock, say)
+        walk_samples(case, bench, survey, say)
         if not survey.interrupted:
             diagnosis = explain_survey(case, bench, survey, base, say)
     except KeyboardInterrupt:
@@ -199,14 +199,14 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
     )
 
 
-def walk_samples(case: Case, bench: Bench, survey: Survey, clock: Clock, say: Say) -> None:
+def walk_samples(case: Case, bench: Bench, survey: Survey, say: Say) -> None:
     """Walk through samples until enough of them ran."""
     for number, feed in enumerate(case.samples, 1):
-        if clock.over or survey.interrupted:
+        if bench.clock.over or survey.interrupted:
             survey.complete = False
             return
         began = time.perf_counter()
-        walk = _walk(case, bench, survey, feed, clock, say)
+        walk = _walk(case, bench, survey, feed, say)
         if walk.failed:
             survey.refused, survey.cause = walk.failed, walk.cause
             if not case.generated:
@@ -218,17 +218,17 @@ def walk_samples(case: Case, bench: Bench, survey: Survey, clock: Clock, say: Sa
             return
 
 
-def _walk(case: Case, bench: Bench, survey: Survey, feed: Values, clock: Clock, say: Say) -> Walk:
+def _walk(case: Case, bench: Bench, survey: Survey, feed: Values, say: Say) -> Walk:
     """Walk through one sample, as far as it is not interrupted."""
     label, their_feed = f"sample {len(survey.walks) + 1}", case.side.feed(feed)
     if case.side.engines is None:
-        lockstep = Lockstep(bench, case.truth, case.side, clock=clock)
+        lockstep = Lockstep(bench, case.truth, case.side)
         try:
             lockstep.run(feed, their_feed, lambda done, total: say(f"{label}: node {done} of {total}"))
         except KeyboardInterrupt:
             survey.interrupted = True
         return lockstep.walk
-    execution = Execution(bench, case.truth, case.side, clock, say)
+    execution = Execution(bench, case.truth, case.side, say)
     try:
         execution.run(feed, their_feed)
     except KeyboardInterrupt:
@@ -316,7 +316,7 @@ def _name_culprits(
     def diagnose_inside(inner: Inner) -> Sequence[Culprit]:
         explainer = replace(case.explainer, truth=inner.truth, other=inner.side)
         inside = Case(inner.truth, inner.side, [inner.feed], 1, False, explainer)
-        diagnosis = diagnose(inside, bench, Diagnosis("", case.against, "", "unknown"), Clock(None), say)
+        diagnosis = diagnose(inside, bench, Diagnosis("", case.against, "", "unknown"), say)
         survey.interrupted = survey.interrupted or diagnosis.interrupted
         return diagnosis.culprits
 

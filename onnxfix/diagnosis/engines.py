@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
-from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Kind, Reply, Values, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.evidence import Collector
@@ -171,10 +171,8 @@ class Execution:
     alone, one engine of all is measured.
     """
 
-    def __init__(
-        self, bench: Bench, truth: Graph, side: Side, clock: Clock, say: Callable[[str], None]
-    ) -> None:
-        self.bench, self.truth, self.side, self.clock, self.say = bench, truth, side, clock, say
+    def __init__(self, bench: Bench, truth: Graph, side: Side, say: Callable[[str], None]) -> None:
+        self.bench, self.truth, self.side, self.say = bench, truth, side, say
         self.engines: Engines = side.engines
         self.markings: list[Marking] = []
         self.notes: list[str] = []
@@ -188,7 +186,7 @@ class Execution:
         self.feed, self.their_feed = feed, their_feed
         self.collector = Collector(self.bench, self.truth, self.side, feed)
         self.say("running the truth")
-        walk = self.walk = walk_alone(self.bench, self.truth, feed, self.clock)
+        walk = self.walk = walk_alone(self.bench, self.truth, feed)
         if walk.failed or not walk.complete:
             return walk
         names = list(walk.truth)
@@ -239,7 +237,7 @@ class Execution:
             {name: walk.kinds[ours] for name, ours in pairs.items() if ours in walk.kinds},
             self.say,
         )
-        window = search.run([theirs[wrong]], lambda: self.clock.over)
+        window = search.run([theirs[wrong]], lambda: self.bench.clock.over)
         self.markings += window.markings
         walk.left = window.nodes
         if window.reason:

@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Values, in_type, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region, declared_types, levels, regions
@@ -31,10 +31,9 @@ class Lockstep:
     regions compute, from the truth's values, and it gets each tensor's name and both its values."""
 
     def __init__(
-        self, bench: Bench, truth: Graph, side: Side, *, clock: Clock | None = None, look: Look | None = None,
-        compare: Compare | None = None,
-    ) -> None:  # fmt: skip
-        self.bench, self.truth, self.side, self.clock = bench, truth, side, clock or Clock(None)
+        self, bench: Bench, truth: Graph, side: Side, look: Look | None = None, compare: Compare | None = None
+    ) -> None:
+        self.bench, self.truth, self.side = bench, truth, side
         self._run, self._look, self._compare = partial(side.run, bench), look, compare
         self.regions = regions(truth, side.graph, side.pairs)
         self.levels = levels(side.graph, side.pairs, truth)
@@ -64,7 +63,7 @@ class Lockstep:
         self.values, self.theirs = dict(feed), dict(their_feed)
         start, count, total = 0, _FIRST, len(self.truth.nodes)
         while start < total:
-            if self.clock.over:
+            if self.bench.clock.over:
                 self.walk.complete = False
                 break
             if say is not None:
@@ -74,7 +73,7 @@ class Lockstep:
                 end += 1
             end = min(end, total)
             size = self._chunk(start, end)
-            if self.walk.failed and self.clock.over:
+            if self.walk.failed and self.bench.clock.over:
                 self.walk.failed, self.walk.cause, self.walk.complete = "", "", False
                 break
             if (self.walk.cause == "memory" or self.walk.no_kernel) and count > 1 and end - start > 1:
@@ -270,11 +269,9 @@ class Lockstep:
                 del self.theirs[name]
 
 
-def walk_alone(
-    bench: Bench, graph: Graph, feed: Values, clock: Clock | None = None, look: Look | None = None
-) -> Walk:
+def walk_alone(bench: Bench, graph: Graph, feed: Values, look: Look | None = None) -> Walk:
     """A walk through one graph; ``look`` gets the values of each chunk before they are dropped."""
-    return Lockstep(bench, graph, Side(Graph(ModelProto()), {}), clock=clock, look=look).run(feed, {})
+    return Lockstep(bench, graph, Side(Graph(ModelProto()), {}), look).run(feed, {})
 
 
 def beginnings(truth: Graph, beyond: Collection[str]) -> list[str]:

@@ -103,15 +103,15 @@ def measure_tensor(values: Array, to: Low) -> Tensor:
     highest, fraction, rounding = (
         float(one.max(initial=0.0, where=finite)) for one in (np.abs(values), fractions, gaps)
     )
-    nonzero = np.count_nonzero(values[finite])
-    return Tensor(highest, values.size, nonzero, np.count_nonzero(low[finite]), fraction, rounding)
+    nonzero, left = (int(np.count_nonzero(one[finite])) for one in (values, low))
+    return Tensor(highest, values.size, nonzero, left, fraction, rounding)
 
 
 def measure_own(truth: Array, other: Array) -> Own:
     """Measure an output of a node in the low type against that in float32, where that is finite."""
     if truth.dtype != np.float32:
         differing = truth.size if truth.shape != other.shape else np.count_nonzero(truth != other)
-        return Own(choices=truth.size, changed=differing)
+        return Own(choices=truth.size, changed=int(differing))
     finite = np.isfinite(truth)
     true = wide(truth[finite])
     with np.errstate(all="ignore"):

@@ -90,9 +90,8 @@ def _diagnose(
         path = on_disk(one, stack)
         other = on_disk(two, stack) if two is not None else None
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-        clock = Clock(timeout)
         # ONNX Runtime with its optimizations keeps more digits than half precision has.
-        bench = Bench(shared(), scratch, clock=clock, rounding=against != "ort-cpu")
+        bench = Bench(shared(), scratch, clock=Clock(timeout), rounding=against != "ort-cpu")
         builder = None
         if against in ("trt-network", "trt-gpu"):
             from onnxfix.proof.asking import require_tensorrt  # lazy: start-up, seldom used
@@ -130,7 +129,7 @@ def _diagnose(
         allowed = recorded_budget(two.proto, path) if two is not None else None
         explainer = Explainer(against, truth, prepared, name_of(one))
         case = Case(truth, prepared, samples(), count, given is None, explainer, allowed)
-        found = run(case, bench, base, clock, say)
+        found = run(case, bench, base, say)
         if engines is not None and found.culprits:
             say("looking up the engine's layers")
             found = with_layers(found, engines, other or path)

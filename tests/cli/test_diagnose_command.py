@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.diagnosis import lockstep
+from onnxfix.diagnosis import bench, lockstep
 from onnxfix.diagnosis.bench import Bench
 from support.cli import process, run
 from support.models import model, write
@@ -225,7 +225,7 @@ def test_time_that_is_over_leaves_what_was_found(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(lockstep, "_MOST", 8)
     one, two = products(tmp_path, 8)
     asked = itertools.count()  # a clock that is over after some questions, on any machine
-    monkeypatch.setattr(lockstep.Clock, "over", property(lambda self: next(asked) > 5))
+    monkeypatch.setattr(bench.Clock, "over", property(lambda self: next(asked) > 5))
     code, found = document(one, two, "--timeout", "60")
     assert (code, found["status"], found["complete"]) == (1, "differ", False)
     assert found["culprits"][0]["output"] == "v1"

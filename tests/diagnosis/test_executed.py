@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.diagnose import Case, diagnose
 from onnxfix.diagnosis.engines import Engines, declare, prepared
@@ -66,9 +66,7 @@ def diagnosed(
         setattr(engines, name, value)
     side = prepared(engines, itself(graph, "", ""), "float32", "nothing")
     case = Case(graph, side, [feed], 1, False, Explainer("trt-gpu", graph, side, "m.onnx"))
-    return diagnose(
-        case, bench, Diagnosis("m.onnx", "trt-gpu", "", "unknown"), Clock(None), lambda text: None
-    ), engines
+    return diagnose(case, bench, Diagnosis("m.onnx", "trt-gpu", "", "unknown"), lambda text: None), engines
 
 
 def test_the_operator_that_engines_compute_wrong(bench: Bench) -> None:

@@ -57,10 +57,8 @@ class Tried:
         self.engines = FakeEngines(graph, bench, fault, shy, refused)
         like = itself(graph, "", "")
         side = replace(like, runner=self.engines.part, kernels=2e-5)
-        clock = Clock(seconds)
-        self.execution = Execution(
-            bench, graph, replace(side, engines=self.engines), clock, lambda text: None
-        )
+        bench.clock = Clock(seconds)
+        self.execution = Execution(bench, graph, replace(side, engines=self.engines), lambda text: None)
         held = {"x": X, **feed}
         self.walk: Walk = self.execution.run(held, held)
         self.marked = self.engines.builds[1:]
@@ -191,6 +189,6 @@ def test_an_engine_that_is_not_built(bench: Bench) -> None:
     engines = Refusing(graph, bench, swapped("n5", "Tanh"))
     side = replace(itself(graph, "", ""), runner=engines.part)
     held = {"x": X}
-    walk = Execution(bench, graph, replace(side, engines=engines), Clock(), lambda text: None).run(held, held)  # type: ignore[arg-type]
+    walk = Execution(bench, graph, replace(side, engines=engines), lambda text: None).run(held, held)  # type: ignore[arg-type]
     assert (walk.stopped, walk.failed, walk.other) == ("no engine", "", {})
     assert list(walk.truth) == ["t19"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.evidence import Collector
 from onnxfix.diagnosis.graph import OWN, Graph, Region, declared_types
 from onnxfix.diagnosis.lockstep import Lockstep, walk_alone
-from onnxfix.diagnosis.marking import Bisection, Window
+from onnxfix.diagnosis.marking import Bisection
 from onnxfix.diagnosis.records import Diagnosis, Marking
 from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting, is_beyond
 from onnxfix.diagnosis.sides import KERNELS
@@ -231,28 +232,26 @@ class Execution:
             self.side.graph,
             self.engines.whole,
             {theirs[name]: value for name, value in walk.other.items()},
-            {theirs[name]: value for name, value in walk.truth.items() if name in theirs},
             values,
-            lambda name, kind, far: is_off(kind, far, self.coarse),
+            partial(is_off, coarse=self.coarse),
             {name: walk.kinds[ours] for name, ours in pairs.items() if ours in walk.kinds},
             self.say,
         )
-        window = search.run([theirs[wrong]], lambda: self.bench.clock.over)
-        self.markings += window.markings
-        walk.left = window.nodes
-        if window.reason:
-            self.notes.append(f"the search for the first difference ended early: {window.reason}")
-        self.say(f"measuring {len(window.nodes)} nodes apart")
-        self._measure_own(walk, window)
-        for name, far in ((pairs[their_name], far) for their_name, far in window.seen.items()):
-            held = walk.rows.get(name)
-            number = self.truth.producer[name]
-            walk.rows[name] = replace(held, whole=far) if held is not None else Row(name, number, whole=far)
+        walk.left = tuple(search.run(theirs[wrong], walk.truth[wrong], lambda: self.bench.clock.over))
+        self.markings += search.markings
+        if search.reason:
+            self.notes.append(f"the search for the first difference ended early: {search.reason}")
+        self.say(f"measuring {len(walk.left)} nodes apart")
+        self._measure_own(walk)
+        for their_name, far in search.seen.items():
+            name = pairs[their_name]
+            row = walk.rows.get(name, Row(name, self.truth.producer[name]))
+            walk.rows[name] = replace(row, whole=far)
 
-    def _measure_own(self, walk: Walk, window: Window) -> None:
-        """Measure the own error of each node in the window, and of all together if no node differs alone."""
+    def _measure_own(self, walk: Walk) -> None:
+        """Measure the own error of each node that is left, and of all together if no node differs alone."""
         lockstep = Lockstep(self.bench, self.truth, self.side)
-        members, producer = set(window.nodes), self.side.graph.producer
+        members, producer = set(walk.left), self.side.graph.producer
         regions = [
             region for region in lockstep.regions if any(producer[name] in members for name in region.targets)
         ]
@@ -275,7 +274,7 @@ class Execution:
         walk.refused.update(measured.refused)
         if any(is_beyond(row) for row in walk.rows.values()) or len(members) < 2:
             return
-        together = self._joined_region(window.nodes)
+        together = self._joined_region(walk.left)
         if not together.targets:
             return
         rows = self._measure([together]).rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 from onnxfix.diagnosis.child import Kind, Reply, Values, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
@@ -26,76 +26,69 @@ _BUILDS = 14
 _KEPT = 0.5  # of the difference that a marked build must still show
 
 
-@dataclass(frozen=True)
-class Window:
-    """What is left: the nodes (by number, in order) one of which begins to differ, the distance of each tensor that was
-    seen, and the builds. ``reason`` says why the search ended early."""
-
-    nodes: tuple[int, ...]
-    seen: Mapping[str, Distance] = field(default_factory=dict)
-    markings: tuple[Marking, ...] = ()
-    reason: str = ""
-
-
 class Bisection:
-    """Looks for the window on one sample.
+    """Looks for the nodes where an output begins to differ, on one sample; all by the names of ``graph``.
 
-    ``run`` runs the whole model with inner tensors as additional outputs. ``plain`` are the outputs of the unmarked
-    engine and ``truth`` those of the truth; ``values`` gives the truth's values of inner tensors, as far as there are
-    any; all by the names of ``graph``. ``differs`` says whether a tensor (name, type and shape, distance) is beyond
-    rounding. ``kinds`` are types and shapes of inner tensors: those that are not in it are not marked.
+    ``run_marked`` runs the whole model with inner tensors as additional outputs, ``plain`` are the outputs of the
+    unmarked engine; ``values`` gives the truth's values of tensors, as far as there are any. ``differs`` says whether a
+    distance of a tensor is beyond rounding. ``kinds`` are types and shapes of tensors: others are not marked.
+
+    ``seen`` are the distances of all tensors that were looked at, ``markings`` the builds, and ``reason`` says why the
+    search ended early.
     """
 
     def __init__(
         self,
         graph: Graph,
-        run: Callable[[Sequence[str]], Reply],
+        run_marked: Callable[[Sequence[str]], Reply],
         plain: Values,
-        truth: Values,
         values: Callable[[Sequence[str]], Values],
-        differs: Callable[[str, Kind, Distance], bool],
+        differs: Callable[[Kind, Distance], bool],
         kinds: Mapping[str, Kind],
-        say: Callable[[str], None] = lambda text: None,
+        say: Callable[[str], None],
     ) -> None:
-        self.graph, self.run_marked, self.plain, self.truth = graph, run, plain, truth
+        self.graph, self.run_marked, self.plain, self.kinds = graph, run_marked, plain, kinds
         self.values, self.differs, self.say = values, differs, say
         self.seen: dict[str, Distance] = {}
         self.markings: list[Marking] = []
         self.spoiled: set[str] = set()
-        self.kinds = kinds
-        self.wrong: frozenset[str] = frozenset()
+        self.reason = ""
 
-    def run(self, wrong: Collection[str], over: Callable[[], bool] = lambda: False) -> Window:
-        """Narrow down what the outputs in ``wrong`` depend on."""
-        self.wrong = frozenset(wrong)
-        order = self._cone(wrong, range(len(self.graph.nodes)))
-        reason, cuts = "", CUTS
+    def run(self, output: str, truth: Any, over: Callable[[], bool]) -> list[int]:
+        """Narrow down what ``output``, whose true value is ``truth``, depends on: the nodes that are left, one of which
+        begins to differ. ``over`` says when to stop."""
+        self.output, self.truth = output, truth
+        wrong = [output]
+        order, cuts = self._cone(wrong, range(len(self.graph.nodes))), CUTS
         while len(order) > WINDOW:
             if len(self.markings) >= _BUILDS or over():
-                reason = "the search was stopped" if over() else f"it ended after {_BUILDS} builds"
+                self.reason = "the search was stopped" if over() else f"it ended after {_BUILDS} builds"
                 break
             found = self._cuts(order, cuts)
             if not found:
-                reason = "no tensors are left that can be marked"
+                self.reason = "no tensors are left that can be marked"
                 break
             states = self._look(found)
-            # What several marks changed may be the work of one of them: from then on one place at a time.
-            cuts = cuts if states is not None else 1
-            low, high, off = 0, len(order), wrong
-            for at, wrong_here in sorted((states or {}).items()):
+            if states is None:
+                # What several marks changed may be the work of one of them: from then on one place at a time.
+                cuts = 1
+                continue
+            low, high = 0, len(order)
+            for at, wrong_here in sorted(states.items()):
                 if wrong_here:
-                    high, off = at, wrong_here
+                    high, wrong = at, wrong_here
                     break
                 low = at
-            wrong = off
-            order = self._cone(wrong, order[low:high]) if states else order
-        return Window(tuple(order), self.seen, tuple(self.markings), reason)
+            order = self._cone(wrong, order[low:high])
+        return order
+
+    def _is_right(self, name: str) -> bool:
+        """Whether a tensor was seen not to differ."""
+        return name in self.seen and not self.differs(self.kinds[name], self.seen[name])
 
     def _cone(self, wrong: Collection[str], among: Collection[int]) -> list[int]:
         """The nodes among these that the wrong tensors depend on, other than by tensors that were seen to be right."""
-        right = frozenset(
-            name for name, far in self.seen.items() if not self.differs(name, self.kinds[name], far)
-        )
+        right = frozenset(filter(self._is_right, self.seen))
         members = set(among)
         return [
             number
@@ -140,12 +133,8 @@ class Bisection:
 
     def _matters(self, name: str) -> bool:
         """Whether a tensor must be seen to know that all is right: not where it was seen to be, and no shape."""
-        kind, seen = self.kinds.get(name), self.seen.get(name)
-        if kind is None:
-            return True
-        if seen is not None and not self.differs(name, kind, seen):
-            return False
-        return bool(kind.dtype) and not kind.is_shape
+        kind = self.kinds.get(name)
+        return kind is None or (not self._is_right(name) and bool(kind.dtype) and not kind.is_shape)
 
     def _look(self, cuts: Mapping[int, Sequence[str]]) -> dict[int, list[str]] | None:
         """Mark the tensors of all cuts in one build: position -> what is wrong there. None where the build is not
@@ -167,37 +156,25 @@ class Bisection:
         )
         self.markings.append(Marking(tuple(names), unchanged, seconds, fault, believed=not fault))
         if fault:
-            if len(cuts) == 1:
-                self.spoiled.update(names)
-        else:
-            for name in names:
-                if name in reply.values:
-                    self.seen[name] = distance(whole[name], reply.values[name])
-        if fault:
+            self.spoiled.update(names if len(cuts) == 1 else ())
             return None
+        self.seen.update(
+            (name, distance(whole[name], reply.values[name])) for name in names if name in reply.values
+        )
         return {
-            at: [
-                name
-                for name in tensors
-                if name in self.seen and self.differs(name, self.kinds[name], self.seen[name])
-            ]
+            at: [name for name in tensors if name in self.seen and not self._is_right(name)]
             for at, tensors in cuts.items()
         }
 
     def _changed(self, reply: Reply) -> str:
         """Why a marked build does not show the difference any more; "" where it does."""
-        for name, truth in self.truth.items():
-            if name not in self.wrong or name not in self.plain:
-                continue
-            if name not in reply.values:
-                return f"with these outputs the engine does not return {name}"
-            before = distance(truth, self.plain[name])
-            after = distance(truth, reply.values[name])
-            kind = kind_of(truth)
-            if not self.differs(name, kind, before):
-                continue
-            same = self.differs(name, kind, after)
-            if same and (after.relative >= _KEPT * before.relative or before.special or before.shape):
-                return ""
-            return f"with these outputs {name} is {after.relative:.2g} of its scale off, not {before.relative:.2g}"
-        return ""
+        if self.output not in reply.values:
+            return f"with these outputs the engine does not return {self.output}"
+        kind = kind_of(self.truth)
+        before = distance(self.truth, self.plain[self.output])
+        after = distance(self.truth, reply.values[self.output])
+        kept = after.relative >= _KEPT * before.relative or before.special or before.shape
+        if not self.differs(kind, before) or (kept and self.differs(kind, after)):
+            return ""
+        share = f"{after.relative:.2g} of its scale off, not {before.relative:.2g}"
+        return f"with these outputs {self.output} is {share}"

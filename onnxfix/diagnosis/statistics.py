@@ -69,6 +69,11 @@ class _Leaf:
         """The index of an element in the output."""
         return (*self.at, *map(int, np.unravel_index(flat, self.truth.shape)))
 
+    def texts(self, flat: int) -> tuple[str, str]:
+        """An element of both sides as text."""
+        index = np.unravel_index(flat, self.truth.shape)
+        return str(self.truth[index]), str(self.other[index])
+
 
 class _Figures:
     """The figures of an output. ``collect`` takes its arrays apart; then one pass finds the range of all values, and a
@@ -168,7 +173,7 @@ class _Figures:
             atol=self.atol if self.comparable else None,
             worst=place[0].index(place[1]) if place else None,
             sample=place[0].sample if place else 0,
-            values=_texts(*place) if place else None,
+            values=place[0].texts(place[1]) if place else None,
             truth_nonfinite=self.nonfinite[0],
             other_nonfinite=self.nonfinite[1],
             histogram=histogram,
@@ -219,7 +224,9 @@ class _Figures:
                 for side, block in enumerate((wide, wide_other)):
                     span = edges[0], edges[-1]
                     self.values[side] += np.histogram(block[np.isfinite(block)], BINS, span)[0]
-            one, two = (np.ldexp(_parts(side[both]), -unit) for side in (wide, wide_other))
+            one, two = (
+                np.ldexp(tolerance.parts(side[both]), -unit).reshape(-1) for side in (wide, wide_other)
+            )
             off = two - one
             for key, left, right in (("tt", one, one), ("oo", two, two), ("to", one, two), ("dd", off, off)):
                 self.sums[key] += float(np.dot(left, right))
@@ -260,7 +267,9 @@ class _Figures:
         )
         step = max(BLOCK // shape[-1], 1)
         for start in range(0, len(truth), step):
-            one, two = (_ordered(side[start : start + step]) for side in (truth, other))
+            one, two = (side[start : start + step] for side in (truth, other))
+            # numpy's argmax errs on types of ml_dtypes
+            one, two = (side if side.dtype.isbuiltin == 1 else tolerance.wide(side) for side in (one, two))
             chosen = np.take_along_axis(one, np.argmax(two, axis=-1)[:, None], axis=-1)[:, 0]
             best = np.take_along_axis(one, np.argmax(one, axis=-1)[:, None], axis=-1)[:, 0]
             self.rows[0] += int(np.count_nonzero((chosen == best) | (chosen != chosen) & (best != best)))
@@ -317,19 +326,3 @@ def _elements(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(map(_elements, value))
     return sum(map(_elements, value.values())) if isinstance(value, dict) else int(np.asarray(value).size)
-
-
-def _texts(leaf: _Leaf, flat: int) -> tuple[str, str]:
-    """An element of both sides as text."""
-    index = np.unravel_index(flat, leaf.truth.shape)
-    return str(leaf.truth[index]), str(leaf.other[index])
-
-
-def _ordered(block: Array) -> Array:
-    """As a type whose argmax is right: numpy's own, or float64 for those of ml_dtypes."""
-    return np.asarray(block) if block.dtype.isbuiltin == 1 else tolerance.wide(block)
-
-
-def _parts(wide: Array) -> Array:
-    """Complex numbers as twice as many real ones."""
-    return wide.view(np.float64) if wide.dtype.kind == "c" else wide

@@ -19,7 +19,7 @@ from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region, declared_types, levels, regions
 from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned, own_size
 
-_FIRST, _MOST = 8, 400  # nodes of a chunk
+_FIRST, _MOST = 2, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
 
 Look = Callable[[Values], None]

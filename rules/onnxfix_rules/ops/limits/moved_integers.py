@@ -1,4 +1,5 @@
 """Integers of a type that TensorRT lacks, moved before or after a Cast."""
+# Long because: two rules, with an example of each operator that moves integers.
 
 from __future__ import annotations
 
@@ -38,9 +39,10 @@ _DATA = {
     "Concat": None,
     "ConstantOfShape": (),
     "Pad": (0, 2),
+    "Resize": (0,),
     "Where": (1, 2),
 }
-"""Operators that only move elements, with the indices of their data inputs, None for all."""
+"""Operators that only move elements, with the indices of their data inputs, None for all; Resize by _moves."""
 
 _UNSUPPORTED = (
     TensorProto.UINT8,
@@ -82,14 +84,16 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     output = node.require_output()
-    if node.opset < 7 or not output.replaceable or len(node.outputs) != 1:
+    if node.opset < 7 or not output.replaceable or len(node.outputs) != 1 or not _moves(node):
         return
     elem = model.shapes.elem_type(output)
     if elem != TensorProto.INT8 and elem not in _UNSUPPORTED:
         return
     wanted = _wanted(output)
     target = target_of(model)
-    if wanted is None or not target.between(wanted) or (wanted == TensorProto.BOOL and node.opset < 13):
+    if wanted is None or not target.between(wanted) or target.accepts(node.op_type, wanted) is False:
+        return
+    if wanted == TensorProto.BOOL and node.opset < 13:
         return
     if elem == TensorProto.INT8:
         if node.op_type != "Gather" or node.inputs[0] is None or not node.inputs[0].is_constant:
@@ -119,6 +123,12 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
         fix=Fix(f"cast to {to} first", draft.edits),
         reads=tuple(casts),
     )
+
+
+def _moves(node: Node) -> bool:
+    """Whether the node computes no new values; Resize computes some unless it takes the nearest element."""
+    crop = node.attr("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    return node.op_type != "Resize" or (node.attr("mode", "nearest") == "nearest" and not crop)
 
 
 def _wanted(output: Value) -> int | None:
@@ -236,6 +246,19 @@ move_before_cast.examples = [
         after="""g (uint8[2,3] x, uint8 v) => (float[2,5] y) <int64[4] p = {0, 1, 0, 1}> {
             c = Cast<to = FLOAT>(x)  d = Cast<to = FLOAT>(v)  y = Pad(c, p, d) }""",
     ),
+    Fixed(
+        "an image, enlarged by its nearest pixels",
+        before="""g (uint8[1,3,4,4] x) => (float[1,3,8,8] y) <float[4] f = {1, 1, 2, 2}> {
+            r = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , f)
+            y = Cast<to = FLOAT>(r) }""",
+        after="""g (uint8[1,3,4,4] x) => (float[1,3,8,8] y) <float[4] f = {1, 1, 2, 2}> { c = Cast<to = FLOAT>(x)
+            y = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(c, , f) }""",
+    ),
+    Silent(
+        "a Resize that computes new values",
+        """g (uint8[1,3,4,4] x) => (float[1,3,8,8] y) <float[4] f = {1, 1, 2, 2}> {
+            r = Resize<mode = "linear">(x, , f)  y = Cast<to = FLOAT>(r) }""",
+    ),
     Silent(
         "Gather from a uint8 table, which the parser itself converts",
         """g (int64[N] i) => (float[N] y) <uint8[3] w = {1, 2, 3}> {
@@ -284,9 +307,10 @@ def move_after_cast(node: Node, model: Model) -> Iterator[Match]:
     TensorRT-RTX 1.7.1. ONNX Runtime's TensorRT provider then runs the whole model on the CPU.
 
     ## Fix
-    Move first, then cast, if all data inputs are cast to uint8 from one type; a constant is converted to it. Exact:
-    every element is cast as before. What a Cast makes of numbers below 0 and above 255 is undefined: ONNX Runtime and
-    engines differ there, and trt-gpu withdraws the fix, unless a Clip keeps them inside. Outputs of branches, too.
+    Move first, then cast, if data inputs are cast to uint8 from one type; constants and network inputs among the
+    others are converted to it, to float32 if nothing is cast. Exact: every element is cast as before. What a Cast makes
+    of numbers below 0 and above 255 is undefined: ONNX Runtime and engines differ there, and trt-gpu withdraws the fix,
+    unless a Clip keeps them inside. Outputs of branches, too.
 
     ## References
     https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md, Cast
@@ -295,12 +319,14 @@ def move_after_cast(node: Node, model: Model) -> Iterator[Match]:
     elem = model.shapes.elem_type(output)
     if node.opset < 7 or elem != TensorProto.UINT8 or target.between(elem) or not target.has_type(elem):
         return
-    if len(node.outputs) != 1 or not _leads_out(output):
+    if len(node.outputs) != 1 or not _leads_out(output) or not _moves(node):
         return
     places = _DATA[node.op_type] or range(len(node.inputs))
     operands = {i: node.input(i) for i in places}
     sources = {i: source for i, value in operands.items() if (source := _source(value, node)) is not None}
-    kinds = {model.shapes.elem_type(source) for source in sources.values()}
+    if not sources and not any(value is not None and value.is_input for value in operands.values()):
+        return
+    kinds = {model.shapes.elem_type(source) for source in sources.values()} or {TensorProto.FLOAT}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind not in _WANTED or not target.between(kind) or target.accepts(node.op_type, kind) is False:
         return
@@ -311,10 +337,9 @@ def move_after_cast(node: Node, model: Model) -> Iterator[Match]:
         if i in sources:
             names[i] = sources[i]
         elif value is not None:
-            array = value.constant(_LIMIT)
-            if array is None:
+            if not (value.is_input or value.is_constant) or not dtypes.holds_exactly(kind, elem):
                 return
-            names[i] = draft.constant(array.astype(helper.tensor_dtype_to_np_dtype(kind)), "wide")
+            names[i] = _as(draft, value, elem, kind)
     moved = draft.copy_node(node, inputs=names, outputs=[draft.name("moved")])
     draft.replace_output(node, draft.cast(moved, elem))
     yield Match(
@@ -339,7 +364,8 @@ def _leads_out(value: Value) -> bool:
         if current.is_output:
             return True
         for use in current.uses:
-            result = use.node.output() if use.node.is_onnx and use.node.op_type in _DATA else None
+            moved = use.node.is_onnx and use.node.op_type in _DATA and _moves(use.node)
+            result = use.node.output() if moved else None
             if result is not None and result not in seen:
                 seen.add(result)
                 pending.append(result)
@@ -380,10 +406,31 @@ move_after_cast.examples = [
         after="""g (float[2,3] x) => (uint8[2,1,4] y) <float[2,1] k = {255, 1}, int64[1] a = {1}> {
             s = Concat<axis = 1>(x, k)  u = Unsqueeze(s, a)  y = Cast<to = UINT8>(u) }""",
     ),
+    Fixed(
+        "an image beside its mask, which is an input",
+        before="""g (float[N,3] x, uint8[N,3] z) => (uint8[N,6] y) {
+            a = Abs(x)  c = Cast<to = UINT8>(a)  y = Concat<axis = 1>(c, z) }""",
+        after="""g (float[N,3] x, uint8[N,3] z) => (uint8[N,6] y) {
+            a = Abs(x)  d = Cast<to = FLOAT>(z)  s = Concat<axis = 1>(a, d)  y = Cast<to = UINT8>(s) }""",
+    ),
+    Fixed(
+        "an input that is cropped and enlarged",
+        before="""g (uint8[1,3,4,4] x) => (uint8[1,3,4,2] y) <float[4] f = {1, 1, 2, 1}, int64[2] w = {2, 3},
+            int64[2] z = {0, 1}, int64[2] q = {2, 3}> {
+            s = Slice(x, z, q, w)  y = Resize<nearest_mode = "floor">(s, , f) }""",
+        after="""g (uint8[1,3,4,4] x) => (uint8[1,3,4,2] y) <float[4] f = {1, 1, 2, 1}, int64[2] w = {2, 3},
+            int64[2] z = {0, 1}, int64[2] q = {2, 3}> { c = Cast<to = FLOAT>(x)
+            s = Slice(c, z, q, w)  r = Resize<nearest_mode = "floor">(s, , f)  y = Cast<to = UINT8>(r) }""",
+    ),
     Silent(
-        "one operand is not cast",
+        "the sum of two images, which wraps around, beside another one",
         """g (float[N,3] x, uint8[N,3] z) => (uint8[N,6] y) {
-            c = Cast<to = UINT8>(x)  y = Concat<axis = 1>(c, z) }""",
+            c = Cast<to = UINT8>(x)  s = Add(z, z)  y = Concat<axis = 1>(c, s) }""",
+    ),
+    Silent(
+        "constants beside booleans, which cannot hold them",
+        """g (bool[N,1] x) => (uint8[M,1] y) <uint8[1,1] k = {255}> {
+            c = Cast<to = UINT8>(x)  y = Concat<axis = 0>(c, k) }""",
     ),
     Silent(
         "cast from two types",

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 from onnx import TensorProto
 
 from onnxfix.files import tensors
 from onnxfix.rule import Draft, Edit, Model, Node, Scope, Value
+
+_COMPARISONS = {
+    "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+    "Less": operator.lt,
+    "LessOrEqual": operator.le,
+}
 
 
 def body_of(node: Node) -> Scope | None:
@@ -20,6 +29,68 @@ def body_of(node: Node) -> Scope | None:
     if len(body.outputs) < max(carried + 1, len(node.outputs) + 1):
         return None
     return body
+
+
+def runs(node: Node, body: Scope, model: Model, most: int) -> int | None:
+    """How often the body runs, if its trip count or a counter in its condition says so; None if more than ``most``."""
+    if not begins(node, model):
+        return None
+    count = trips(node, model, most)
+    if goes_on(body, model):
+        return count
+    if node.input(0) is not None and trips(node, model, np.iinfo(np.int64).max) is None:
+        return None
+    test = body.outputs[0].producer
+    while test is not None and test.is_onnx and test.op_type == "Identity":
+        test = test.require(0).producer
+    if test is None or not test.is_onnx or test.op_type not in _COMPARISONS:
+        return None
+    left, right = (_progress(test.require(index), node, body, model) for index in (0, 1))
+    if left is None or right is None:
+        return None
+    holds = _COMPARISONS[test.op_type]
+    for number in range(most if count is None else count):
+        if not holds(left[0] + number * left[1], right[0] + number * right[1]):
+            return number + 1
+    return count
+
+
+def _progress(value: Value, node: Node, body: Scope, model: Model) -> tuple[int, int] | None:
+    """What an integer is in the first iteration, and by how much it grows in each; None if unknown."""
+    if (number := _integer(value, model)) is not None:
+        return number, 0
+    if value is body.inputs[0]:
+        return 0, 1
+    if value in body.inputs[2:]:
+        place = body.inputs.index(value)
+        start = node.input(place)
+        first, step = (
+            None if start is None else _integer(start, model),
+            _step(body.outputs[place - 1], value, model),
+        )
+        return None if first is None or step is None else (first, step)
+    for state, result in zip(body.inputs[2:], body.outputs[1:], strict=False):
+        if result is value and (before := _progress(state, node, body, model)) is not None:
+            return before[0] + before[1], before[1]
+    return None
+
+
+def _step(result: Value, state: Value, model: Model) -> int | None:
+    """What is added to a state in each iteration; None if it is not a constant."""
+    node = result.producer
+    if node is None or not node.is_onnx or node.op_type != "Add":
+        return None
+    first, second = node.require(0), node.require(1)
+    return _integer(second if first is state else first, model) if state in (first, second) else None
+
+
+def _integer(value: Value, model: Model) -> int | None:
+    array, known = value.constant(64), model.shapes.value(value)
+    if array is None and known is not None and known.static is not None:
+        array = np.array(known.static)
+    if array is None or array.size != 1 or array.dtype.kind != "i":
+        return None
+    return int(array.reshape(-1)[0])
 
 
 def trips(node: Node, model: Model, most: int) -> int | None:

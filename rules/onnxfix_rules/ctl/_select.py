@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Value, dtypes
+from onnxfix.rule import AddNode, Dim, Draft, Model, Node, Scope, Value, dtypes, equal
 from onnxfix_rules.ctl import _inline
 from onnxfix_rules.gra import _common
 
+_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"))
 _UNARY = frozenset(
     (
         "Abs", "Ceil", "Constant", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
@@ -19,7 +20,14 @@ _UNARY = frozenset(
     )
 )  # fmt: skip
 _BINARY = frozenset(("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"))
-_SUMS = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceMean", "ReduceSum", "ReduceSumSquare"))
+_OF_INTEGERS = frozenset(
+    ("Add", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul", "Sub")
+)
+_REDUCTIONS = frozenset(
+    (
+        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare",
+    )
+)  # fmt: skip
 _SELECTED = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16))
 _ANYWHERE = _SELECTED | {TensorProto.INT32, TensorProto.INT64}
 _MOST_NODES = 100
@@ -46,6 +54,7 @@ class Selection:
         self._steps: dict[tuple[Value, Value], _Step | None] = {}
         self._names: dict[Value | _Step, str] = {}
         self._condition = ""
+        self.exact = True
 
     def plan(self, first: Value, second: Value, *, result: bool = True) -> _Step | None:
         """How to select between two values of the branches; None if their nodes may fail or differ in shape."""
@@ -88,6 +97,11 @@ class Selection:
             if given is not None and step is None:
                 return None
             steps.append(step)
+            weights = step is not None and step.first is not step.second and step.first.is_constant
+            if (
+                weights and one.op_type in _PRODUCTS
+            ):  # kernels for weights and for computed operands round differently
+                self.exact = False
         return _Step(first, second, one, tuple(steps))
 
     def _hoists(self, value: Value, scope: Scope) -> bool:
@@ -165,10 +179,28 @@ def _never_fails(node: Node, model: Model) -> bool:
     if node.op_type == "Where":
         return model.shapes.rank(given[0]) == 0 and model.shapes.same_shape(*given[1:]).yes
     elem = model.shapes.elem_type(given[0]) if given else None
-    if elem is None or not dtypes.is_float(elem):
+    if node.op_type == "Cast":
+        return elem in _ANYWHERE and node.attr("to") in _ANYWHERE
+    if node.op_type == "Squeeze":
+        return model.shapes.static_shape(node.require_output()) is not None
+    if elem is None or not (dtypes.is_float(elem) or node.op_type in _OF_INTEGERS):
         return False
-    if node.op_type in _SUMS:
+    if node.op_type in _REDUCTIONS:
         return all(one.is_constant for one in given[1:])
-    if node.op_type not in _BINARY or len(given) != 2:
+    if node.op_type == "Slice":  # takes any starts and ends, and as many of them as axes
+        counts = {model.shapes.static_shape(one) for one in given[1:]}
+        return len(given) == 4 and given[3].is_constant and len(counts) == 1 and None not in counts
+    if node.op_type not in _BINARY | _OF_INTEGERS or len(given) != 2:
         return False
-    return 0 in map(model.shapes.rank, given) or model.shapes.same_shape(*given).yes
+    return 0 in map(model.shapes.rank, given) or any(
+        _broadcasts(model.shapes.shape(small), model.shapes.shape(large))
+        for small, large in (given, reversed(given))
+    )
+
+
+def _broadcasts(small: tuple[Dim, ...] | None, large: tuple[Dim, ...] | None) -> bool:
+    """Whether every size of ``small`` is known to be 1 or that of ``large``, whatever the sizes are."""
+    if small is None or large is None or len(small) > len(large):
+        return False
+    pairs = zip(reversed(small), reversed(large), strict=False)
+    return all(one.value == 1 or equal(one, two).yes for one, two in pairs)

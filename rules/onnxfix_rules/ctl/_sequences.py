@@ -105,6 +105,19 @@ def axis_of(node: Node, rank: int) -> int | None:
     return axis % rank if rank and -rank <= axis < rank else None
 
 
+def _is_squeezed(node: Node) -> bool | None:
+    """Whether a SplitToSequence removes the axis; None where ONNX Runtime differs from ONNX.
+
+    ONNX ignores ``keepdims`` beside ``split``; ONNX Runtime does not if ``split`` is the scalar 1 (measured with 1.32).
+    PyTorch writes unbind so, and means what ONNX Runtime does.
+    """
+    split = node.input(1)
+    if node.attr("keepdims", 1) or split is None:
+        return not node.attr("keepdims", 1)
+    sizes = split.constant(64)
+    return None if sizes is None or (sizes.ndim == 0 and sizes == 1) else False
+
+
 def _split(node: Node, model: Model) -> list[Item] | None:
     data, split = node.input(0), node.input(1)
     shape = None if data is None else model.shapes.shape(data)
@@ -117,7 +130,9 @@ def _split(node: Node, model: Model) -> list[Item] | None:
         parts = _sizes(split, shape[axis])
     if parts is None or len(parts) > MAX_ITEMS:
         return None
-    squeezed = split is None and not node.attr("keepdims", 1)
+    squeezed = _is_squeezed(node)
+    if squeezed is None:
+        return None
     ends = np.cumsum([0, *parts]).tolist()
     checked = tuple(parts) if size is None else ()
     return [
@@ -156,8 +171,8 @@ def part(value: Value, position: Value, model: Model) -> tuple[Item, Node] | Non
         step = int(array) if array is not None and array.dtype.kind == "i" and array.ndim == 0 else 0
     if axis is None or not 1 <= step <= _MOST_ROWS:
         return None
-    squeezed = split is None and not node.attr("keepdims", 1)
-    return Item(data, axis, at * step, (at + 1) * step, squeezed), node
+    squeezed = _is_squeezed(node)
+    return None if squeezed is None else (Item(data, axis, at * step, (at + 1) * step, squeezed), node)
 
 
 def whole(value: Value, axis: int, stack: bool, model: Model) -> tuple[Value, Node] | None:
@@ -168,7 +183,7 @@ def whole(value: Value, axis: int, stack: bool, model: Model) -> tuple[Value, No
         return None
     rank = model.shapes.rank(data)
     first, second = (None, None) if not rank else (axis_of(node, rank), axis + rank if axis < 0 else axis)
-    squeezed = node.input(1) is None and not node.attr("keepdims", 1)
+    squeezed = _is_squeezed(node)
     if first is None or first != second or squeezed != stack:
         return None
     shape = model.shapes.shape(data)

@@ -1,4 +1,5 @@
 """CTL014: short loops with a constant trip count."""
+# Long because: an example of each kind of state, trip count and condition.
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ MAX_NODES = 256
 
 @rule("CTL014", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[58])
 def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Match]:
-    """A Loop with a small constant number of iterations, which no condition ends earlier.
+    """A Loop with a small constant number of iterations, which its trip count or a counter in its condition says.
 
     ## Why it matters
     A loop is a barrier to TensorRT: nothing inside is fused with nodes outside, and its counter, condition and states
@@ -41,15 +42,16 @@ def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Matc
 
     ## Fix
     The body is copied once per iteration, with the iteration number as a constant; scan outputs are concatenated.
-    Exact. Loops and branches in the body are copied as they are. At most 256 nodes in all, including theirs; a body
-    that draws random numbers is not reported.
+    Exact. A condition that compares a counter with a constant is computed here: exporters write `while i < 4` and
+    torch.while_loop without a trip count. Loops and branches in the body are copied as they are. At most 256 nodes in
+    all, including theirs; a body that draws random numbers is not reported.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
     """
     body = _loops.body_of(node)
-    count = None if body is None else _loops.trips(node, model, MAX_NODES)
-    if body is None or count is None or not _loops.begins(node, model) or not _loops.goes_on(body, model):
+    count = None if body is None else _loops.runs(node, body, model, MAX_NODES)
+    if body is None or count is None:
         return
     plan = _plan(node, body, count)
     if plan is None or not _fits(node, body, plan, model):
@@ -200,6 +202,32 @@ short_loop_of_constant_trip_count.examples = [
         + _BODY % "w = Mul(v, x)"
         + " }",
         after="g (float[2] x) => (float[2] y) { a = Mul(x, x)  y = Mul(a, x) }",
+    ),
+    Fixed(
+        "a counter in the condition, without a trip count, that is an output",
+        before="""g (float[2] x) => (float[2] y, int64 o) <int64 s = {1}, int64 d = {2}, int64 n = {4}, bool t = {1}> {
+            y, o = Loop("", t, x, s)<body = b (int64 i, bool on, float[2] v, int64 c) =>
+                (bool more, float[2] w, int64 e) { w = Mul(v, x)  e = Add(d, c)  more = Greater(n, e) }> }""",
+        after="""g (float[2] x) => (float[2] y, int64 o) <int64 s = {1}, int64 d = {2}> {
+            a = Mul(x, x)  e = Add(d, s)  y = Mul(a, x)  o = Add(d, e) }""",
+    ),
+    Fixed(
+        "a counter and a trip count that is never reached",
+        before="""g (float[2] x) => (float[2] y) <int64 m = {9223372036854775807}, int64 n = {1}, bool t = {1}> {
+            y = Loop(m, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                w = Neg(v)  l = LessOrEqual(i, n)  more = Identity(l) }> }""",
+        after="g (float[2] x) => (float[2] y) { a = Neg(x)  b = Neg(a)  y = Neg(b) }",
+    ),
+    Silent(
+        "a counter that grows by a state",
+        """g (float[2] x) => (float[2] y) <int64 s = {1}, int64 n = {4}, bool t = {1}> {
+            y, o = Loop("", t, x, s)<body = b (int64 i, bool on, float[2] v, int64 c) =>
+                (bool more, float[2] w, int64 e) { w = Mul(v, x)  e = Add(c, c)  more = Less(e, n) }> }""",
+    ),
+    Silent(
+        "a counter, and a trip count that is an input",
+        """g (float[2] x, int64 m) => (float[2] y) <int64 n = {4}, bool t = {1}> { y = Loop(m, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { w = Neg(v)  more = Less(i, n) }> }""",
     ),
     Fixed(
         "one iteration, without a condition",

@@ -1,4 +1,5 @@
 """CTL017: Ifs over dynamic sizes."""
+# Long because: an example of each form that a branch may have.
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from onnxfix.rule import (
     RemoveNode,
     Safety,
     Scope,
+    Severity,
     Silent,
     Value,
     dtypes,
@@ -27,6 +29,7 @@ from onnxfix_rules.ctl import _inline, _select
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators without a kernel in TensorRT: the result is the first input, at most with another shape."""
 _GIVEN = frozenset(("Constant", "ConstantOfShape"))
+_MOST_VALUES = 100
 MOST_CALLS = 100
 """Maximum number of local function calls that are followed for one If."""
 
@@ -59,11 +62,15 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     Resize over dynamic sizes (#4846). Not reported for older targets, for which there is no evidence. In a local
     function the rule checks the outputs of an If that the function returns, since the sizes are known at its calls.
 
+    If a branch contains a Slice whose bounds are computed from data, TensorRT-RTX 1.7.1 does not build the model,
+    whatever the output's size is: `Data-dependent shapes are only allowed in the top-level scope`, or a crash of the
+    builder. PyTorch's newer exporter writes EmbeddingBag in this form.
+
     ## Fix
     Where branches apply the same operators to other operands, Where selects the operands, and the operators run once,
     outside of the If. Where they differ and cannot fail (elementwise operators, sums), both run and Where selects the
-    results. Exact; both need equal shapes. Else the If stays. Of other remedies static sizes were executed and are
-    correct, the others follow from what was seen:
+    results. Exact, but numeric if the weights of a product are selected; both need equal shapes. Else the If stays. Of
+    other remedies static sizes were executed and are correct, the others follow from what was seen:
 
     - set the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), after which CTL010 inlines the
       branch;
@@ -73,13 +80,21 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/4846
     - https://onnx.ai/onnx/operators/onnx__If.html
     """
-    condition = node.require(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
     if not _inline.of_compiler(model):
         return
     if set(branches) != {"then_branch", "else_branch"}:
         return
-    then, other = branches["then_branch"], branches["else_branch"]
+    then, other, is_found = branches["then_branch"], branches["else_branch"], False
+    for match in _over_dynamic_results(node, then, other, model):
+        is_found = True
+        yield match
+    if not is_found:
+        yield from _over_sizes_from_data(node, then, other, model)
+
+
+def _over_dynamic_results(node: Node, then: Scope, other: Scope, model: Model) -> Iterator[Match]:
+    condition = node.require(0)
     fix: list[Fix | None] = []
     for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
         if output is None or not is_read(output) or not (_computes(a, then) or _computes(b, other)):
@@ -100,6 +115,45 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
             break
 
 
+def _over_sizes_from_data(node: Node, then: Scope, other: Scope, model: Model) -> Iterator[Match]:
+    owner = node.scope.owner
+    around = node.scope.nodes if owner is not None and owner.op_type == "If" else ()
+    sized = _sized_by_data((*then.nodes, *other.nodes, *around), model)
+    if sized is not None and _varies(node.require(0), model):
+        yield Match(
+            f"the size of {sized.first_output!r} is computed from data, inside a branch",
+            node=node,
+            severity=Severity.ERROR,
+            fix=_by_where(node, then, other, model),
+            reads=(*then.nodes, *other.nodes),
+        )
+
+
+def _sized_by_data(nodes: Sequence[Node], model: Model) -> Node | None:
+    """A Slice whose bounds are computed from values, not from sizes."""
+    for node in nodes:
+        bounds = node.inputs[1:3] if node.is_onnx and node.op_type == "Slice" and node.opset >= 10 else ()
+        if any(bound is not None and _is_data(bound, model) for bound in bounds):
+            return node
+    return None
+
+
+def _is_data(value: Value, model: Model) -> bool:
+    """Whether an integer is computed from values of an input, through nodes of which none reads a size."""
+    pending, seen = [value], {value}
+    while pending and len(seen) < _MOST_VALUES:
+        value = pending.pop()
+        node = value.producer
+        if value.is_constant:
+            continue
+        if node is None:
+            return value.scope is model.main
+        new = [] if node.op_type in ("Shape", "Size") else [one for one in node.inputs if one not in seen]
+        pending += [one for one in new if one is not None]
+        seen.update(pending)
+    return False
+
+
 def _by_where(node: Node, then: Scope, other: Scope, model: Model) -> Fix | None:
     """Selects every output of an If by Where; None if one cannot be."""
     condition = node.require(0)
@@ -116,15 +170,16 @@ def _by_where(node: Node, then: Scope, other: Scope, model: Model) -> Fix | None
         steps.append((output, a, step))
     draft = selection.draft
     names = [selection.write(step) for *_, step in steps]
+    safety = Safety.EXACT if selection.exact else Safety.NUMERIC
     if len(node.outputs) == 1:
         draft.replace_output(node, names[0])
-        return Fix("select by Where", draft.edits)
+        return Fix("select by Where", draft.edits, safety)
     draft.edits.insert(0, RemoveNode(node))
     if not all(
         _inline.deliver(draft, output, name, a) for (output, a, _), name in zip(steps, names, strict=True)
     ):
         return None
-    return Fix("select by Where", draft.edits)
+    return Fix("select by Where", draft.edits, safety)
 
 
 def _varies(condition: Value, model: Model) -> bool:
@@ -219,6 +274,39 @@ if_over_dynamic_sizes.examples = [
         after="""g (float[N,4] x, float[N,4] z, bool[1] c) => (float[N,4] y) <float[4,4] w = {1, 0, 0, 0, 0, 2, 0, 0,
             0, 0, 3, 0, 0, 0, 0, 4}, float[1] k = {2}, int64[1] a = {0}> {
             d = Squeeze(c, a)  s = Where(d, x, z)  m = MatMul(s, w)  y = Add(m, k) }""",
+    ),
+    Fixed(
+        "a bag of rows that is empty or not: a Slice by data, in a branch of static size",
+        before="""g (float[7,2] x, int64[1] s, int64[1] e) => (float[1,2] y) <int64[1] a = {0}, float[1,2] z = {0, 0}> {
+            c = Equal(s, e)  y = If(c)<then_branch = p () => (float[1,2] u) { u = Identity(z) },
+            else_branch = q () => (float[1,2] v) { t = Slice(x, s, e, a)  v = ReduceSum(t, a) }> }""",
+        after="""g (float[7,2] x, int64[1] s, int64[1] e) => (float[1,2] y) <int64[1] a = {0}, float[1,2] z = {0, 0},
+            int64[1] b = {0}> { c = Equal(s, e)  t = Slice(x, s, e, a)  v = ReduceSum(t, a)  d = Squeeze(c, b)
+            y = Where(d, z, v) }""",
+        differs={"branch": "a Slice by data stays in a branch"},
+    ),
+    Fixed(
+        "the weights of a product",
+        before="""g (float[N,2] x, bool c) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}, float[2,2] k = {2, 0, 5, 7}>
+            { y = If(c)<then_branch = p () => (float[N,2] u) { a = MatMul(x, w)  u = Relu(a) },
+            else_branch = q () => (float[N,2] v) { b = MatMul(x, k)  v = Relu(b) }> }""",
+        after="""g (float[N,2] x, bool c) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}, float[2,2] k = {2, 0, 5, 7}>
+            { s = Where(c, w, k)  a = MatMul(x, s)  y = Relu(a) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a Slice by a size, in a branch of static size",
+        """g (float[7,4] x, float[N] w, bool c) => (float[1,4] y) <int64[1] a = {0}, float[1,4] z = {0, 0, 0, 0}> {
+            e = Shape(w)  y = If(c)<then_branch = p () => (float[1,4] u) { u = Identity(z) },
+            else_branch = q () => (float[1,4] v) { t = Slice(x, a, e, a)  v = ReduceSum(t, a) }> }""",
+    ),
+    Fixed(
+        "a scale and a bias, which are repeated",
+        before="""g (float[N,2] x, bool c) => (float[N,2] y) <float[1,1] k = {2}, float[2] b = {1, 3}> { y = If(c)<
+            then_branch = p () => (float[N,2] u) { u = Mul(x, k) },
+            else_branch = q () => (float[N,2] v) { e = Exp(x)  v = Add(b, e) }> }""",
+        after="""g (float[N,2] x, bool c) => (float[N,2] y) <float[1,1] k = {2}, float[2] b = {1, 3}> {
+            u = Mul(x, k)  e = Exp(x)  v = Add(b, e)  y = Where(c, u, v) }""",
     ),
     Fixed(
         "two outputs, of which one is the same in both branches, before opset 13",

@@ -275,6 +275,11 @@ known_sequence.examples = [
             s = SplitToSequence(x)  y = ConcatFromSequence<axis = 1>(s) }""",
     ),
     _silent(
+        "parts of size 1 without their axis, which ONNX Runtime removes and ONNX keeps",
+        """g (float[2,3] x) => (float[2,3] y) <int64 p = {1}> { s = SplitToSequence<axis = 1, keepdims = 0>(x, p)
+            y = ConcatFromSequence<axis = 1, new_axis = 1>(s) }""",
+    ),
+    _silent(
         "a sequence input", """g (seq(float[2]) s) => (float[2] y) <int64 k = {0}> { y = SequenceAt(s, k) }"""
     ),
     _silent(

@@ -210,9 +210,9 @@ def _multiply_along_axes(node: Node, model: Model) -> Fix | None:
 def _resized_axes(node: Node, model: Model) -> dict[int, _Axis]:
     """The axes that are resized or cropped; empty where something about one of them is not known."""
     by_sizes = node.input(3) is not None
-    given = node.require(3 if by_sizes else 2).constant()
+    given = _wanted(node, model)
     shape, crops = model.shapes.shape(node.require(0)), _crops(node)
-    if shape is None or given is None or given.ndim != 1 or crops is None:
+    if shape is None or given is None or crops is None:
         return {}
     axes = node.attr("axes") if node.opset >= 18 else None
     axes = list(range(len(shape))) if axes is None else [axis % len(shape) for axis in axes]
@@ -224,15 +224,17 @@ def _resized_axes(node: Node, model: Model) -> dict[int, _Axis]:
     if policy != "stretch" and not all(dim.value for dim in dims):
         return {}
     choose = max if policy == "not_smaller" else min
-    common = choose(int(length) / (dim.value or 1) for dim, length in zip(dims, given, strict=True))
+    common = choose((length or 0) / (dim.value or 1) for dim, length in zip(dims, given, strict=True))
     found = {}
-    for number, dim, wanted, (start, end) in zip(axes, dims, given.tolist(), crops, strict=True):
+    for number, dim, wanted, (start, end) in zip(axes, dims, given, crops, strict=True):
         size, is_cropped = dim.value, (start, end) != (0.0, 1.0)
         if not is_cropped and policy == "stretch":
-            unchanged = equal(dim, int(wanted)).yes if by_sizes else wanted == 1
-            if unchanged:
+            result = model.shapes.shape(node.require_output())
+            if by_sizes and wanted is None and result and equal(dim, result[number]).yes:
                 continue
-        if not size:
+            if wanted is not None and (equal(dim, int(wanted)).yes if by_sizes else wanted == 1):
+                continue
+        if not size or wanted is None:
             return {}
         if policy != "stretch":
             length, scale = math.floor(common * size + 0.5), common
@@ -244,6 +246,21 @@ def _resized_axes(node: Node, model: Model) -> dict[int, _Axis]:
                 return {}  # ONNX Runtime does not count the crop, and multiplies in float32
         found[number] = _Axis(size, length, scale, start, end)
     return found
+
+
+def _wanted(node: Node, model: Model) -> list[float | None] | None:
+    """The sizes or scales, None for a size that is not known; None where they are not constant."""
+    given, axes = node.require(3 if node.input(3) is not None else 2), node.attr("axes")
+    array, shape = given.constant(), model.shapes.shape(node.require_output())
+    if array is not None:
+        return list(array.tolist()) if array.ndim == 1 else None
+    if (
+        node.input(3) is None
+        or shape is None
+        or node.attr("keep_aspect_ratio_policy", "stretch") != "stretch"
+    ):
+        return None
+    return [shape[axis].value for axis in (range(len(shape)) if axes is None else axes)]
 
 
 def _crops(node: Node) -> list[tuple[float, float]] | None:
@@ -293,7 +310,7 @@ def _nearest(node: Node, at: Any, axis: _Axis) -> Any:
 def _weights(node: Node, at: Any, axis: _Axis) -> Any:
     """The matrix that interpolates along an axis (double [length, size])."""
     is_cubic, antialias = node.attr("mode", "nearest") == "cubic", bool(node.attr("antialias", 0))
-    a, excludes = node.attr("cubic_coeff_a", -0.75), bool(node.attr("exclude_outside", 0)) and is_cubic
+    a, excludes = node.attr("cubic_coeff_a", -0.75), bool(node.attr("exclude_outside", 0))
     width = max(1.0, 1 / axis.scale) if antialias else 1.0
     reach = math.ceil((2 if is_cubic else 1) * width) + 1
     taps = np.floor(at)[:, None] + np.arange(-reach, reach + 1)
@@ -305,9 +322,9 @@ def _weights(node: Node, at: Any, axis: _Axis) -> Any:
         )
     else:
         weights = np.maximum(0, 1 - far)
-    if excludes:
+    if excludes and (is_cubic or antialias):
         weights = np.where((taps < 0) | (taps >= axis.size), 0, weights)
-    if excludes or antialias:
+    if antialias or (excludes and is_cubic):
         weights = weights / weights.sum(1, keepdims=True)
     if node.attr("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         weights[(at < 0) | (at > axis.size - 1)] = 0
@@ -362,6 +379,16 @@ resize_mode.examples = [
             y = Resize<antialias = 1, mode = "linear">(x, , s) }}""",
         after=f"""{_A16} <float16[2,4] w = {{f16(0.5), f16(0.375), f16(0.125), f16(0), f16(0), f16(0.125), f16(0.375),
             f16(0.5)}}> {{ y = Einsum<equation = "abcd,zd->abcz">(x, w) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "antialiasing to sizes of which the batch is computed, and without what is outside, as PyTorch writes them",
+        before="""g (float[N,1,4,4] x) => (float[N,1,2,4] y) <int64[2] k = {2, 4}> {
+            b = Shape<end = 2>(x)  s = Concat<axis = 0>(b, k)
+            y = Resize<antialias = 1, exclude_outside = 1, mode = "linear">(x, , , s) }""",
+        after="""g (float[N,1,4,4] x) => (float[N,1,2,4] y)
+            <float[2,4] w = {0.42857143, 0.42857143, 0.14285715, 0, 0, 0.14285715, 0.42857143, 0.42857143}> {
+            y = Einsum<equation = "abcd,zc->abzd">(x, w) }""",
         safety=Safety.NUMERIC,
     ),
     Flagged(

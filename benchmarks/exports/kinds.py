@@ -1,0 +1,562 @@
+"""Export small models of each kind that a rule repairs: one kind a function, random weights, a few kilobytes each.
+
+    pip install "torch==2.13.0" timm onnxscript onnxruntime     (an environment of its own; no GPU, no download)
+    python benchmarks/exports/kinds.py FOLDER [NAME...]
+
+The name of a model says kind, producer and operator set: ``legacy`` is PyTorch's TorchScript exporter, ``dynamo`` its
+torch.export, ``ort`` ONNX Runtime's quantization tools on a legacy export. ``fixtures/kinds`` holds the results, and
+``tests/rules/test_exports_of_kinds.py`` says how each is repaired.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import onnx
+import onnxruntime.quantization as quantization
+import timm.layers
+import torch
+import torch.nn.functional as F
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+from torch import Tensor, nn
+
+from exports.make import BATCH, TEXT, Axes, Built, export
+
+STATIC: Axes = {}
+LONG = 70_000
+"""Keys of an attention, and pixels of an image, whose exponentials half precision cannot sum."""
+
+
+class Of(nn.Module):
+    """A function of layers and tensors as a module."""
+
+    def __init__(self, function: Callable[..., Any], *layers: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*self.layers, *inputs)
+
+
+def of(
+    function: Callable[..., Any], *layers: nn.Module, out: Axes = BATCH, half: bool = False, **inputs: Any
+) -> Built:
+    """What is exported: ``inputs`` with their dynamic axes; ``half``: in half precision."""
+    model = Of(function, *layers).eval()
+    if half:
+        model = model.half()
+        inputs = {
+            name: (x.half() if x.is_floating_point() else x, axes) for name, (x, axes) in inputs.items()
+        }
+    return Built(model, inputs, {"y": out})
+
+
+def rows(*shape: int, axes: Axes = BATCH) -> tuple[Tensor, Axes]:
+    """Random numbers, with a dynamic batch."""
+    return torch.randn(*shape), axes
+
+
+def chosen(*shape: int, axes: Axes = BATCH) -> tuple[Tensor, Axes]:
+    """A random mask."""
+    return torch.rand(*shape) > 0.5, axes
+
+
+def pixels(*shape: int) -> tuple[Tensor, Axes]:
+    """Images of uint8."""
+    return torch.randint(0, 256, (2, *shape), dtype=torch.uint8), BATCH
+
+
+def linear(size: int = 8) -> nn.Linear:
+    return nn.Linear(8, size)
+
+
+def _ensemble(a: nn.Module, b: nn.Module, c: nn.Module, x: Tensor) -> Tensor:
+    """A Mean by name: PyTorch itself writes Add and Div, or ReduceMean."""
+    parts = (a(x), b(x), c(x))
+    mean = torch.onnx.ops.symbolic("Mean", parts, dtype=parts[0].dtype, shape=parts[0].shape, version=1)
+    return mean.sigmoid()
+
+
+def _of_bfloat16(built: Built) -> Built:
+    inputs = {name: (x.bfloat16(), axes) for name, (x, axes) in built.inputs.items()}
+    return Built(built.model.bfloat16(), inputs, built.outputs)
+
+
+class Block(nn.Module):
+    """Self-attention of four heads, whose keys and values have ``groups``."""
+
+    def __init__(self, groups: int = 4, causal: bool = False) -> None:
+        super().__init__()
+        self.groups, self.causal = groups, causal
+        self.norm, self.q, self.o = nn.LayerNorm(16), nn.Linear(16, 16), nn.Linear(16, 16)
+        self.k, self.v = nn.Linear(16, groups * 4), nn.Linear(16, groups * 4)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *past: Tensor) -> Any:
+        n = self.norm(x)
+        q, k, v = (layer(n).unflatten(-1, (-1, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        if past:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal, enable_gqa=self.groups < 4)
+        y = x + self.o(y.transpose(1, 2).flatten(2))
+        return (y, k, v) if past else y
+
+
+def attention(*inputs: Any, **options: Any) -> Built:
+    names = dict(zip(("x", "mask", "past_k", "past_v"), inputs, strict=False))
+    outputs = {"y": BATCH} | ({"k": BATCH, "v": BATCH} if len(names) > 2 else {})
+    return Built(Of(lambda block, *given: block(*given), Block(**options)), names, outputs)
+
+
+def _of_channels_last(conv: nn.Module, x: Tensor) -> Tensor:
+    y = conv(x.permute(0, 3, 1, 2).float() / 255)
+    return (y.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def _with_alpha(conv: nn.Module, x: Tensor, alpha: Tensor) -> Tensor:
+    y = conv(torch.cat([x, alpha], 1).float().sub(127.5).div(127.5))
+    return torch.cat([((y + 1) * 127.5).clamp(0, 255).byte(), alpha], 1)
+
+
+def _assign(layer: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    y = layer(x).clone()
+    y[mask] = -1.5
+    return y.softmax(-1)
+
+
+def _add(layer: nn.Module, x: Tensor) -> Tensor:
+    y = layer(x).clone()
+    y[y > 0] += 2.0
+    return y.tanh()
+
+
+def _copy(layer: nn.Module, x: Tensor, z: Tensor) -> Tensor:
+    y = layer(x).clone()
+    mask = y > 0
+    y[mask] = z[mask]
+    return y.tanh()
+
+
+@torch.jit.script
+def _by_size(x: Tensor) -> Tensor:
+    if x.shape[0] > 2:
+        y = x * 2.0
+    else:
+        y = x.exp()
+    return y + 1.0
+
+
+@torch.jit.script
+def _by_flag(x: Tensor, flag: Tensor) -> Tensor:
+    if bool(flag):
+        y = x.relu()
+    else:
+        y = x.sigmoid() * x
+    return y
+
+
+@torch.jit.script
+def _pools(x: Tensor, weight: Tensor) -> Tensor:
+    parts: list[Tensor] = []
+    for head in range(3):
+        parts.append(F.conv2d(x[:, head], weight, stride=2))
+    return torch.stack(parts, 1)
+
+
+@torch.jit.script
+def _cells(x: Tensor, weight: Tensor) -> Tensor:
+    state = torch.zeros(x.shape[0], weight.shape[0])
+    states: list[Tensor] = []
+    for step in range(x.shape[1]):
+        state = torch.tanh(x[:, step] + state @ weight)
+        states.append(state)
+    return torch.stack(states, 1)
+
+
+@torch.jit.script
+def _while(x: Tensor) -> Tensor:
+    i = 0
+    while i < 4:
+        x = x * 0.5 + x.sin()
+        i += 1
+    return x
+
+
+class Experts(nn.Module):
+    """One of two layers, by torch.cond."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = linear(), linear()
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: self.a(x).relu(), lambda x: self.b(x).relu(), (x,))
+
+
+def bags(mode: str, axes: Axes = STATIC) -> Built:
+    ids, starts = (torch.randint(0, 10, (7,)), axes), (torch.tensor([0, 3, 5]), STATIC)
+    bag = nn.EmbeddingBag(10, 4, mode=mode)
+    return of(lambda bag, ids, starts: bag(ids, starts), bag, out=STATIC, ids=ids, starts=starts)
+
+
+def _attend(q: nn.Module, k: nn.Module, x: Tensor, keys: Tensor) -> Tensor:
+    return (q(x) @ k(keys).transpose(1, 2)).softmax(-1) @ keys
+
+
+def _run(lstm: nn.Module, x: Tensor) -> Any:
+    state = torch.zeros(1, len(x), 4)
+    return lstm(x, (state, state))[0]
+
+
+def _fold(conv: nn.Module, x: Tensor) -> Tensor:
+    return F.fold(conv(F.unfold(x, 3, padding=1)), (8, 8), 3, padding=1)
+
+
+def _conv(*sizes: int, **options: Any) -> nn.Module:
+    return nn.Conv2d(*sizes, **options)
+
+
+_BOTH = "legacy.op17 dynamo.op18"
+_OLD = "legacy.op13 dynamo.op18"
+_PAST = rows(2, 2, 5, 4, axes={0: "batch", 2: "past"})
+KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
+    "mean_half": (
+        "dynamo.op18",
+        lambda: of(_ensemble, linear(), linear(), linear(), half=True, x=rows(2, 8)),
+    ),
+    "mean_bfloat16": (
+        "dynamo.op20",
+        lambda: _of_bfloat16(of(_ensemble, linear(), linear(), linear(), x=rows(2, 8))),
+    ),
+    # One operator from operator set 23 on.
+    "attention_causal": ("dynamo.op23", lambda: attention(rows(2, 6, 16, axes=TEXT), causal=True)),
+    "attention_groups": ("dynamo.op24", lambda: attention(rows(2, 6, 16, axes=TEXT), groups=2)),
+    "attention_mask": (
+        "dynamo.op23",
+        lambda: attention(
+            rows(2, 6, 16, axes=TEXT), chosen(2, 1, 6, 6, axes={0: "batch", 2: "seq", 3: "seq"})
+        ),
+    ),
+    "attention_cache": (
+        "dynamo.op24",
+        lambda: attention(
+            rows(2, 1, 16), rows(2, 1, 1, 6, axes={0: "batch", 3: "total"}), _PAST, _PAST, groups=2
+        ),
+    ),
+    # BatchNormalization in training mode, by which timm standardizes weights.
+    "standardized": (
+        "legacy.op13",
+        lambda: of(
+            lambda a, b, x: b(a(x).relu()),
+            timm.layers.StdConv2d(3, 4, 3),
+            timm.layers.ScaledStdConv2d(4, 4, 3),
+            x=rows(2, 3, 8, 8),
+        ),
+    ),
+    "standardized_half": (
+        "legacy.op17",
+        lambda: of(
+            lambda a, b, x: b(a(x).relu()),
+            timm.layers.StdConv2d(3, 4, 3),
+            timm.layers.StdConv2dSame(4, 4, 3, stride=2),
+            half=True,
+            x=rows(2, 3, 8, 8),
+        ),
+    ),
+    "normalized_by_batch": (
+        "legacy.op17",
+        lambda: of(
+            lambda c, x: F.batch_norm(c(x), None, None, training=True).sigmoid(),
+            _conv(3, 4, 3),
+            out=STATIC,
+            x=rows(2, 3, 8, 8, axes=STATIC),
+        ),
+    ),
+    "uint8_channels_last": (
+        _OLD,
+        lambda: of(_of_channels_last, _conv(3, 3, 3, padding=1), x=pixels(8, 8, 3)),
+    ),
+    "uint8_alpha": (
+        "dynamo.op18",
+        lambda: of(_with_alpha, _conv(4, 3, 3, padding=1), x=pixels(3, 8, 8), alpha=pixels(1, 8, 8)),
+    ),
+    "uint8_enlarged": (
+        _BOTH,
+        lambda: of(
+            lambda c, x: c(F.interpolate(x, scale_factor=2, mode="nearest").float() / 255),
+            _conv(3, 3, 1),
+            x=pixels(3, 8, 8),
+        ),
+    ),
+    "mask_assign": (
+        "dynamo.op18",
+        lambda: of(_assign, linear(), x=rows(2, 5, 8, axes=TEXT), m=chosen(2, 5, 8, axes=TEXT), out=TEXT),
+    ),
+    "mask_assign_rows": (
+        "dynamo.op18",
+        lambda: of(_assign, linear(), x=rows(2, 5, 8, axes=TEXT), m=chosen(2, 5, axes=TEXT), out=TEXT),
+    ),
+    "mask_add": (_OLD, lambda: of(_add, linear(), x=rows(2, 8))),
+    "mask_copy": (_OLD, lambda: of(_copy, linear(), x=rows(2, 8), z=rows(2, 8))),
+    "mask_scatter": (
+        _BOTH,
+        lambda: of(lambda a, x, z: a(x.masked_scatter(x > 0, z)), linear(), x=rows(2, 8), z=rows(2, 8)),
+    ),
+    "mask_sum": (
+        _OLD,
+        lambda: of(lambda a, x, m: a(x)[m].sum(), linear(), out=STATIC, x=rows(2, 8), m=chosen(2, 8)),
+    ),
+    "mask_count": (
+        _OLD,
+        lambda: of(lambda a, x: x * torch.nonzero(a(x) > 0).shape[0], linear(), x=rows(2, 8)),
+    ),
+    "if_by_size": (
+        "legacy.op13 legacy.op17",
+        lambda: of(lambda a, x: _by_size(a(x)), linear(), x=rows(2, 8)),
+    ),
+    "if_by_flag": (
+        "legacy.op17",
+        lambda: of(lambda a, x, f: _by_flag(a(x), f), linear(), x=rows(2, 8), f=(torch.tensor(True), STATIC)),
+    ),
+    "if_of_experts": ("dynamo.op18", lambda: of(lambda experts, x: experts(x), Experts(), x=rows(2, 8))),
+    "loop_of_pools": (
+        "legacy.op13 legacy.op17",
+        lambda: of(lambda c, x: _pools(x, c.weight), _conv(4, 4, 2), x=rows(2, 3, 4, 8, 8)),
+    ),
+    "loop_of_cells": (
+        "legacy.op17",
+        lambda: of(lambda a, x: _cells(a(x), a.weight), linear(), out=STATIC, x=rows(2, 6, 8, axes=STATIC)),
+    ),
+    "loop_while": ("legacy.op17", lambda: of(lambda a, x: _while(a(x)), linear(), x=rows(2, 8))),
+    "bag_sum": (_BOTH, lambda: bags("sum")),
+    "bag_mean": (_BOTH, lambda: bags("mean")),
+    "bag_max": (_BOTH, lambda: bags("max")),
+    "bag_dynamic": ("legacy.op17", lambda: bags("sum", {0: "ids"})),
+    "softmax_of_keys": (
+        _BOTH,
+        lambda: of(
+            _attend,
+            nn.Linear(4, 4),
+            nn.Linear(4, 4),
+            out=STATIC,
+            half=True,
+            x=rows(1, 2, 4, axes=STATIC),
+            keys=rows(1, LONG, 4, axes=STATIC),
+        ),
+    ),
+    "softmax_of_pixels": (
+        "legacy.op17",
+        lambda: of(
+            lambda c, x: c(x).flatten(2).softmax(-1).amax(-1),
+            _conv(3, 2, 1),
+            out=STATIC,
+            half=True,
+            x=rows(1, 3, 7, LONG // 7, axes=STATIC),
+        ),
+    ),
+    # ``len`` is a number once the model is traced.
+    "batch_expanded": (
+        "legacy.op13 legacy.op17",
+        lambda: of(
+            lambda a, t, x: torch.cat([t.weight.expand(len(x), 1, 8), a(x)], 1),
+            linear(),
+            nn.Embedding(1, 8),
+            x=rows(2, 5, 8),
+        ),
+    ),
+    "batch_tiled": (
+        "legacy.op17",
+        lambda: of(
+            lambda a, t, x: a(x) + t.weight.unsqueeze(0).repeat(len(x), 1, 1),
+            linear(),
+            nn.Embedding(5, 8),
+            x=rows(2, 5, 8),
+        ),
+    ),
+    "batch_of_states": ("legacy.op17", lambda: of(_run, nn.LSTM(8, 4, batch_first=True), x=rows(2, 5, 8))),
+    "batch_viewed": (
+        "legacy.op17",
+        lambda: of(lambda a, x: a(x).view(len(x), 5, 2, 4).transpose(1, 2), linear(), x=rows(2, 5, 8)),
+    ),
+    "transposed_and_dilated": (
+        _BOTH,
+        lambda: of(
+            lambda c, x: c(x).relu(),
+            nn.ConvTranspose2d(3, 2, 3, stride=2, dilation=2, padding=1, output_padding=1),
+            x=rows(2, 3, 8, 8),
+        ),
+    ),
+    "transposed_in_groups": (
+        "legacy.op17",
+        lambda: of(
+            lambda c, x: c(x).relu(),
+            nn.ConvTranspose2d(4, 4, 2, stride=(2, 1), dilation=(2, 3), groups=2),
+            x=rows(2, 4, 8, 8),
+        ),
+    ),
+    "folded": (
+        "legacy.op18 dynamo.op18",
+        lambda: of(lambda c, x: F.fold(c(x), (8, 8), 2, stride=2), nn.Conv1d(12, 12, 1), x=rows(2, 12, 16)),
+    ),
+    "folded_with_overlap": (
+        "legacy.op18 dynamo.op18",
+        lambda: of(_fold, nn.Conv1d(27, 27, 1), x=rows(2, 3, 8, 8)),
+    ),
+    "antialiased": (
+        "dynamo.op18",
+        lambda: of(
+            lambda c, x: F.interpolate(c(x), size=(5, 4), mode="bilinear", antialias=True),
+            _conv(3, 3, 1),
+            x=rows(2, 3, 8, 8),
+        ),
+    ),
+    "antialiased_cubic": (
+        "dynamo.op18",
+        lambda: of(
+            lambda c, x: F.interpolate(c(x), scale_factor=0.5, mode="bicubic", antialias=True),
+            _conv(3, 3, 1),
+            x=rows(2, 3, 8, 8),
+        ),
+    ),
+    "matmul_of_integers": (
+        _BOTH,
+        lambda: of(
+            lambda e, x: e((x @ x.transpose(1, 2)) % 10),
+            nn.Embedding(10, 4),
+            x=(torch.randint(0, 10, (2, 3, 4)), BATCH),
+        ),
+    ),
+    "determinant": (
+        _BOTH,
+        lambda: of(lambda a, x: torch.linalg.det(a(x).unflatten(-1, (3, 3))), linear(9), x=rows(2, 8)),
+    ),
+}
+"""Name -> (exporters and operator sets, what is exported)."""
+ROWS: dict[str, tuple[Callable[[], Built], str, int]] = {
+    f"{name}.{form}": (build, form.split(".op")[0], int(form.split(".op")[1]))
+    for name, (forms, build) in KINDS.items()
+    for form in forms.split()
+}
+
+
+# ONNX Runtime's quantization.
+class Samples(quantization.CalibrationDataReader):
+    """Three random inputs."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        draw = np.random.default_rng(0).standard_normal
+        self.samples = iter([{"x": draw(shape).astype(np.float32)} for _ in range(3)])
+
+    def get_next(self) -> Any:
+        return next(self.samples, None)
+
+
+def _perceptron() -> tuple[nn.Module, Tensor]:
+    layers = nn.Linear(32, 32, bias=False), nn.GELU(), nn.Linear(32, 32)
+    return nn.Sequential(*layers), torch.randn(2, 5, 32)
+
+
+def _convolutions() -> tuple[nn.Module, Tensor]:
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 8)), torch.randn(2, 3, 16, 16)
+
+
+def _few_bits(source: Path, target: Path, shape: tuple[int, ...], **options: Any) -> None:
+    tool = MatMulNBitsQuantizer(onnx.load(source), block_size=16, **options)
+    tool.process()
+    onnx.save(tool.model.model, target)
+
+
+def _static(source: Path, target: Path, shape: tuple[int, ...], **options: Any) -> None:
+    quantization.quantize_static(str(source), str(target), Samples(shape), **options)
+
+
+def _dynamic(source: Path, target: Path, shape: tuple[int, ...], **options: Any) -> None:
+    quantization.quantize_dynamic(str(source), str(target), **options)
+
+
+Type, Format = quantization.QuantType, quantization.QuantFormat
+QUANTIZED: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], int, Callable[..., None]]] = {
+    "few_bits_symmetric.ort.op17": (_perceptron, 17, partial(_few_bits, is_symmetric=True)),
+    "few_bits_asymmetric.ort.op17": (_perceptron, 17, partial(_few_bits, is_symmetric=False)),
+    "few_bits_of_8.ort.op17": (_perceptron, 17, partial(_few_bits, bits=8, is_symmetric=False)),
+    "few_bits_as_qdq.ort.op21": (
+        _perceptron,
+        20,
+        partial(_few_bits, is_symmetric=False, quant_format=Format.QDQ),
+    ),
+    "static_asymmetric.ort.op17": (_convolutions, 17, partial(_static, activation_type=Type.QUInt8)),
+    "static_symmetric.ort.op17": (
+        _convolutions,
+        17,
+        partial(
+            _static,
+            activation_type=Type.QInt8,
+            per_channel=True,
+            extra_options={"ActivationSymmetric": True},
+        ),
+    ),
+    "static_operators.ort.op17": (_convolutions, 17, partial(_static, quant_format=Format.QOperator)),
+    "static_uint8_weights.ort.op17": (
+        _perceptron,
+        17,
+        partial(_static, activation_type=Type.QUInt8, weight_type=Type.QUInt8),
+    ),
+    "dynamic.ort.op17": (_perceptron, 17, _dynamic),
+    "dynamic_convolutions.ort.op17": (_convolutions, 17, _dynamic),
+}
+"""Name -> (what is quantized, the operator set of its export, how)."""
+
+
+def _quantize(name: str, path: Path) -> None:
+    build, opset, quantize = QUANTIZED[name]
+    torch.manual_seed(0)
+    model, example = build()
+    axes = {0: "batch", 1: "seq"} if example.ndim == 3 else BATCH
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "float.onnx")
+        export((lambda: Built(model.eval(), {"x": (example, axes)}, {"y": axes}), "legacy", opset), source)
+        quantize(source, path, tuple(example.shape))
+
+
+def _forget_places(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
+    """Remove what the exporter writes about where the source lies."""
+    del graph.metadata_props[:]
+    for value in graph.value_info:
+        del value.metadata_props[:]
+    for node in graph.node:
+        del node.metadata_props[:]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _forget_places(attribute.g)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.INFO)
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or [*ROWS, *QUANTIZED]:
+        path = folder / f"{name}.onnx"
+        if name in QUANTIZED:
+            _quantize(name, path)
+        else:
+            export(ROWS[name], path)
+        model = onnx.load(path)
+        for graph in (model.graph, *model.functions):
+            _forget_places(graph)
+        onnx.save(model, path)
+        print(f"{name}: {path.stat().st_size} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    main()

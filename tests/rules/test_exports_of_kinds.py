@@ -1,0 +1,85 @@
+"""Exports of each kind that a rule repairs: what a user of ``onnxfix apply`` sees (benchmarks/exports/kinds.py)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from support.cli import run
+from support.paths import FIXTURES
+from support.real_tensorrt import FACT, REAL
+
+KINDS = FIXTURES / "kinds"
+REPAIRED = {
+    "OPS105": "mean_half.dynamo.op18 mean_bfloat16.dynamo.op20",
+    "OPS050": "attention_causal.dynamo.op23 attention_groups.dynamo.op24 attention_mask.dynamo.op23 "
+    "attention_cache.dynamo.op24",
+    "OPS043": "standardized.legacy.op13 standardized_half.legacy.op17 normalized_by_batch.legacy.op17",
+    "OPS107": "uint8_channels_last.legacy.op13 uint8_channels_last.dynamo.op18 uint8_alpha.dynamo.op18",
+    "OPS032": "uint8_enlarged.legacy.op17 uint8_enlarged.dynamo.op18",
+    "OPS110": "mask_assign.dynamo.op18 mask_assign_rows.dynamo.op18 mask_add.legacy.op13 mask_add.dynamo.op18 "
+    "mask_copy.legacy.op13 mask_copy.dynamo.op18 mask_scatter.legacy.op17 mask_scatter.dynamo.op18",
+    "OPS111": "mask_count.legacy.op13 mask_count.dynamo.op18",
+    "OPS112": "mask_sum.legacy.op13 mask_sum.dynamo.op18",
+    "CTL014": "loop_while.legacy.op17 bag_sum.legacy.op17 bag_mean.legacy.op17 bag_max.legacy.op17 "
+    "bag_dynamic.legacy.op17",
+    "CTL017": "if_by_size.legacy.op13 if_by_size.legacy.op17 if_by_flag.legacy.op17 if_of_experts.dynamo.op18 "
+    "bag_sum.dynamo.op18 bag_mean.dynamo.op18 bag_max.dynamo.op18",
+    "CTL020": "loop_of_pools.legacy.op13 loop_of_pools.legacy.op17 loop_of_cells.legacy.op17",
+    "PRC005": "softmax_of_keys.legacy.op17 softmax_of_keys.dynamo.op18 softmax_of_pixels.legacy.op17",
+    "RSH010": "batch_expanded.legacy.op13 batch_expanded.legacy.op17 batch_tiled.legacy.op17 "
+    "batch_of_states.legacy.op17",
+    "RSH008": "batch_viewed.legacy.op17",
+    "OPS038": "transposed_and_dilated.legacy.op17 transposed_and_dilated.dynamo.op18 "
+    "transposed_in_groups.legacy.op17",
+    "OPS118": "folded.legacy.op18 folded.dynamo.op18 folded_with_overlap.legacy.op18 "
+    "folded_with_overlap.dynamo.op18",
+    "OPS031": "antialiased.dynamo.op18 antialiased_cubic.dynamo.op18",
+    "INT006": "matmul_of_integers.legacy.op17 matmul_of_integers.dynamo.op18",
+    "OPS056": "determinant.legacy.op17 determinant.dynamo.op18",
+    "QDQ005": "static_asymmetric.ort.op17 static_symmetric.ort.op17",
+    "QDQ002": "few_bits_as_qdq.ort.op21",
+    "QDQ003": "static_operators.ort.op17 static_uint8_weights.ort.op17",
+    "QDQ007": "dynamic.ort.op17 dynamic_convolutions.ort.op17",
+    "QDQ023": "few_bits_symmetric.ort.op17 few_bits_asymmetric.ort.op17 few_bits_of_8.ort.op17",
+}
+"""The rule that makes a kind build, with the exports of the kind."""
+CASES = [(code, name) for code, names in REPAIRED.items() for name in names.split()]
+
+
+@REAL
+@FACT
+@pytest.mark.corpus(every=3)
+@pytest.mark.parametrize(("code", "name"), CASES, ids=[name for _, name in CASES])
+def test_an_export_is_repaired_and_proven(code: str, name: str, tmp_path: Path) -> None:
+    out = tmp_path / "fixed.onnx"
+    unsafe = ["--unsafe-fixes"] if name.startswith("batch_") else []
+    options = (
+        "--numeric-fixes",
+        *unsafe,
+        "--target",
+        "rtx",
+        "--rungs",
+        "contract,symbolic,reference,ort-cpu,trt-build",
+    )
+    status, text, errors = run("apply", KINDS / f"{name}.onnx", "-o", out, *options)
+    assert status == 0, text + errors
+    assert re.search(rf"^  (fixed|   ) .*\b{code}\b", text, re.MULTILINE), text
+    assert re.search(r"^  (error|warning|withdrawn|failed) ", text, re.MULTILINE) is None, text
+    if unsafe:  # batches at which the original fails or is wrong
+        x = np.zeros((3, 5, 8), np.float32)
+        assert len(onnxruntime.InferenceSession(out).run(None, {"x": x})[0]) == 3
+    else:
+        assert re.search(r"^  VERIFIED: ", text, re.MULTILINE), text
+    assert "builds it" in text
+    status, text, _ = run("check", out, "--select", code, "--target", "rtx")
+    assert status == 0, text
+    assert code not in text
+
+
+def test_every_export_is_tried() -> None:
+    assert sorted(path.stem for path in KINDS.glob("*.onnx")) == sorted(name for _, name in CASES)

@@ -48,8 +48,8 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
 
     Exact for integers. NUMERIC for floats, which are added in another order, and offered only where the target has no
     NonZero. If a selected value is NaN, a maximum or minimum may be NaN before and not after: ONNX Runtime 1.32
-    compares in an order of its own. No fix for reductions along some axes, means and ReduceL2 of integers and of half
-    precision, whose sum may overflow, and for what OPS110 does not follow either.
+    compares in an order of its own. No fix for reductions along other axes than all or the first one of selected rows,
+    means and ReduceL2 of integers and of half precision, whose sum may overflow, and for what OPS110 does not follow.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ReduceMean.html: `Reduction over an empty set of values yields undefined`
@@ -63,19 +63,24 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
         model.shapes.elem_type(values),
         _masks.selection(values, model),
     )
-    if not rank or elem is None or found is None or not _reduces_all(node, rank):
+    if not rank or elem is None or found is None:
         return
     mask, data = found
+    axes = _reduced_axes(node, rank, mask, data, model)
+    if axes is None:
+        return
     exact = dtypes.is_integer(elem)
     if not _masks.can_test(node, mask, model):
         return
     if not exact and target_of(model).imports("NonZero") is not False:
         return
     draft = Draft(node)
-    total = _reduced(draft, values, _masks.base_of(mask, model), data, model)
+    total = _reduced(draft, values, _masks.base_of(mask, model), data, axes, model)
     if not total:
         return
-    draft.replace_output(node, draft.reshape(total, [1] * rank) if node.attr("keepdims", 1) else total)
+    if node.attr("keepdims", 1):
+        total = draft.unsqueeze(total, [0]) if axes else draft.reshape(total, [1] * rank)
+    draft.replace_output(node, total)
     yield Match(
         f"a reduction of what {mask.name!r} selects needs no NonZero",
         node=node,
@@ -85,8 +90,8 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
-def _reduced(draft: Draft, values: Value, mask: Value, data: Value, model: Model) -> str:
-    """The reduction of the masked tensor to a scalar; "" if it cannot be written."""
+def _reduced(draft: Draft, values: Value, mask: Value, data: Value, axes: list[int], model: Model) -> str:
+    """The reduction of the masked tensor along ``axes``, of all if empty; "" if it cannot be written."""
     op, elem = draft.anchor.op_type, model.shapes.elem_type(values) or 0
     neutral = _neutral(op, elem)
     written = None if neutral is None else _masks.Spread(draft, model, mask, data).of(values)
@@ -95,17 +100,31 @@ def _reduced(draft: Draft, values: Value, mask: Value, data: Value, model: Model
     chosen = _masks.condition(draft, mask, model.shapes.rank(data) or 0, model)
     kept = draft.add("Where", [chosen, written, draft.constant(neutral, "neutral")])
     if op != "ReduceMean":
-        return draft.add(op, [kept], keepdims=0)
-    count = _count(draft, mask, data, elem, model)
-    return draft.add("Div", [draft.add("ReduceSum", [kept], keepdims=0), count]) if count else ""
+        return _reduce(draft, op, kept, axes)
+    count = _count(draft, mask, mask if axes else data, elem, model)
+    return draft.add("Div", [_reduce(draft, "ReduceSum", kept, axes), count]) if count else ""
 
 
-def _reduces_all(node: Node, rank: int) -> bool:
+def _reduce(draft: Draft, op: str, value: str, axes: list[int]) -> str:
+    if not axes:
+        return draft.add(op, [value], keepdims=0)
+    if draft.anchor.scope.opset() >= (13 if op == "ReduceSum" else 18):
+        return draft.add(op, [value, draft.constant(np.array(axes, np.int64), "axes")], keepdims=0)
+    return draft.add(op, [value], axes=axes, keepdims=0)
+
+
+def _reduced_axes(node: Node, rank: int, mask: Value, data: Value, model: Model) -> list[int] | None:
+    """The axes of the whole tensor; [] for all, None where the reduction is along others than the selected."""
     given = node.input(1)
     axes = node.attr("axes") if given is None else given.constant()
     if axes is None or len(axes) == 0:
-        return given is None and not node.attr("noop_with_empty_axes", 0)
-    return {int(axis) % rank for axis in axes} == set(range(rank))
+        return [] if given is None and not node.attr("noop_with_empty_axes", 0) else None
+    reduced = {int(axis) % rank for axis in axes}
+    if reduced == set(range(rank)):
+        return []
+    base = model.shapes.rank(_masks.base_of(mask, model)) or 0
+    is_row = rank == 1 + (model.shapes.rank(data) or 0) - base
+    return list(range(base)) if reduced == {0} and is_row else None
 
 
 def _neutral(op: str, elem: int) -> np.ndarray[Any, Any] | None:
@@ -166,6 +185,17 @@ masked_reduction.examples = [
             <int64[1] p = {1}, int32 l = {-2147483648}, int64[2] r = {1, 1}> {
             c = Unsqueeze(m, p)  w = Where(c, x, l)  t = ReduceMax<keepdims = 0>(w)  s = Reshape(t, r)
             y = Neg(s) }""",
+    ),
+    Fixed(
+        "the sum of selected rows",
+        before="""g (float[N,3,4] x, bool[N,3] m) => (float[4] y) <int64[1] a = {0}> {
+            n = NonZero(m)  i = Transpose<perm = [1,0]>(n)  u = GatherND(x, i)  s = ReduceSum<keepdims = 0>(u, a)
+            y = Neg(s) }""",
+        after="""g (float[N,3,4] x, bool[N,3] m) => (float[4] y)
+            <int64[1] p = {2}, float z = {0}, int64[2] a = {0, 1}> { c = Unsqueeze(m, p)  w = Where(c, x, z)
+            s = ReduceSum<keepdims = 0>(w, a)  y = Neg(s) }""",
+        safety=Safety.NUMERIC,
+        target="rtx",
     ),
     Silent(
         "floats, for a TensorRT that has NonZero",

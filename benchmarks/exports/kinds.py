@@ -315,6 +315,10 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
         _OLD,
         lambda: of(lambda a, x, m: a(x)[m].sum(), linear(), out=STATIC, x=rows(2, 8), m=chosen(2, 8)),
     ),
+    "mask_sum_of_rows": (
+        _OLD,
+        lambda: of(lambda a, x, m: a(x)[m].sum(0), linear(), out=STATIC, x=rows(2, 5, 8), m=chosen(2, 5)),
+    ),
     "mask_count": (
         _OLD,
         lambda: of(lambda a, x: x * torch.nonzero(a(x) > 0).shape[0], linear(), x=rows(2, 8)),

@@ -174,5 +174,5 @@ def test_the_command_tells_the_latency(machine: Machine, tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
     (told,) = [line for line in done.stdout.splitlines() if line.startswith("  latency")]
     assert "original " in told
-    assert " ms, fixed " in told
+    assert " ms, new " in told
     assert "noise" in told

@@ -1,4 +1,4 @@
-"""Finding hazards, repairing a model, comparing two; and from PyTorch: export, repair, and the proof against it."""
+"""Find hazards in a model, repair it, compare two models, or export from PyTorch and repair the result."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ def check(
 
     Args:
         source: path, bytes, or ``ModelProto`` (never changed).
-        select: rules to run: codes, code prefixes, names, or ``ALL`` (None: the default rules). One, several with
-            commas between them, or a list: ``"CST"``, ``"CST,BRC001"``, ``["CST", "BRC001"]``.
+        select: rules to run: codes, code prefixes, names, or ``ALL`` (None: the default rules). A string,
+            with commas between several rules, or a list: ``"CST"``, ``"CST,BRC001"``, ``["CST", "BRC001"]``.
         ignore: rules to skip, in the same form.
-        target: ``trt8.4``, ``trt8.6``, ``trt10.6``, ``trt10``, ``trt11``, ``rtx`` or a version; by default that of
-            the package ``tensorrt`` that is installed, else ``trt11``.
-        packs: installed rule packs to load besides the built-in rules: names, or ``"none"`` (None: those of
-            ``ONNXFIX_PACKS``, else all).
-        trt: also run TensorRT's parser and builder (True, or with these options), list what they report, and unless
-            TRT004 is ignored, where the imported network computes something else.
-        inputs, input_shapes, seed: with ``trt``, what the imported network is compared on; as for ``apply``.
+        target: ``trt8.4``, ``trt8.6``, ``trt10.6``, ``trt10``, ``trt11``, ``rtx`` or a version. The default is the
+            version of the installed package ``tensorrt``, or ``trt11`` without it.
+        packs: installed rule packs to load besides the built-in rules: names, or ``"none"`` (None: the packs in
+            ``ONNXFIX_PACKS``, or all packs if it is not set).
+        trt: also run TensorRT's parser and builder (True, or with these options) and list what they report. Unless
+            TRT004 is ignored, also list where the imported network computes something else.
+        inputs, input_shapes, seed: inputs to compare the imported network on, only with ``trt``; as for ``apply``.
         inputs_help: also find out which input sizes and values the model accepts, and run examples with ONNX Runtime if
             it is installed (``Report.intake``).
         memory_mb: memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (None: three quarters
-            of what is available). Where a model needs more, the check is skipped and says so.
+            of the available memory). If a model needs more, the check is skipped with that reason.
         timeout: time limit of the call in seconds (None: none).
-        structure_mb: memory limit in MiB for the model's nodes, names and attributes, judged before it is parsed (None:
-            512 and 96 times its size without weights, 8192 at most).
+        structure_mb: memory limit in MiB for the model's nodes, names and attributes, checked before parsing (None: 512
+            plus 96 times the model's size without weights, at most 8192).
         progress: called with a short text before each step.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
         UsageError: a selector, a pack or the target does not exist, or ``trt`` is given and TensorRT is not available.
     """
-    given = dict(locals())
-    if given["trt"] is None or given["trt"] is False:
-        del given["trt"]
-    options = run_options(given)
+    arguments = dict(locals())
+    if arguments["trt"] is None or arguments["trt"] is False:
+        del arguments["trt"]
+    options = run_options(arguments)
     if options.trt is None and (options.verification.inputs is not None or options.verification.input_shapes):
         raise UsageError("inputs and input_shapes have no effect without trt")
     from onnxfix.verbs import checking  # lazy: start-up
@@ -112,54 +112,54 @@ def apply(
     structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Fix a model, prove that the result still is the same model, and write it.
+    """Fix a model, prove that the result is equivalent, and write it.
 
     A fix that fails verification is withdrawn and reported; the others are kept. Nothing is written unless the result
     is verified. Without ``output`` and ``in_place`` nothing is written at all; the result is ``report.model``.
 
     Args:
         source: path, bytes, ``ModelProto`` (never changed), or the ``torch.onnx.ONNXProgram`` that torch.onnx.export
-            returned: that is also compared with PyTorch's own outputs (check ``pytorch``), as ``export`` does.
+            returned. A program is also compared with PyTorch's own outputs (check ``pytorch``), as in ``export``.
         output: file to write; not the source, see ``in_place``.
         in_place: replace the source file, in one step.
-        share_data: leave external data in the source's files, for an ``output`` in the source's folder; the result
-            records their hashes, which ``verify`` and ``apply`` compare. By default the result has a copy of its own
-            (``report.data``).
-        numeric_fixes: also apply fixes that preserve outputs within tolerance only.
+        share_data: leave external data in the source's files instead of copying it to ``report.data``. ``output`` must
+            be in the source's folder. The result records the hashes of these files, and ``verify`` and ``apply`` check
+            the hashes.
+        numeric_fixes: also apply fixes that preserve outputs only within tolerance.
         unsafe_fixes: also apply fixes that may change behavior or the interface (implies ``numeric_fixes``).
         simplify: run onnxsim first. Its result is dropped unless the interface is unchanged and the outputs agree
             within tolerance.
-        graphsurgeon: Python files that define ``fix(graph)``, called with the ``gs.Graph`` in this order after onnxsim,
-            under the same condition; with ``unsafe_fixes`` changes are reported instead.
-        fix_dims: sizes of symbolic input dimensions, such as ``{"batch": 1}``; ``INPUT.AXIS`` for an unnamed one. The
-            result is verified for these sizes only.
+        graphsurgeon: Python files that define ``fix(graph)``. They are called with the ``gs.Graph`` in this order,
+            after onnxsim and under the same condition. With ``unsafe_fixes``, changes are reported instead.
+        fix_dims: sizes of symbolic input dimensions, such as ``{"batch": 1}``; ``INPUT.AXIS`` for unnamed dimensions.
+            The result is verified for these sizes only.
         fix_inputs: inputs that become constants: numbers, booleans, texts, lists, arrays, or ``"@file.npy"``. A single
             value fills a tensor. The result is verified for these values only.
         static: fix all dimensions to the sizes of the first of ``inputs``, or of ``input_shapes``.
         keep_inputs: keep the inputs of ``fix_inputs``, unused.
         verify: False: check the interface contract only.
         require: checks that must pass, such as ``"ort-cpu"``; one or several.
-        inputs: what both models are run on instead of generated inputs: arrays by the names of inputs
-            (``{"image": array}``), a list of those, or an .npz, a folder of .npy files, or Polygraphy's JSON.
+        inputs: the inputs to run both models on, instead of generated inputs: arrays by input name
+            (``{"image": array}``), a list of such mappings, an .npz, a folder of .npy files, or Polygraphy's JSON.
         input_shapes: shapes of generated inputs: ``{"image": (1, 3, 16, 16)}``, or texts such as ``"image:1x3x16x16"``.
         seed: random seed of the generated inputs.
         rungs: checks to run, one or several (None: all available).
         rtol, atol: tolerance of outputs that need not be bit-identical: ``|a - b| <= rtol * |a| + atol`` with the
-            original's value ``a``, and ``atol`` in its unit (None: by element type). Exact fixes need identical bits
-            all the same.
-        effort: what checks that run models may cost: ``"quick"``, ``"default"``, ``"thorough"`` (all inputs and all
+            original's value ``a``, and ``atol`` in the unit of ``a`` (None: by element type). Exact fixes always need
+            identical bits.
+        effort: the time for checks that run models: ``"quick"``, ``"default"``, ``"thorough"`` (all inputs and all
             checks), or seconds for each check. What was left out is in ``report.verdict.rungs[...].left_out``.
         trt: options of TensorRT.
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
-        timeout: time limit of the call in seconds (None: none). What was checked until then is in the report, and the
-            result is written only if that proves it.
+        timeout: time limit of the call in seconds (None: none). The report shows what was checked until then. The
+            result is written only if these checks are a proof.
         rung_timeout: time limit of each check in seconds (None: by the model).
         select, ignore, target, packs, memory_mb, structure_mb, progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
         UsageError: the arguments contradict each other, or something that they name does not exist.
-        OnnxfixError: the output cannot be written, or ``timeout`` was over before anything was checked. Nothing
+        OnnxfixError: the output cannot be written, or ``timeout`` expired before anything was checked. Nothing
             half-written is left behind.
     """
     options = run_options(locals(), exported=keywords.is_program(source))
@@ -207,8 +207,8 @@ def verify(
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
         require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb, structure_mb,
-            timeout, rung_timeout, progress: as for ``apply``. A check that both models fail is failed here: there is no
-            fix to judge.
+            timeout, rung_timeout, progress: as for ``apply``. A check counts as failed if both models fail it: there
+            is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.

@@ -1,6 +1,6 @@
-"""The commands: what each one is for, its arguments and options, and examples. A test parses each example.
+"""The table of commands: the purpose, arguments, options and examples of each command. A test parses each example.
 
-Options that several commands share, or that set a field of a run's record, are in ``config.table``.
+Options that several commands share, or that set a field of ``RunOptions``, are in ``config.table``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: the function of its name in ``module`` of this package. ``panel`` is its group in the help of the
-    program; ``examples`` are command lines, with what each one does."""
+    """A command, which runs the function ``name`` of this package's module ``module``. ``panel`` is its group in the
+    help of the program; ``examples`` maps command lines to what they do."""
 
     name: str
     module: str
@@ -37,12 +37,12 @@ class Command:
     examples: Mapping[str, str]
 
 
-def _options(*given: str | Option) -> tuple[Option, ...]:
-    """Options of the table by their names, several in a text, and options of one command."""
-    found: list[Option] = []
-    for one in given:
-        found += [one] if isinstance(one, Option) else [OPTIONS[name] for name in one.split()]
-    return tuple(found)
+def _options(*parts: str | Option) -> tuple[Option, ...]:
+    """The options of a command. A text holds names of shared options, with spaces between them."""
+    options: list[Option] = []
+    for part in parts:
+        options += [part] if isinstance(part, Option) else [OPTIONS[name] for name in part.split()]
+    return tuple(options)
 
 
 MODELS = Argument(

@@ -1,4 +1,4 @@
-"""What rules share for one state of a model: its nodes by operator, element types, imported graphs."""
+"""Data of a model that rules share until it is edited: its nodes by operator, element types, imported nodes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Operator = tuple[str, str]
-"""Domain and operator, as a node has them."""
+"""The domain and the operator type of a node, as stored."""
 
 
 def shared(model: Model, make: Callable[[Model], T]) -> T:
     """``make(model)``, computed once and kept until the model is edited (``Model.invalidate``).
 
-    ``make`` is the key: a function of a module, never one made on the spot. Its result may depend on the model's graph
-    alone, not on the target.
+    ``make`` is the key, so it must be a module-level function, not a lambda. Its result may depend on the model's
+    graph, but not on the target.
     """
-    known = model.derived
-    if make not in known:
-        known[make] = make(model)
-    found: T = known[make]
-    return found
+    results = model.derived
+    if make not in results:
+        results[make] = make(model)
+    result: T = results[make]
+    return result
 
 
 class Listing:
-    """Nodes in an order, indexed by operator: a rule about three operators should not visit every node."""
+    """Nodes in order, with an index by operator: a rule about three operators need not visit every node."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = list(nodes)
@@ -51,11 +51,11 @@ class Listing:
         return self._places.keys()
 
     def of(self, wanted: Callable[[Operator], object]) -> list[Node]:
-        """The nodes whose operator is ``wanted`` (called once for each operator), in the listing's order."""
-        found = [places for operator, places in self._places.items() if wanted(operator)]
-        if len(found) < 2:
-            return [self.nodes[place] for places in found for place in places]
-        return [self.nodes[place] for place in sorted(place for places in found for place in places)]
+        """The nodes whose operator ``wanted`` accepts (one call for each operator), in the listing's order."""
+        matches = [places for operator, places in self._places.items() if wanted(operator)]
+        if len(matches) < 2:
+            return [self.nodes[place] for places in matches for place in places]
+        return [self.nodes[place] for place in sorted(place for places in matches for place in places)]
 
 
 def every_node(model: Model) -> Listing:
@@ -76,8 +76,8 @@ def _elem_types(model: Model) -> frozenset[int]:
     types = {info.elem for info in model.shapes.kinds}
     known = model.shapes.elem_type
     for node in every_node(model).of(lambda operator: operator == ("", "Cast")):
-        made = node.output()
-        if made is None or known(made) is None:  # unknown, as in subgraphs nested too deeply
+        output = node.output()
+        if output is None or known(output) is None:  # unknown, as in subgraphs nested too deeply
             types |= {int(a.i) for a in node.proto.attribute if a.name == "to"}
     return frozenset(elem for elem in types if elem is not None)
 
@@ -87,16 +87,16 @@ if TYPE_CHECKING:
 
 
 def imported(model: Model) -> Listing:
-    """The nodes that the parser certainly imports, dead ones included.
+    """The nodes that the parser certainly imports, dead nodes included.
 
-    Measured with TensorRT-RTX 1.7.1: it imports every node of the graph, of loop bodies and of functions that are
-    called, and both branches of an If, or only the branch taken if its condition is a weight.
+    Measured with TensorRT-RTX 1.7.1: it imports every node of the graph, of loop bodies and of called functions.
+    Of an If, it imports both branches, or only the taken branch if the condition is a weight.
     """
     return shared(model, _imported)
 
 
 def imported_nodes(model: Model) -> frozenset[Node]:
-    """The same as a set."""
+    """The nodes of ``imported``, as a set."""
     return shared(model, _imported_nodes)
 
 
@@ -133,7 +133,7 @@ def _entered(node: Node, sub: Scope) -> bool:
         return True
     if condition.initializer is None and condition.is_input and condition.scope is node.scope.model.main:
         return True
-    # A weight; a function's own input may be one too, where the function is called.
+    # The condition is a weight, or an input of a function or a loop body, which may get a weight from outside.
     value = condition.constant()
     if value is None or value.size != 1:
         return False

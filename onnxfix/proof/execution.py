@@ -24,23 +24,23 @@ from onnxfix.proof.verdict import LeftOut, RungResult, Side
 from onnxfix.runtime import backends, deadline
 from onnxfix.runtime.effort import THOROUGH
 
-#: Kinds of data to try, one after the other, when the original refuses the one that was planned.
+#: Kinds of data to try, in this order, if the original rejects the planned kind.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
 _BEYOND = (
     "on values chosen to overflow half precision the original overflows, and the new model does not agree with it in "
     "higher precision"
 )
-_SEARCH = 60.0  # seconds to look for inputs that the original takes
-_BRIEF = 3.0  # the same where no sizes satisfy the operators, or where ONNX Runtime will look for them too
-_ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
+_SEARCH = 60.0  # seconds to look for inputs that the original accepts
+_BRIEF = 3.0  # the same if no sizes satisfy the operators, or if ONNX Runtime will search as well
+_ENOUGH = 3  # number of assignments on which to compare a model with dynamic shapes
 
 
 def run_check(request: Request, name: str) -> RungResult:
     """Run the check ``name``: "reference", "ort-cpu" or "ort-cuda".
 
-    On ort-cuda ``request.exact`` only adds the feeds that test a claim of identical bits: CUDA chooses its kernels by
-    shape, so that an exact rewrite may change the last bits there.
+    On ort-cuda, ``request.exact`` adds feeds for a claim of identical bits, but does not require identical bits: CUDA
+    chooses kernels by shape, so that even an exact rewrite may change the last bits.
     """
     reason = backends.missing(name)
     if reason is not None:
@@ -64,10 +64,10 @@ class _Check:
         self.seen = Progress(name)
         self.deadline = time.monotonic() + request.total
         self.pair = Pair(request, name, self.seen, folder)
-        # The evaluator, which has a time limit of its own, runs where it is needed.
+        # The effort does not limit the evaluator, which has its own time limit.
         self.budget = Budget(request.known, THOROUGH if name == "reference" else request.effort)
         self.endless = math.inf  # elements of the smallest feed on which the original took too long
-        self.patience = math.inf  # when to stop where no feed has counted
+        self.patience = math.inf  # the time at which to stop if no feed has counted
 
     def result(self) -> RungResult:
         late = False
@@ -115,8 +115,8 @@ class _Check:
             self.seen.placed = (cuda.describe_places(ran.places),)
 
     def _describe_missing_kernel(self, ran: Ran) -> str:
-        """That this backend lacks an operator of the fixed model, which another check has shown to compute the same;
-        else "". Where no check has, that is a failure: the fix is withdrawn, and the others can be proven."""
+        """Say that this backend lacks an operator of the fixed model, if another check has compared the model; else "".
+        Without such a check, the gap is a failure: the fix is withdrawn, so that the other fixes can be proven."""
         shown = self.request.shown
         lacks = ran.stage == "fixed" and ran.no_kernel and shown
         return f"the new model, which {shown} has compared, has no kernel here: {ran.error}" if lacks else ""
@@ -137,8 +137,8 @@ class _Check:
             self._run_feeds(feed for _, feed in self.request.only if feed is not None)
             return
         sweep = plan.assignments(known, self.request.shapes)
-        # ONNX Runtime's CPU provider cannot judge overflow in half precision, and CUDA's kernels have accumulators of
-        # their own: only the evaluator runs on magnitudes that the model may never meet.
+        # ONNX Runtime's CPU provider cannot judge overflow in half precision, and CUDA's kernels have their own
+        # accumulators. So only the evaluator runs on magnitudes that the model may never meet.
         large = bool(self.request.half) and self.name == "reference"
         feeds = plan.feeds(known, sweep, seed, self.request.exact, large=large)
         left = self._run_planned(feeds)
@@ -155,11 +155,11 @@ class _Check:
         self._leave_out(left)
 
     def _run_planned(self, feeds: list[Feed]) -> list[Feed]:
-        """Run the feeds that the budget allows, the most informative first; returns the others.
+        """Run the feeds that the budget allows, the most informative first; returns the remaining feeds.
 
-        What runs shows what larger feeds cost, so that those that seemed too expensive have another turn. The second
-        shape always runs: at the first, whose sizes are 1, much looks the same. Where the hardest values would have to
-        run beyond the budget, it has them in the last item of its batch."""
+        Each run refines the predicted cost of larger feeds, so feeds that seemed too expensive are considered again.
+        An effort with ``essential`` always runs the second shape: at the first shape, whose sizes are 1, many errors
+        do not show. If the budget has no room for the hardest values, the last item of its batch holds them."""
         left, hard = list(feeds), plan.hardest(feeds)
         second = feeds[1] if len(feeds) > 1 and feeds[1].assignment != feeds[0].assignment else None
         needed = second if self.request.effort.essential else None
@@ -175,9 +175,9 @@ class _Check:
         return []
 
     def _with_hardest(self, feed: Feed, hard: Kind) -> Feed:
-        """The second shape's feed, which has the hardest values too where another run with these is too expensive.
+        """The second shape's feed, with the hardest values in its last item if a separate run is too expensive.
 
-        Only where bits are compared: within a tolerance, large values hide what is wrong with small ones.
+        Only if bits are compared: within a tolerance, large values would hide errors of small values.
         """
         known, ran = self.request.known, self.seen.ran()
         cheap = not ran or self.budget.allows(feed.assignment, ran[0].assignment)
@@ -191,7 +191,7 @@ class _Check:
             self.seen.left_out.append(LeftOut(feed.label, feed, self.budget.predicted(feed.assignment)))
 
     def _run_quantized(self, sizes: Assignment, seed: int) -> None:
-        """Values around the limits of the model's quantizers, at a shape that it accepts."""
+        """Run values around the limits of the model's quantizers, at a shape that the model accepts."""
         accepted = [feed.assignment for feed in self.seen.ran()]
         if accepted and sizes not in accepted:
             sizes = self.budget.largest(accepted)
@@ -205,7 +205,7 @@ class _Check:
             self._leave_out(feeds)
 
     def _run_hardest(self, feeds: list[Feed], left: list[Feed]) -> None:
-        """Run the hardest values at another shape where the original rejects the planned one or that costs too much."""
+        """Run the hardest values at another shape if the planned shape is rejected or too expensive."""
         ran, hard, request = self.seen.ran(), plan.hardest(feeds), self.request
         planned = [feed for feed in (feeds if hard == "extreme" else left) if feed.kind == hard]
         if not planned or not ran or any(hard in feed.kinds() for feed in ran):
@@ -221,8 +221,8 @@ class _Check:
                 return
 
     def _run_milder(self, feeds: list[Feed]) -> None:
-        """Run other values at the same shapes, where the original accepts none of the planned feeds. Those with a size
-        of 0 cost nothing."""
+        """The original accepts none of the planned feeds: run milder values at the first three shapes, and at shapes
+        with a size of 0, which cost nothing."""
         for feed in [*feeds[:3], *(one for one in feeds[3:] if 0 in one.assignment.values())]:
             for kind in _MILDER:
                 if self._over() or self._run_feed(Feed(feed.assignment, kind, feed.seed)):
@@ -231,8 +231,8 @@ class _Check:
             self._run_feeds(Feed(one.assignment, "small", one.seed + 7) for one in feeds[:1])
 
     def _run_grown(self, spared: int) -> None:
-        """Look for shapes that the model accepts, where it accepts too few of the planned ones. ``spared`` counts
-        shapes that were not tried."""
+        """If the model accepts too few of the planned shapes, look for more. ``spared`` counts the planned shapes that
+        the budget left out."""
         seed = self.request.seed + 101
         for turn, assignment in enumerate(plan.grown(self.request.known, self.request.shapes)):
             if len(self.seen.sizes()) + spared >= _ENOUGH or self._over():
@@ -253,7 +253,7 @@ class _Check:
 
     def _run_feed(self, feed: Feed) -> bool:
         if plan.elements(self.request.known, feed.assignment) >= self.endless:
-            return False  # it would take as long
+            return False  # a feed of this size, or a smaller one, took too long
         try:
             values = feed.values(self.request.known)
         except MemoryError:
@@ -280,14 +280,14 @@ class _Check:
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken or ran.starved
             if outcome.status == "timeout" and trial.feed is not None:
-                # Where none as large ran, the size is taken to be why.
+                # If no feed of this size ran before, assume that the size is the cause.
                 known, size = request.known, plan.elements(request.known, trial.feed.assignment)
                 if all(plan.elements(known, one.assignment) < size for one in seen.ran()):
                     self.endless = min(self.endless, size)
             return self._skip(trial, ran, f"the original fails: {ran.error}")
         late = outcome.status == "timeout" and self.name == "reference"
         if ran.stage == "fixed" and (late or ran.unsupported):
-            # The evaluator's time and the GPU's size prove nothing about the model, and refute nothing.
+            # A timeout of the evaluator, or a gap of the backend, says nothing about the model.
             return self._skip(trial, ran, f"the new model: {ran.error}")
         if missing := self._describe_missing_kernel(ran):
             return self._skip(trial, ran, missing)
@@ -306,7 +306,7 @@ class _Check:
         return self._judge(trial, ran)
 
     def _judge(self, trial: Trial, ran: Ran) -> bool:
-        """Record what one run of both showed; returns whether it counts."""
+        """Record the result of one run of both models; returns whether it counts."""
         feed, request = trial.feed, self.request
         cut_off = self.name == "ort-cpu" and bool(different(ran.metrics)) and self.pair.cuts_off()
         if cut_off and (again := self.pair.by_unsigned(trial.values)) is not None:
@@ -318,7 +318,7 @@ class _Check:
             return self._fail(trial, ran, misdeclared)
         reason = "" if ran.metrics else "no output is the same in two runs"
         if wrong and feed is not None and feed.kind == "large" and ran.beyond:
-            # The feed is to overflow, and the original did: infinities in both prove nothing about the fix.
+            # The feed is meant to overflow, and the original did: infinities prove nothing about the fix.
             reason = reason if any(one.worse for one in wrong) else _BEYOND
         if wrong and feed is not None and self.gpu and all(cuda.overflows(metric, feed) for metric in wrong):
             reason = cuda.OVERFLOWS
@@ -334,7 +334,7 @@ class _Check:
         return not reason
 
     def _skip(self, trial: Trial, ran: Ran, reason: str) -> bool:
-        """Record a feed on which one of the two did not run, which proves nothing."""
+        """Record a feed on which one of the models did not run: it proves nothing."""
         stopped: Side = "original" if ran.stage == "original" else "fixed"
         cause = ran.cause or "refused"
         result = trial.result("not counted", reason, stopped=stopped, said=ran.said, cause=cause)

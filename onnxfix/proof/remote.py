@@ -1,7 +1,7 @@
 """The child's side of the checks that run ONNX models: loads both models and compares there, so that outputs need not
 cross the pipe.
 
-Every function here is called through the sandbox. ``note`` reports what runs, so that a crash can be attributed.
+Every function here is called through the sandbox. ``note`` reports the running model, so that a crash is attributed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Values = Mapping[str, Any]
 
 # ---------------------------------------------------------------------------------------------- what a call returns
 
-_WIDEST = 4000  # most characters of an error that become one line
-_SAID = 600  # characters of ONNX Runtime's words that are kept
+_WIDEST = 4000  # most characters of an error to put into one line
+_SAID = 600  # most characters of ONNX Runtime's message to keep
 
 
 @dataclass(frozen=True)
@@ -42,26 +42,26 @@ class Ran:
 
     ``unsupported``: the backend cannot do this. ``no_kernel``: it lacks an operator of the model. ``broken``: the
     process cannot be used any more. ``places``: for the original and the fixed model, how many nodes each execution
-    provider runs, where the backend reports that. ``starved``: memory ran out. ``mapped``: a model's weights were
-    mapped from its file, not loaded as usual. ``cause``: why it failed, where that is known.
+    provider runs, if the backend reports that. ``starved``: memory ran out. ``mapped``: a model's weights were
+    mapped from its file, not loaded as usual. ``cause``: the category of the failure, if known.
     """
 
     stage: str = ""
     error: str = ""
     metrics: tuple[Metrics, ...] = ()
     unstable: tuple[str, ...] = ()  # outputs in which the original differs from itself
-    seconds: float = 0.0  # what it cost: of the processor, or where a GPU computes, of the clock
+    seconds: float = 0.0  # CPU time; if a GPU computes, wall-clock time
     unsupported: bool = False
     no_kernel: bool = False
     broken: bool = False
     starved: bool = False
     mapped: bool = False
     places: tuple[Mapping[str, int] | None, ...] = ()
-    wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
-    precision: str = ""  # of the twin
+    wobble: tuple[Metrics, ...] = ()  # where the original differs from itself within tolerance
+    precision: str = ""  # in which the twin computes
     cause: Cause = ""
-    said: str = ""  # the text of the exception of who ran it, and nothing else
-    beyond: str = ""  # the first value of the original that is finite in its twin and not in half precision
+    said: str = ""  # the text of the backend's exception alone
+    beyond: str = ""  # the first value that overflows in half precision and is finite in the twin
 
 
 def ran_of(outcome: Outcome) -> Ran:
@@ -79,7 +79,7 @@ def ran_of(outcome: Outcome) -> Ran:
 
 
 def failed(stage: str, error: Exception) -> Ran:
-    """The result where running the model ``stage`` raised an error."""
+    """The result if the model ``stage`` raised ``error``."""
     unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
     said = "" if unsupported else one_line(ort_messages.plain(one_line(str(error), _WIDEST)), _SAID)
     text = str(error) if unsupported or broken else one_line(ort_messages.plain(one_line(error, _WIDEST)))
@@ -117,12 +117,12 @@ class _State:
     backend: str = ""
     path: str = ""  # of the original
     fixed_path: str = ""
-    copies: dict[str, Any] = field(default_factory=dict)  # of both models, which judge where these two differ
+    copies: dict[str, Any] = field(default_factory=dict)  # of both models, to judge a difference again
     last: _Compared | None = None
 
 
 MOST_COPIED = 1 << 16
-"""Elements of an input up to which each run gets an array of its own."""
+"""Most elements of an input that is copied for each run."""
 
 _STATE = _State()
 
@@ -137,7 +137,7 @@ class _ModelFails(Exception):
 
 @contextlib.contextmanager
 def _running(stage: str) -> Iterator[None]:
-    """Report what runs, and whose error it is where one is raised."""
+    """Report which model runs, and attribute an error to this model."""
     note(stage)
     try:
         yield
@@ -179,9 +179,9 @@ def load(
     options: Mapping[str, Any] | None = None,
     fixed_options: Mapping[str, Any] | None = None,
 ) -> Ran:
-    """Load both models, dropping what was loaded before. The options are those of the backend's ``load``."""
+    """Release the previous models and load both new ones. The options go to the backend's ``load``."""
     unload()
-    with contextlib.suppress(Exception):  # what is wrong with a backend shows where the model is loaded
+    with contextlib.suppress(Exception):  # a fault of the backend shows when it loads the model
         backends.warm(backend)  # the backend's own start-up, not counted for this model
     clock, began = _clock(backend)
     _STATE.backend, _STATE.path, _STATE.fixed_path = backend, original, fixed
@@ -198,14 +198,14 @@ def load(
 
 
 def _clock(backend: str) -> tuple[Callable[[], float], float]:
-    """What measures costs, and the time on it: other processes do not count, unless a GPU computes."""
+    """The clock that measures costs, and its time: CPU time of this process, or wall-clock time for a GPU."""
     clock = time.perf_counter if backend == "ort-cuda" else time.process_time
     return clock, clock()
 
 
 @_reports
 def alone(backend: str, path: str, feed: dict[str, Any] | None, options: Mapping[str, Any]) -> Ran:
-    """Load one model, by itself, and run it on ``feed`` where there is one."""
+    """Load one model, without the other, and run it on ``feed`` unless that is None."""
     drop()
     with _running("original"):
         session = backends.load(backend, path, **options)
@@ -214,7 +214,7 @@ def alone(backend: str, path: str, feed: dict[str, Any] | None, options: Mapping
     return Ran()
 
 
-# Long because: what a run is asked for is described here, and how each of its steps may end decided.
+# Long because: it describes all arguments of a run, and decides how each step may end.
 @_reports
 def run(
     feed: dict[str, Any],
@@ -229,24 +229,23 @@ def run(
     recheck: bool = False,
     hold: bool = False,
 ) -> Ran:
-    """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
-    ``by_twin`` or ``by_noise``, and ``hold`` them for a later check. The fixed model gets the feed without the inputs
-    in ``without``.
+    """Run both models on ``feed`` and compare their outputs, except outputs in ``skip``. ``keep``: keep the outputs for
+    ``by_twin`` or ``by_noise``; ``hold``: keep them for a later check. The fixed model gets no inputs in ``without``.
 
-    ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
-    differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their
-    values may differ. ``repeats``: the backend gives the same bits each time, unless something is random; else an
-    output may differ from itself within tolerance, since the order of sums may vary.
+    ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only if outputs
+    differ. ``drawn`` are outputs that depend on a random operator: their values may differ, even if two runs of the
+    original happened to give the same values. ``repeats``: without random operators, the backend gives the same bits
+    in each run. Otherwise an output may differ from itself within tolerance, since the order of sums may vary.
     """
     original, fixed = _STATE.original, _STATE.fixed
     if original is None or fixed is None:
         return Ran("load", "the models are not loaded")
     clock, began = _clock(_STATE.backend)
-    own, itself = Terms(repeats, terms.coarse), tuple[Metrics, ...]()
+    rerun_terms, rerun = Terms(repeats, terms.coarse), tuple[Metrics, ...]()
     with _running("original"):
         expected = _compute(original, feed)
         if again:
-            itself = _compare_with_itself(original, feed, expected, own)
+            rerun = _compare_with_itself(original, feed, expected, rerun_terms)
     with _running("fixed"):
         middle = clock()
         outputs = _compute(fixed, less(feed, without))
@@ -256,31 +255,31 @@ def run(
         kept_outputs.keep(_STATE.fixed_path, less(feed, without), outputs, ends - middle)
     note("compare")
     _STATE.last = _Compared(feed, expected, outputs, without) if keep else None
-    unstable = {*skip, *(one.output for one in different(itself))}
+    unstable = {*skip, *(one.output for one in different(rerun))}
     metrics = _compare(expected, outputs, unstable, terms)
     if recheck and not again and different(metrics):
         with _running("original"):
-            second = _compare_with_itself(original, feed, expected, own)
+            second = _compare_with_itself(original, feed, expected, rerun_terms)
         unstable.update(one.output for one in different(second))
     unstable.update(one.output for one in different(metrics) if one.output in drawn and one.kind != "dtype")
     return Ran(
         metrics=tuple(one for one in metrics if one.output not in unstable),
         unstable=tuple(sorted(unstable)),
         seconds=ends - began,
-        wobble=tuple(one for one in itself if one.agreement == "within"),
+        wobble=tuple(one for one in rerun if one.agreement == "within"),
     )
 
 
 def _compute(session: backends.Session, feed: Values) -> dict[str, Any]:
     """A model's outputs by name."""
-    return dict(zip(session.outputs, session.run(_own(feed)), strict=True))
+    return dict(zip(session.outputs, session.run(_copy_small(feed)), strict=True))
 
 
-def _own(feed: Values) -> dict[str, Any]:
-    """The feed for one run, with arrays of its own where they are small.
+def _copy_small(feed: Values) -> dict[str, Any]:
+    """The feed for one run, with copies of small arrays.
 
-    ONNX Runtime writes to its inputs: BatchNormalization in training, before opset 14, updates the mean and variance
-    that it is given, which have an element for each channel. What runs next would compute from another feed.
+    ONNX Runtime writes to its inputs: BatchNormalization in training, before opset 14, updates its inputs for mean and
+    variance, which have an element for each channel. The next run would compute from these changed inputs.
     """
     return {
         name: value.copy() if isinstance(value, np.ndarray) and value.size <= MOST_COPIED else value
@@ -308,8 +307,8 @@ def _compare(
 
 @_reports
 def by_twin(folder: str, *, half: str, terms: Terms, skip: tuple[str, ...]) -> Ran:
-    """Judge the last run again, with the original in higher precision beside it. ``half`` is the model's half-precision
-    type, ``folder`` a place for the twin; outputs in ``skip`` are left out."""
+    """Judge the last run again by its twin: the original in higher precision. ``half`` is the model's half-precision
+    type, ``folder`` is a folder for the twin, and ``skip`` names outputs to leave out."""
     last = _STATE.last
     if last is None:
         return Ran("twin", "nothing was kept of the last run")
@@ -317,7 +316,7 @@ def by_twin(folder: str, *, half: str, terms: Terms, skip: tuple[str, ...]) -> R
         twins = _copies("twin", lambda: twin.load(_STATE.backend, _STATE.path, folder))
         lost, values = twins.run(last.feed)
     note("compare")
-    origins = twins.origins  # an overflow excuses only what is computed from it
+    origins = twins.origins  # an overflow excuses only outputs that are computed from it
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
     metrics = _compare(last.expected, last.outputs, skip, replace(terms, exact=False), twin=judges)
     return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=twins.precision)
@@ -325,9 +324,9 @@ def by_twin(folder: str, *, half: str, terms: Terms, skip: tuple[str, ...]) -> R
 
 @_reports
 def by_noise(folder: str, fixed: str, *, terms: Terms, skip: tuple[str, ...]) -> Ran:
-    """Judge the last run again, with what both models compute in float64 beside it, and what the original does once its
-    inputs move. ``fixed`` is the fixed model's path, ``folder`` a place for both models in float64; outputs in
-    ``skip`` are left out."""
+    """Judge the last run again by both models in float64, and by runs of the original on inputs that are perturbed by
+    one rounding. ``fixed`` is the fixed model's path, ``folder`` is a folder for the models in float64, and ``skip``
+    names outputs to leave out."""
     last, original = _STATE.last, _STATE.original
     if last is None or original is None:
         return Ran("twin", "nothing was kept of the last run")
@@ -357,12 +356,12 @@ def by_unsigned(
     skip: tuple[str, ...],
     without: tuple[str, ...],
 ) -> Ran:
-    """Judge a run again by what both models compute with unsigned weights in their products of bytes; that is what
-    ``by_twin`` and ``by_noise`` judge then, too. ``fixed`` is the fixed model's path, ``folder`` a place for both
-    models; for the others see ``run``."""
+    """Judge a run again by copies of both models with unsigned weights in products of bytes. ``by_twin`` and
+    ``by_noise`` then judge the outputs of these copies, too. ``fixed`` is the fixed model's path, and ``folder`` is a
+    folder for the copies; ``run`` describes the other arguments."""
     with _running("twin"):
         unsigned = _copies("unsigned", lambda: copies.load_unsigned(_STATE.backend, _paths(fixed), folder))
-        expected, outputs = unsigned.run(_own(feed), without)
+        expected, outputs = unsigned.run(_copy_small(feed), without)
     note("compare")
     if _STATE.last is not None:
         _STATE.last = replace(_STATE.last, feed=feed, expected=expected, outputs=outputs)
@@ -383,7 +382,7 @@ def _copies(kind: str, load: Callable[[], Any]) -> Any:
 def pair(
     backend: str, original: str, fixed: str, feed: dict[str, Any], folder: str, *, half: str, terms: Terms
 ) -> Ran:
-    """Run both models on one feed and judge as the check ``backend`` does where bits may differ; see ``by_twin``."""
+    """Run both models on one feed, and judge as the check ``backend`` does if bits may differ; see ``by_twin``."""
     ran = load(backend, original, fixed)
     ran = ran if ran.stage else run(feed, again=False, drawn=(), terms=terms, skip=(), keep=True)
     if not ran.stage and different(ran.metrics):
@@ -395,5 +394,5 @@ def pair(
 
 
 def less(feed: Values, without: Sequence[str]) -> dict[str, Any]:
-    """A feed for a model that lacks some inputs."""
+    """The feed without the inputs in ``without``, which the fixed model lacks."""
     return {name: value for name, value in feed.items() if name not in without}

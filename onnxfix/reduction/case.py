@@ -1,7 +1,7 @@
-"""A case: a model, the real values of its inputs, and how its parts become cases of their own.
+"""A case: a model with the real values of its inputs, and functions that make smaller cases from its parts.
 
-Weights stay in the model's files (``files.lazy``), those stored as external data too, so that any part costs no more
-than its own bytes.
+All weights stay in the model's files (``files.lazy``), also external data, so that a part costs no more than its own
+bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onnxfix.files import lazy, loading, tensors, walk
 from onnxfix.inputs.feeds.operands import DRAWS
 
 SMALL = 64
-"""Elements of an integer tensor of rank 0 or 1 up to which it counts as one that shapes are made of."""
+"""Most elements of an integer tensor of rank 0 or 1 that counts as a shape, as axes or as indices."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Case:
         return model
 
     def with_model(self, model: ModelProto, **changes: Any) -> Case:
-        """The case with another model, and values of those inputs alone that it has."""
+        """The case with another model, and with values only for inputs of that model."""
         names = {info.name for info in model.graph.input}
         inputs = changes.pop("inputs", self.inputs)
         return replace(self, model=model, inputs={n: v for n, v in inputs.items() if n in names}, **changes)
@@ -88,9 +88,9 @@ def case_of(loaded: loading.Loaded, inputs: Mapping[str, Any]) -> Case:
 
 def refill(field_: Any, items: Sequence[Any]) -> None:
     """Replace the content of a repeated field."""
-    kept = [type(item).FromString(item.SerializeToString()) for item in items]
+    copies = [type(item).FromString(item.SerializeToString()) for item in items]
     del field_[:]
-    field_.extend(kept)
+    field_.extend(copies)
 
 
 # ------------------------------------------------------------------------------------------------------- the graph
@@ -102,15 +102,15 @@ def producers(graph: GraphProto) -> dict[str, int]:
 
 
 def fixed_values(graph: GraphProto) -> set[str]:
-    """The values that depend on no input: initializers, and what nodes compute of these alone."""
+    """The values that depend on no input: initializers, and results of nodes that read only such values."""
     inputs = {info.name for info in graph.input}
-    found = {tensor.name for tensor in graph.initializer}
-    found.update(sparse.values.name for sparse in graph.sparse_initializer)
-    known = found | inputs | set(producers(graph))
+    fixed = {tensor.name for tensor in graph.initializer}
+    fixed.update(sparse.values.name for sparse in graph.sparse_initializer)
+    known = fixed | inputs | set(producers(graph))
     for node in graph.node:
-        if node.op_type not in DRAWS and all(name in found for name in walk.reads(node) if name in known):
-            found.update(name for name in node.output if name)
-    return found
+        if node.op_type not in DRAWS and all(name in fixed for name in walk.reads(node) if name in known):
+            fixed.update(name for name in node.output if name)
+    return fixed
 
 
 def upstream(graph: GraphProto, names: Iterable[str], stops: Collection[str] = ()) -> set[int]:
@@ -145,20 +145,20 @@ def domain_of(name: str) -> str:
 def part(
     model: ModelProto, kept: Collection[int], outputs: Sequence[ValueInfoProto], extra: Collection[str] = ()
 ) -> ModelProto:
-    """A model of these nodes of the main graph alone, with these outputs. Its inputs and initializers are those of the
-    model that the nodes read, or that are named in ``extra``; what else they read is left to the caller."""
+    """A model with only the nodes at the positions ``kept`` of the main graph, and these outputs. It keeps the inputs
+    and initializers that the nodes read or ``extra`` names. The caller must add all other values that nodes read."""
     graph = model.graph
     nodes = [node for number, node in enumerate(graph.node) if number in kept]
     read = {name for node in nodes for name in walk.reads(node)} | set(extra)
     read.update(info.name for info in outputs)
     made = {name for node in nodes for name in node.output}
-    found = ModelProto()
+    result = ModelProto()
     for name in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
         if model.HasField(name):
-            setattr(found, name, getattr(model, name))
-    found.opset_import.extend(model.opset_import)
-    found.functions.extend(called(model, nodes))
-    new = found.graph
+            setattr(result, name, getattr(model, name))
+    result.opset_import.extend(model.opset_import)
+    result.functions.extend(called(model, nodes))
+    new = result.graph
     new.name = graph.name or "reduced"
     new.node.extend(nodes)
     new.initializer.extend(one for one in graph.initializer if one.name in read)
@@ -168,11 +168,11 @@ def part(
     new.value_info.extend(info for info in graph.value_info if info.name in made)
     quantized = (one for one in graph.quantization_annotation if one.tensor_name in made | read)
     new.quantization_annotation.extend(quantized)
-    return found
+    return result
 
 
 def info_of(name: str, value: Any) -> ValueInfoProto:
-    """The declaration of a tensor with the type and shape of a value; of the name alone without one."""
+    """The declaration of a tensor with the type and shape of ``value``; only its name if ``value`` is not an array."""
     if not isinstance(value, np.ndarray):
         return ValueInfoProto(name=name)
     strings = value.dtype.kind in "OUS"
@@ -186,12 +186,12 @@ def tensor_of(name: str, value: np.ndarray[Any, Any]) -> TensorProto:
 
 
 def array_of(tensor: TensorProto) -> np.ndarray[Any, Any] | None:
-    """The value of an initializer; None where numpy has no such type."""
+    """The value of an initializer; None if numpy lacks its type."""
     return tensors.to_array(tensor, None, 1 << 40)
 
 
 def makes_shapes(value: Any) -> bool:
-    """Whether it is a small integer tensor, as shapes, axes and indices are."""
+    """Whether ``value`` is a small integer tensor, like shapes, axes and indices."""
     small = isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= SMALL
     return small and value.dtype.kind in "iu"
 

@@ -21,10 +21,10 @@ from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
 from onnxfix.runtime.sandbox import shared
 
-_KEPT = 512 << 20  # bytes of values that are remembered
-_APART = 8  # tensors that are computed one by one where all at once fail
+_KEPT = 512 << 20  # most bytes of values that are cached
+_APART = 8  # most tensors that are computed one by one if a run for all of them fails
 _MOVES = 3
-"""Times that inputs are moved before a difference is called rounding."""
+"""How many perturbed inputs must explain a difference before it counts as rounding."""
 
 
 class Values:
@@ -41,7 +41,7 @@ class Values:
         self._size = 0
 
     def of(self, case: Case, names: Sequence[str]) -> dict[str, Any] | None:
-        """The values of these tensors of the main graph; None where one of them cannot be computed."""
+        """The values of these tensors of the main graph; None if any of them cannot be computed."""
         values: dict[str, Any] = {}
         for name in names:
             stored = next((one for one in case.model.graph.initializer if one.name == name), None)
@@ -65,7 +65,7 @@ class Values:
         return values
 
     def run(self, case: Case) -> Reply:
-        """Run a case with ONNX Runtime on the CPU. A crash or a time limit is an error of it."""
+        """Run a case with ONNX Runtime on the CPU. A crash or a timeout becomes the error of the reply."""
         try:
             write(case.model, self.path)
             return self.bench.run_file(self.path, case.inputs)
@@ -87,22 +87,23 @@ def differences(
     *,
     moves: int = _MOVES,
 ) -> list[Metrics]:
-    """Where the values ``other`` differ from the ``truth``, what the model file computes of ``feed``; ``pairs`` are
-    the names of outputs in both.
+    """Where the values ``other`` differ from ``truth``, the values that the model file ``path`` computes from ``feed``.
+    ``pairs`` are names in ``truth`` and in ``other`` of the same output.
 
-    They are held to the tolerance of the type, and to what the model itself moves by when its inputs are moved, which
-    is tried ``moves`` times: a value that is rounded to fewer bits may fall to the other side by chance.
+    Perturbed inputs change the model's outputs. These changes widen the tolerance of the type, and a difference counts
+    as rounding only if it is within tolerance for each of ``moves`` perturbations: a value that is rounded to fewer
+    bits may be rounded the other way by chance.
     """
     both = {name: aligned(truth.get(name), other.get(theirs)) for name, theirs in pairs}
     if all(identical(*pair) for pair in both.values()):
         return []
-    found: dict[str, list[Metrics]] = {}
+    beyond: dict[str, list[Metrics]] = {}
     for seed in range(moves):
         moved = bench.run_file(path, feed, moved=RELATIVE, seed=seed).values
         for name, (a, b) in both.items():
             slack = SHARE * moved_by(name, truth.get(name), moved.get(name, truth.get(name)))
-            found[name] = found.get(name) or different(compare(name, a, b, exact=False, slack=slack))
-    return [metric for metrics in found.values() for metric in metrics]
+            beyond[name] = beyond.get(name) or different(compare(name, a, b, exact=False, slack=slack))
+    return [metric for metrics in beyond.values() for metric in metrics]
 
 
 def write(model: ModelProto, path: Path) -> None:
@@ -111,7 +112,7 @@ def write(model: ModelProto, path: Path) -> None:
     Raises:
         OnnxfixError: it cannot be written.
     """
-    path.unlink(missing_ok=True)  # a new inode, so that nothing takes it for the last one
+    path.unlink(missing_ok=True)  # a new inode, so that no cache confuses the new file with the old file
     saving.save(model, path, path.with_name(path.name + ".data"))
 
 
@@ -134,16 +135,16 @@ class Facts:
             for name, value in known.main.values.items():
                 if elem := known.shapes.elem_type(value):
                     self._types[name] = elem, known.shapes.shape(value)
-        except ModelError:  # what is known to be wrong is not a graph that shapes can be derived for
+        except ModelError:  # shapes cannot be derived for an invalid graph
             return
 
     def elem(self, name: str) -> int:
-        """Element type; 0 where it is unknown."""
+        """Element type; 0 if unknown."""
         return self._types.get(name, (0, None))[0]
 
     def info(self, name: str, value: Any, *, dynamic: bool) -> ValueInfoProto:
-        """The declaration of a tensor of this value, or of what is known where that is None; ``dynamic``: with symbols
-        where its size depends on the inputs."""
+        """The declaration of a tensor, with the type and shape of ``value``, or with the known facts if ``value`` is
+        not an array. ``dynamic``: use symbols for sizes that depend on the inputs."""
         elem, shape = self._types.get(name, (0, None))
         if isinstance(value, np.ndarray):
             info = cases.info_of(name, value)
@@ -162,7 +163,7 @@ class Facts:
         return info
 
     def made(self, name: str) -> np.ndarray[Any, Any] | None:
-        """A value of the tensor's type and static shape, for one that cannot be computed; None where one is unknown."""
+        """A made-up value for a tensor that cannot be computed; None if its type or static shape is unknown."""
         elem, shape = self._types.get(name, (0, None))
         if not elem or elem == TensorProto.STRING or shape is None or any(dim.value is None for dim in shape):
             return None

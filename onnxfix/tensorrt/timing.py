@@ -1,4 +1,4 @@
-"""How long engines take, as data, and how that is measured: in blocks that take turns. Nothing here needs a GPU."""
+"""Records of the latency of engines, and its measurement in alternating blocks. Nothing here needs a GPU."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ Run = Callable[[], float]
 Blocks = Sequence[Sequence[float]]
 
 LEAST_NOISE = 0.01
-"""Engines that differ by less are called the same, however steady each of them is: two builds of one model differ by
-more."""
+"""A smaller difference counts as "same", even if both engines run steadily: two builds of a model differ by more."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One engine. Milliseconds of a run: the median and the 5th and 95th percentiles of ``runs`` runs in ``blocks``
-    blocks. ``noise`` is how far the medians of the blocks lie apart (half of the distance between their 5th and 95th
-    percentiles) as a share of the median.
+    """The latency of one engine: median, 5th and 95th percentile of ``runs`` runs in ``blocks`` blocks, in ms.
+    ``noise`` is half of the distance between the 5th and 95th percentile of the blocks' medians, as a share of the
+    median of all runs.
 
-    ``load_seconds`` is deserialization and the execution context, ``jit_seconds`` the first run minus the median, both
-    without kernels from a cache. ``build_seconds`` and ``engine_bytes`` are the build's."""
+    ``load_seconds`` is the time to deserialize the engine and create its context, ``jit_seconds`` the first run minus
+    the median, both without cached kernels. ``build_seconds`` and ``engine_bytes`` describe the build."""
 
     median_ms: float
     p5_ms: float
@@ -44,13 +43,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Latency:
-    """The engines of the original and of the fixed model, on the same inputs (of ``shapes``: input name -> shape) and
-    by the same kind of launch.
+    """The latencies of the original's and the fixed model's engine, on the same inputs (``shapes``: name -> shape)
+    and with the same kind of launch.
 
-    ``original`` is None where one model was given, or where the original has no engine. ``ratio`` is the fixed median
-    over the original's, ``noise`` the larger noise of the two, ``comparison`` what they say together: a fixed engine is
-    "slower" or "faster" where the difference is larger than the noise, and than ``LEAST_NOISE``. ``reason`` is why
-    nothing was measured, ``fallback`` why no CUDA graphs were used; both "" otherwise.
+    ``original`` is None if one model was given, or if the original has no engine. ``ratio`` is the fixed median over
+    the original's median, and ``noise`` is the larger noise of the two. ``comparison`` follows from both: the fixed
+    engine is "slower" or "faster" if the difference exceeds the noise and ``LEAST_NOISE``. ``reason`` says why nothing
+    was measured, and ``fallback`` why no CUDA graphs were used; both are "" otherwise.
     """
 
     original: Timing | None = None
@@ -85,7 +84,7 @@ def interleave(
 ) -> dict[str, list[list[float]]]:
     """Time engines (name -> run) in rounds of one block each: A B, B A, A B, ...
 
-    Whatever drifts, such as the clock rate of the GPU, then weighs on all alike. The first run of each block is not
+    A drift, such as of the GPU's clock rate, then affects all engines alike. The first run of each block is not
     counted: the caches of the GPU hold the other engine's data.
     """
     limits = limits or Limits()
@@ -106,7 +105,7 @@ def interleave(
 
 
 def _warm(run: Run, clock: Callable[[], float], limits: Limits) -> float:
-    """Run an engine until it is warm, at least once; the last run's milliseconds."""
+    """Run an engine until it is warm, at least once; returns the milliseconds of the last run."""
     began, last = clock(), run()
     for _ in range(limits.warm_runs - 1):
         if clock() - began >= limits.warm_seconds:
@@ -116,7 +115,7 @@ def _warm(run: Run, clock: Callable[[], float], limits: Limits) -> float:
 
 
 def timing(blocks: Blocks, *, load_seconds: float = 0.0, first_seconds: float = 0.0) -> Timing:
-    """The statistics of one engine's blocks; ``first_seconds`` is its first run of all."""
+    """The statistics of one engine's blocks; ``first_seconds`` is the time of its very first run."""
     every = sorted(one for block in blocks for one in block)
     medians = sorted(quantile(sorted(block), 0.5) for block in blocks)
     median = quantile(every, 0.5)
@@ -142,7 +141,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def compared(original: Timing | None, fixed: Timing) -> Latency:
-    """Both engines as a verdict, or the fixed one alone."""
+    """Compare the timings of two engines; without an original, report the fixed engine alone."""
     if original is None:
         return Latency(fixed=fixed, noise=fixed.noise)
     noise = max(original.noise, fixed.noise)

@@ -1,4 +1,4 @@
-"""The node at which a model stops that accepts none of the generated inputs: its requirements, and what may help.
+"""For a model that accepts no generated inputs: the node at which it stops, the node's requirements, and a remedy.
 
 Used only after a run that proved nothing: the model is run again on one feed, with a name for each node.
 """
@@ -32,16 +32,16 @@ from onnxfix.runtime.backends import ort_messages
 from onnxfix.runtime.sandbox import shared
 from onnxfix.verbs.intake import InputKind, kinds_of, way_of
 
-_LARGEST = 64 << 20  # bytes of a model that is copied to name its nodes
-_STEP = 60.0  # seconds for that run
+_LARGEST = 64 << 20  # most bytes of a model that is copied to name its nodes
+_STEP = 60.0  # seconds for the run of the copy
 _SHOWN = 3  # requirements of a node that are shown
 _MARK = re.compile(r"onnxfix\.(\d+)\b")
 
 
 @dataclass(frozen=True)
 class Needed:
-    """A requirement of a node, as text, and the inputs whose values it depends on; none where it depends on sizes
-    alone."""
+    """A requirement of a node, as text, and the inputs whose values it depends on; no inputs if it depends only on
+    sizes."""
 
     words: str
     inputs: tuple[str, ...] = ()
@@ -49,13 +49,13 @@ class Needed:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The node at which ONNX Runtime stops in the original: its place and operator ("" where unknown).
+    """The node at which ONNX Runtime stops in the original: its place and operator ("" if unknown).
 
     ``said`` is ONNX Runtime's message, ``feed`` the label of the feed, ``fed`` its sizes. ``needed`` are the node's
     requirements, and ``sizes`` the known limits of the sizes in them. ``shapes`` is a value for ``--input-shapes`` with
-    ``?`` for the size that only the user knows, the sizes of the feed where no valid ones are known, "" where no size
-    helps; ``inputs`` must be in a file for ``--inputs``, where values are missing. ``loaded`` False: the model is not
-    even loaded, and no inputs help; ``gap``: because of what ONNX Runtime lacks, not of a fault in the model.
+    ``?`` for the size that only the user knows; it has the feed's sizes if no valid sizes are known, and is "" if no
+    size helps. If values are missing, a file for ``--inputs`` must hold ``inputs``. ``loaded`` is False if the model
+    cannot be loaded, so that no inputs help. ``gap``: ONNX Runtime lacks something; the model has no fault.
     """
 
     place: Place
@@ -74,8 +74,8 @@ class Stopped:
 def find_stop(
     path: Path, proto: ModelProto, verdict: Verdict, pinned: Mapping[str, Any] | None = None
 ) -> Stopped | None:
-    """Where ONNX Runtime stops in the original, ``proto`` in the file ``path``, after a verdict that proves nothing;
-    None where that is unknown. ``pinned`` are inputs with fixed values."""
+    """Find where ONNX Runtime stops in the original (``proto``, stored in ``path``), after a verdict that proves
+    nothing; None if the place is unknown. ``pinned`` are inputs with fixed values."""
     rung = verdict.rung("ort-cpu")
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
@@ -101,24 +101,24 @@ class _Finder:
         self.sizes: Assignment = dict(refused.feed.assignment) if refused.feed is not None else {}
 
     def find(self) -> Stopped:
-        """The node and the help, as far as they are known."""
+        """Find the node, and what would help, as far as known."""
         said, feed = ort_messages.reason(self.message) or self.refused.reason, self.refused.label
         symbols, node = set(self.known.symbols), self._node()
         if node is None:
             return Stopped(Place(), "", said, feed, shapes=self._shape(symbols), inputs=self._inputs())
         demands = self._demands(node)
         chosen = {name for one in demands for name in one.term.symbols} & symbols
-        # Demands on sizes that are not sizes of inputs depend on the values of inputs.
+        # A demand on a size that is not an input's size depends on the values of inputs.
         by_sizes = [one.term.symbols <= symbols for one in demands]
         needed = [
             Needed(str(one), () if direct else _sources(node.inputs))
             for one, direct in zip(demands, by_sizes, strict=True)
         ]
-        behind = {name for one in needed for name in one.inputs}
+        sources = {name for one in needed for name in one.inputs}
         needed += [Needed(str(one), _sources([one.value])) for one in bounds(node)]
         by_value = not demands or any(one.inputs for one in needed)
-        beside = {str(dim) for one in self.known.inputs if one.name in behind for dim in one.dims or ()}
-        # The feed's values of the inputs that decide between paths of the model.
+        their_dims = {str(dim) for one in self.known.inputs if one.name in sources for dim in one.dims or ()}
+        # The feed's values of the inputs that select a path through the model.
         values = {
             name.removesuffix(".value"): size for name, size in self.sizes.items() if name.endswith(".value")
         }
@@ -130,7 +130,7 @@ class _Finder:
             feed,
             tuple(needed),
             tuple(one for one in way_of(self.known, pins).sizes if one.symbol in chosen),
-            self._shape(chosen or beside & symbols or (() if needed else symbols)),
+            self._shape(chosen or their_dims & symbols or (() if needed else symbols)),
             self._inputs() if by_value else (),
         )
         if any(one.least is None for one in result.sizes):
@@ -153,11 +153,11 @@ class _Finder:
         op_type, name = about
         alike = [node for node in model.nodes() if node.op_type == op_type]
         named = [node for node in alike if name and node.name == name]
-        single = next((ones[0] for ones in (named, alike) if len(ones) == 1), None)
+        single = next((nodes[0] for nodes in (named, alike) if len(nodes) == 1), None)
         return single or self._marked(model)
 
     def _marked(self, model: Model) -> Node | None:
-        """The node that the model stops at when it is run with unique names of nodes."""
+        """Run the model with a unique name for each node, and return the node at which it stops."""
         if self.refused.feed is None or self.path.stat().st_size > _LARGEST:
             return None
         nodes = list(model.nodes())
@@ -181,7 +181,7 @@ class _Finder:
     # ---- its requirements
 
     def _demands(self, node: Node) -> list[Demand]:
-        """The node's demands that the feed violates; where there are none, those that cannot be decided."""
+        """The node's demands that the feed violates; if there are none, the demands that cannot be decided."""
         found = [
             Demand(term, node.place, node.op_type, about)
             for about, term in demanded(node)
@@ -193,7 +193,7 @@ class _Finder:
     # ---- what would help
 
     def _shape(self, symbols: Iterable[str]) -> str:
-        """The shape of the input with the last of these symbols, which is left open; "" where no input has one."""
+        """The input that has one of these symbols at the last axis, with ``?`` for its size; "" if no input has any."""
         wanted = set(symbols)
         places = [
             (axis, one, dim)
@@ -203,20 +203,20 @@ class _Finder:
         ]
         if not places:
             return ""
-        _, one, asked = max(places, key=lambda place: place[0])
-        return self._fed(one, asked)
+        _, one, unknown = max(places, key=lambda place: place[0])
+        return self._fed(one, unknown)
 
-    def _fed(self, one: Input | InputKind, asked: int | str = "") -> str:
-        """An input with its shape in the feed; ``?`` for the size ``asked``."""
+    def _fed(self, one: Input | InputKind, unknown: int | str = "") -> str:
+        """An input with its shape in the feed; ``?`` replaces the dimension ``unknown``."""
         sizes = zip(one.dims or (), shape_of(self.known, self.known[one.name], self.sizes), strict=True)
-        return f"{one.name}:{'x'.join('?' if dim == asked else str(size) for dim, size in sizes)}"
+        return f"{one.name}:{'x'.join('?' if dim == unknown else str(size) for dim, size in sizes)}"
 
     def _inputs(self) -> tuple[InputKind, ...]:
         return tuple(one for one in kinds_of(self.known) if not one.optional and one.name not in self.pinned)
 
 
 def _sources(values: Sequence[Value | None]) -> tuple[str, ...]:
-    """The graph inputs that values are computed from."""
+    """The graph inputs from which these values are computed."""
 
     def before(value: Value) -> Iterator[Value]:
         node = value.producer or value.scope.owner

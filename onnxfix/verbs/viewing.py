@@ -27,16 +27,16 @@ from onnxfix.verbs.picturing import Atlas, surround
 _SECONDS = 60.0
 """Time for onnx.checker."""
 _SMALL = 1 << 10
-"""Bytes up to which a constant stays one; a larger one becomes an input of its type and shape."""
+"""Most bytes of a constant that stays a constant; a larger constant becomes an input of its type and shape."""
 _FAN = 8
-"""Consumers of one value that are looked at."""
+"""Most consumers of one value that are followed."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What was written: ``finding`` (None: a node that was named) with the ``nodes`` around it, in ``output``.
-    ``others`` are the places of further findings of the rule. ``complaint`` is onnx.checker's about the part, "" where
-    it passes."""
+    """A model that was written to ``output``: ``nodes`` counts its nodes, around ``finding`` (None if a node is named).
+    ``others`` are the places of the rule's other findings. ``complaint`` is the error of onnx.checker for the part,
+    "" if the part passes."""
 
     path: str
     output: str
@@ -62,14 +62,14 @@ def view(
         source: the model.
         output: the file to write.
         rule: the code or the name of the rule.
-        node: the name of a node, or of a value that it computes, also with ``*``: all such nodes of one graph.
-        place: of which finding: the name of its node or value, also with ``*``; "": the first one.
+        node: the name of a node, or of a value that it computes; ``*`` selects all matching nodes of one graph.
+        place: the name of the finding's node or value, also with ``*``; "" selects the first finding.
         distance: how many values away the other nodes may be.
-        target: the TensorRT to judge for, by name.
+        target: the name of the TensorRT version to check for.
 
     Raises:
         ModelError: the model cannot be read.
-        UsageError: the rule finds nothing there, or at no node, there is no such node, or the file may not be written.
+        UsageError: no finding matches or has a node, no node matches, or the file may not be written.
     """
     if bool(rule) == bool(node) or (node and place):
         raise UsageError(
@@ -114,7 +114,7 @@ def _matches(place: Place, wanted: str) -> bool:
 
 
 def _complaint(path: Path) -> str:
-    """What onnx.checker says about the file; it is foreign native code."""
+    """The error of onnx.checker for the file. It runs in a fork, since it is foreign native code."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         outcome = forked(check, str(path), folder, timeout=_SECONDS)
     return str(outcome.value.refused or outcome.value.inference) if outcome.ok else outcome.message
@@ -124,15 +124,15 @@ def _complaint(path: Path) -> str:
 
 
 def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title: str) -> ModelProto:
-    """A model of ``nodes``, which are of one graph, in their order.
+    """A model of ``nodes``, which must be in one graph, in the order of this graph.
 
-    What they read and none of them computes becomes an input, and what anything else reads an output, each with the
-    type and the dimensions that are known. ``notes`` go into the documentation of nodes, ``title`` into that of the
-    graph.
+    A value that the nodes read but do not compute becomes an input, or stays a small constant. A value that they
+    compute for other readers becomes an output. Inputs and outputs get their known types and dimensions. ``notes`` go
+    into the documentation of nodes, and ``title`` goes into the documentation of the graph.
 
     Raises:
-        UsageError: a node has an attribute of the local function that it is in, or reads or computes a value whose type
-            or rank depends on the call of that function.
+        UsageError: a node uses an attribute of its local function, or reads or computes a value whose type or rank
+            depends on the call of this function.
     """
     scope = next(iter(nodes)).scope
     kept = set(nodes)
@@ -169,7 +169,7 @@ def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title
 
 
 def _add_read(part: ModelProto, model: Model, value: Value) -> None:
-    """Add a value that is read: as the constant that it is, where that is small, or as an input."""
+    """Add a value that the nodes read: a small constant as a constant, any other value as an input."""
     tensor, producer = value.initializer, value.producer
     stored = list(walk.node_tensors([producer.proto])) if producer is not None else []
     small = not any(map(tensors.is_external, stored)) and sum(map(tensors.nbytes, stored)) <= _SMALL

@@ -1,6 +1,6 @@
-"""How the value of one input is drawn: what is known of it, what all element types have in common, and integers.
+"""Random values for one input of a model: the code that all element types share, and integers.
 
-Indices stay inside what they index, shapes are shapes, and masks are masks.
+Indices stay within the axes that they index, shape operands fit the data, and masks hold 0 and 1.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from onnxfix.inputs.feeds.operands import HARMLESS
 from onnxfix.inputs.feeds.signature import FLOATS, Input, Signature
 
 Array = Any
-#: "normal": plausible values. "edge": with 0.0, -0.0, tiny and large ones. "extreme": the limits of the types, for
-#: comparisons that demand identical bits. "small", "zeros", "ones": for models that refuse the others. "large":
+#: "normal": plausible values. "edge": also 0.0, -0.0, tiny and large values. "extreme": the limits of the types, for
+#: comparisons that demand identical bits. "small", "zeros", "ones": for models that reject the other kinds. "large":
 #: magnitudes from 1 to 2048, so that squares, sums and products pass 65504, half precision's largest number.
-#: "quantized": with values around the limits of what is quantized.
+#: "quantized": values around the limits of the model's quantizers.
 Kind = Literal["normal", "edge", "extreme", "small", "zeros", "ones", "large", "quantized"]
 KINDS: tuple[Kind, ...] = ("normal", "edge", "extreme", "small", "zeros", "ones", "large", "quantized")
 
@@ -41,8 +41,8 @@ def shape_of(known: Signature, one: Input, assignment: Mapping[str, int]) -> tup
 
 @dataclass
 class Draw:
-    """The value of one input in the making: ``rng`` draws it, for an assignment, a seed and a kind of data. For the
-    others see ``make_inputs``."""
+    """Generates the value of one input with ``rng``, for an assignment, a seed and a kind of data. ``make_inputs``
+    describes ``gain`` and ``turn``."""
 
     known: Signature
     one: Input
@@ -62,14 +62,14 @@ class Draw:
             )
 
     def mask(self) -> Array:
-        """0 and 1, with at least one 1 in each row: a row without any makes a softmax of nothing but -inf."""
+        """Zeros and ones, with a 1 in each row: a row of zeros would give a softmax nothing but -inf."""
         mask = self.rng.integers(0, 2, self.shape)
         if mask.ndim and mask.shape[-1]:
             mask[..., 0] = 1
         return mask if mask.ndim else np.ones((), np.int64)
 
     def beside(self) -> tuple[int, ...] | None:
-        """The shape of the data beside a shape-like operand, when every dimension is known."""
+        """The shape of the data that this shape-like operand applies to; None if a size is unknown."""
         for dims in self.role.beside:
             sizes = [self.known.size(dim, self.assignment) for dim in dims] if dims is not None else [None]
             if all(size is not None for size in sizes):
@@ -77,20 +77,20 @@ class Draw:
         return None
 
     def bounds(self) -> list[int | None]:
-        """The sizes of the axes that it indexes, as far as they are known."""
+        """The sizes of the axes that the input indexes; None for an unknown size."""
         return [self.known.size(bound, self.assignment) for bound in self.role.bounds]
 
     def full(self, value: int) -> Array:
         return np.full(self.shape, value, np.int64)
 
     def limited(self) -> Array | None:
-        """Numbers within the limits that are known of indices and lengths; None where there are none."""
+        """Numbers within the known limits of an index or a length; None if no limits are known."""
         fit = self.role.strict <= _LIMITED
         ends = self.known.within(self.one.name, self.assignment) if fit else None
         if ends is None:
             return None
         least, most = math.ceil(ends[0]), math.floor(min(ends[1], ends[0] + 2**20))
-        if "index" in self.role.strict:  # tables in loops and functions, of which the limits say nothing
+        if "index" in self.role.strict:  # the limits do not cover tables in loops and functions
             most = min([most, *(size - 1 for size in self.bounds() if size is not None and size > 0)])
         if self.one.elem in FLOATS and (
             least > most or self.role.strict.isdisjoint(("index", "index_nd", "length"))
@@ -105,10 +105,10 @@ class Draw:
         if "position" in self.name and self.shape:
             steps = np.minimum(np.arange(self.shape[-1]) + least, most)
             return np.broadcast_to(steps, self.shape).astype(np.int64)
-        return self._picked(least, min(most, least + 1) if self.kind in ("small", "ones") else most)
+        return self._pick(least, min(most, least + 1) if self.kind in ("small", "ones") else most)
 
-    def _picked(self, least: int, most: int) -> Array:
-        """Numbers from ``least`` to ``most``; both ends are among them where the values are not just plausible."""
+    def _pick(self, least: int, most: int) -> Array:
+        """Random numbers from ``least`` to ``most``. Kinds that test limits include both ends."""
         picked = self.rng.integers(least, most + 1, self.shape)
         for number in self.role.compared:
             if least <= number <= most and number == int(number) and picked.size > 1:
@@ -119,7 +119,7 @@ class Draw:
         return picked
 
     def points(self, least: float, most: float) -> list[float]:
-        """What to feed, as far as the input's type holds it, beginning where the feed before ended."""
+        """The input's quantizer points that its type can hold, beginning where the previous feed ended."""
         if self.kind != "quantized":
             return []
         known = [one for one in self.known.quantizers.points.get(self.one.name, ()) if least <= one <= most]
@@ -127,23 +127,23 @@ class Draw:
         return known[first:] + known[:first]
 
     def put_points(self, flat: Array, points: list[Any]) -> None:
-        """Put each of the points into some element, the first ones first, into half of all elements or into all."""
+        """Put the points, in order, into random elements: half of them, or all if the points fill that half."""
         count = flat.size if flat.size <= 2 * len(points) else flat.size // 2
         self._put(flat, points, count)
 
     def put_compared(self, flat: Array, numbers: list[float]) -> None:
-        """Put what the model compares the input with into every fourth element of plausible values."""
+        """Put numbers that the model compares the input with into a quarter of the elements (kind "normal")."""
         if self.kind == "normal":
             self._put(flat, numbers, max(1, flat.size // 4))
 
     def _put(self, flat: Array, values: list[Any], count: int) -> None:
-        """Put values, the first ones first, into so many elements in random places."""
+        """Put the values, in order and repeatedly, into ``count`` elements at random places."""
         if values and flat.size:
             for number, place in enumerate(self.rng.permutation(flat.size)[:count]):
                 flat[place] = values[number % len(values)]
 
     def put(self, flat: Array, edges: list[Any], part: int) -> None:
-        """Put edge values into every ``part``-th element, in random order and places; everywhere into a short one."""
+        """Put edge values, in random order, into one random element in ``part``, or into all of a short array."""
         if self.kind not in ("edge", "extreme") or not flat.size:
             return
         few = self.kind == "extreme" and flat.size <= 32
@@ -160,9 +160,9 @@ _SIZES = {
     *("size", "reshape", "expand", "repeat", "limit", "start", "one", "pads", "split", "depth", "scales"),
     "length",
 }
-#: Operands that must suit the shape of the data: (that shape, how many numbers) -> the numbers.
+#: Operands that must fit the shape of the data: (data shape, number of elements) -> their values.
 _FROM_DATA: dict[str, Callable[[tuple[int, ...], int], list[int]]] = {
-    "grid": lambda data, count: [*data[:1], *range(1, count)],  # AffineGrid: the batch of theta, then free
+    "grid": lambda data, count: [*data[:1], *range(1, count)],  # AffineGrid: theta's batch, then any sizes
     "image": lambda data, count: [*data[-1:], *[1] * (count - 1)],  # Col2Im with blocks of one pixel
     "unpooled": lambda data, _: [*data[:2], *(2 * size + 1 for size in data[2:])],
 }
@@ -206,7 +206,7 @@ def integers(draw: Draw, dtype: np.dtype[Any]) -> Array:
 def _indices(draw: Draw) -> Array:
     sizes = draw.bounds()
     known = [size for size in sizes if size is not None and size > 0]
-    # An unknown axis (its data is computed) is taken to be at least 2 long; fallbacks try 0 alone.
+    # If no size is known, since the data is computed, assume at least 2. The kind "zeros" tries index 0 alone.
     least = min(known) if known else 4 if "class" in draw.role.strict else 2
     if None in sizes:
         least = min(least, 2) if not known else least
@@ -224,27 +224,27 @@ def _indices(draw: Draw) -> Array:
 
 def _shape_like(draw: Draw, sort: str) -> Array:
     count = math.prod(draw.shape)
-    beside = draw.beside()
+    data_shape = draw.beside()
     if sort == "axes":
         return np.arange(count) if draw.kind != "zeros" else draw.full(0)
     if sort == "pads":
         return draw.rng.integers(0, 2, count) if draw.kind != "zeros" else draw.full(0)
     if sort == "reshape":
-        if beside is not None and len(beside) == count and draw.kind != "ones":
-            return np.array(beside if draw.seed % 2 else beside[::-1])
+        if data_shape is not None and len(data_shape) == count and draw.kind != "ones":
+            return np.array(data_shape if draw.seed % 2 else data_shape[::-1])
         return np.array([-1, *[1] * (count - 1)][:count])
     if sort == "expand":
-        fits = beside is not None and len(beside) == count and draw.kind != "ones"
-        return np.array(beside) if fits else np.ones(count, np.int64)
+        fits = data_shape is not None and len(data_shape) == count and draw.kind != "ones"
+        return np.array(data_shape) if fits else np.ones(count, np.int64)
     if sort in _FROM_DATA and draw.kind in ("normal", "edge", "extreme"):
-        made = _FROM_DATA[sort](beside, count) if beside is not None else []
-        return np.array(made if len(made) == count else [2] * count)
+        values = _FROM_DATA[sort](data_shape, count) if data_shape is not None else []
+        return np.array(values if len(values) == count else [2] * count)
     if sort == "split":
         total = next((size for size in draw.bounds() if size is not None), count)
         part = total // max(count, 1)
         return np.array([part] * (count - 1) + [total - part * (count - 1)]) if draw.shape else draw.full(1)
     if sort == "length":
-        longest = min((size for size in beside or () if size > 0), default=1)
+        longest = min((size for size in data_shape or () if size > 0), default=1)
         return draw.rng.integers(1, longest + 1, draw.shape)
     if sort == "depth":
         return draw.full(5)
@@ -269,6 +269,6 @@ def _ints(draw: Draw, dtype: np.dtype[Any]) -> Array:
 
 
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Least and greatest value of an integer type, also of one that numpy has no name for, such as int4."""
+    """Least and greatest value of an integer type, also of a type that numpy lacks, such as int4."""
     info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     return int(info.min), int(info.max)

@@ -1,9 +1,9 @@
-"""Optimization profiles from what the user gave: ``--trt-min-shapes``, ``--trt-opt-shapes`` and ``--trt-max-shapes``,
-else the inputs or the input shapes that the models are verified with.
+"""Optimization profiles from ``--trt-min-shapes``, ``--trt-opt-shapes`` and ``--trt-max-shapes``; without these, from
+the inputs or input shapes that the models are verified with.
 
-The numbers of the options are an input's shape, or its values where TensorRT must know those when it builds (a shape
-tensor), as in trtexec. Which inputs are shape tensors only TensorRT knows, after it has parsed the model: both
-readings are kept where both are possible, and ``trt.profiles`` takes the right one.
+The numbers in an option are an input's shape, as in trtexec. For a shape tensor, whose values TensorRT must know when
+it builds, they are the values. Only TensorRT knows which inputs are shape tensors, after it has parsed the model: if
+both readings are possible, both are kept, and ``tensorrt.profiles`` chooses.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from onnxfix.tensorrt.records import Profile, Sizes, Triple, TrtOptions
 
 _FLAGS = ("--trt-min-shapes", "--trt-opt-shapes", "--trt-max-shapes")
 _LARGEST = 2**31 - 1
-#: Element types of a shape tensor, of which TensorRT reports "must have type Int32 or Int64".
+#: Element types of a shape tensor. TensorRT rejects other types: "must have type Int32 or Int64".
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
 def chosen_profiles(
     options: TrtOptions, known: Signature, shapes: Assignment, feeds: Sequence[Mapping[str, Any]] | None
 ) -> tuple[tuple[Profile, ...] | None, str]:
-    """The profile that a user wants, and in one line where it comes from.
+    """The profile that the user chose, and a line that says where it comes from.
 
-    That is the one of ``options``; else, since nobody wants the two to differ, the one of the user's ``feeds``, or of
-    the ``shapes`` (symbol -> size) that the inputs are made with. None where there is nothing of the kind. The line
-    is "" for the first and the last.
+    The profile of ``options`` comes first. Without it, a profile covers the inputs of the verification: the user's
+    ``feeds``, or the ``shapes`` (symbol -> size) of generated inputs. None if the user gave none of these. The line
+    is "" for None, and for the profile of ``options``.
 
     Raises:
         UsageError: as for ``given_profiles``.
@@ -55,7 +55,7 @@ def chosen_profiles(
 
 
 def of_one_rank(feeds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The feeds whose inputs have the last one's ranks: one profile cannot cover several ranks."""
+    """The feeds whose inputs have the ranks of the last feed: a profile cannot cover several ranks."""
     last = {
         name: value.ndim for name, value in feeds[-1].items() if isinstance(value, (np.ndarray, np.generic))
     }
@@ -63,9 +63,9 @@ def of_one_rank(feeds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def bound_profile(known: Signature, shapes: Assignment) -> Profile | None:
-    """A profile of one size for every symbol of ``shapes``, the rest to be derived; None where no input has one.
+    """A profile with a fixed size for each symbol in ``shapes``; None if no input has such a symbol.
 
-    Inputs that these sizes leave nothing open in are given by shape, so that they count as chosen by the user.
+    Other sizes are derived later. An input whose sizes are then all known is given by shape: the user chose it.
     """
     named = {dim for one in known.inputs for dim in one.dims or ()} | set(known.symbols)
     bound = {name: size for name, size in shapes.items() if name in named}
@@ -81,14 +81,14 @@ def bound_profile(known: Signature, shapes: Assignment) -> Profile | None:
 
 
 def given_profiles(options: TrtOptions, known: Signature) -> tuple[Profile, ...] | None:
-    """The profile of the options; None where it is derived from the model's symbols.
+    """The profile that the three options give; None if they are not set.
 
-    An input is given once, for all three, or three times. trtexec takes "only --optShapes or all of --minShapes,
-    --optShapes, --maxShapes", and Polygraphy the same inputs in all three: neither guesses the third from two.
+    An input is in one of the options, for all three, or in each of them. trtexec takes "only --optShapes or all of
+    --minShapes, --optShapes, --maxShapes", and Polygraphy takes the same inputs in all three: neither derives a third.
 
     Raises:
-        UsageError: a spec cannot be read, names no input or one of another shape, the three are not in order or not
-            complete, or they give one symbol two sizes.
+        UsageError: a spec cannot be read, names an unknown input or contradicts an input's shape; the three shapes are
+            not in order or not complete; or they give a symbol two sizes.
     """
     specs = (options.min_shapes, options.opt_shapes, options.max_shapes)
     if not any(specs):
@@ -102,9 +102,9 @@ def given_profiles(options: TrtOptions, known: Signature) -> tuple[Profile, ...]
     triples = {name: _triple(name, rows) for name in known.names if any(name in row for row in rows)}
     values = {name: triple for name, triple in triples.items() if _may_be_values(known[name], triple)}
     shapes: dict[str, Triple] = {}
-    # What can only be a shape comes first: what contradicts it is a list of values, or a mistake.
+    # Triples that can only be shapes come first: a later one that contradicts them is a list of values, or an error.
     for name in sorted(triples, key=values.__contains__):
-        why = _no_shape(known, {**shapes, name: triples[name]})
+        why = _explain_conflict(known, {**shapes, name: triples[name]})
         if not why:
             shapes[name] = triples[name]
         elif name not in values:
@@ -115,8 +115,8 @@ def given_profiles(options: TrtOptions, known: Signature) -> tuple[Profile, ...]
 def _triple(name: str, rows: Sequence[Mapping[str, tuple[int, ...]]]) -> Triple:
     given = [row[name] for row in rows if name in row]
     if len(given) == 2:
-        lacking = next(flag for flag, row in zip(_FLAGS, rows, strict=True) if name not in row)
-        raise UsageError(f"input {name} has no {lacking}: give one of {', '.join(_FLAGS)}, or all three")
+        missing = next(flag for flag, row in zip(_FLAGS, rows, strict=True) if name not in row)
+        raise UsageError(f"input {name} has no {missing}: give one of {', '.join(_FLAGS)}, or all three")
     least, usual, most = given * 3 if len(given) == 1 else given
     words = " ≤ ".join("x".join(map(str, row)) or "scalar" for row in (least, usual, most))
     if not len(least) == len(usual) == len(most):
@@ -126,8 +126,8 @@ def _triple(name: str, rows: Sequence[Mapping[str, tuple[int, ...]]]) -> Triple:
     return least, usual, most
 
 
-def _no_shape(known: Signature, shapes: Mapping[str, Triple]) -> str:
-    """Why the inputs do not have these shapes, each alone and all at once; "" where they may."""
+def _explain_conflict(known: Signature, shapes: Mapping[str, Triple]) -> str:
+    """Why the inputs cannot have these shapes, each alone or all together; "" if they can."""
     for name, triple in shapes.items():
         if known[name].default is not None:
             return f"input {name} has a default value, which TensorRT builds into the engine"
@@ -142,9 +142,9 @@ def _no_shape(known: Signature, shapes: Mapping[str, Triple]) -> str:
 
 
 def _may_be_values(one: Input, triple: Triple) -> bool:
-    """Whether the numbers can be the values of a shape tensor: integers, as many as it has elements.
+    """Whether the numbers can be the values of a shape tensor: the input holds integers, and as many of them.
 
-    A list whose length is open may have any number of them; beyond that TensorRT wants to know the shape.
+    A list of unknown length takes any number of values. For a higher rank, TensorRT must know the shape.
     """
     if one.kind != "tensor" or one.elem not in _INTEGERS or one.default is not None or one.dims is None:
         return False
@@ -156,11 +156,11 @@ def _may_be_values(one: Input, triple: Triple) -> bool:
 
 def symbols_of(profile: Profile, known: Signature) -> dict[str, Sizes]:
     """The sizes (min, opt, max) that a profile gives to the model's symbols."""
-    found: dict[str, Sizes] = dict(profile.symbols)
+    symbols: dict[str, Sizes] = dict(profile.symbols)
     for one in known.inputs:
         triple = profile.shapes.get(one.name)
         if triple is not None and one.dims is not None and len(triple[0]) == len(one.dims):
             for dim, least, usual, most in zip(one.dims, *triple, strict=True):
                 if isinstance(dim, str):
-                    found.setdefault(dim, (least, usual, most))
-    return found
+                    symbols.setdefault(dim, (least, usual, most))
+    return symbols

@@ -1,9 +1,9 @@
 """Whether TensorRT executes engines on this machine.
 
-The driver reports a GPU, and only TensorRT itself shows whether it executes an engine there: NVIDIA's list of GPUs is
-not complete. TensorRT-RTX builds without a GPU; a small engine is built, loaded and run in the sandbox, which also
-shows whether float32 products are computed in TF32. TensorRT runs kernels on the GPU to choose among them, so that
-every build is such a trial.
+The driver reports a GPU, but only a trial shows whether TensorRT executes engines on it: NVIDIA's list of GPUs is not
+complete. TensorRT-RTX builds engines without a GPU, so that a small engine is built, loaded and run in the sandbox.
+This trial also shows whether float32 products are computed in TF32. TensorRT needs no trial: each build runs kernels
+on the GPU to choose among them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ RUN = "onnxfix.tensorrt.engine"
 NO_GPU = "no NVIDIA GPU found"
 _ASKING = 120.0  # seconds for a small engine
 _LOADING = 60.0
-"""Seconds to load any other engine. TensorRT-RTX compiles kernels then, which takes seconds for exports of 600 MB on an
-H100, and never ends for some recurrences of a few nodes."""
+"""Seconds to load any other engine. TensorRT-RTX compiles kernels while it loads. This takes seconds for exports of
+600 MB on an H100, and never ends for some recurrences of a few nodes."""
 
 
 @dataclass(frozen=True)
 class Probe:
     """The result of a trial.
 
-    ``reason`` is why no engine runs here, and ``cause`` the same as data; both are "" where one runs. ``precision`` is
-    what float32 products are computed in: "float32", "tf32", or "" where that is not known. ``card`` is the GPU,
-    ``listed`` whether NVIDIA lists its compute capability for the package."""
+    ``reason`` says why no engine runs here, and ``cause`` is its category; both are "" if engines run. ``precision`` is
+    the type in which float32 products are computed: "float32", "tf32", or "" if unknown. ``card`` is the GPU, and
+    ``listed`` says whether NVIDIA lists its compute capability for the package."""
 
     reason: str = ""
     cause: Cause = ""
@@ -54,7 +54,7 @@ class Probe:
 
     @property
     def where(self) -> str:
-        """The GPU with its compute capability, as text; "" without one."""
+        """The GPU with its compute capability, as text; "" without a GPU."""
         if self.card is None:
             return ""
         unlisted = "" if self.listed else ", which NVIDIA does not list"
@@ -62,9 +62,9 @@ class Probe:
 
 
 def unavailable(options: TrtOptions) -> Missing | None:
-    """Why no engine can be executed on this machine; None where one can.
+    """Why this machine cannot execute engines; None if it can.
 
-    Where the driver reports a GPU, TensorRT-RTX builds, loads and runs a small engine.
+    If the driver reports a GPU, TensorRT-RTX builds, loads and runs a small engine.
 
     Raises:
         UsageError: the package or the compute capability does not exist.
@@ -78,7 +78,7 @@ def unavailable(options: TrtOptions) -> Missing | None:
 
 
 def probe(found: Builder) -> Probe:
-    """The trial with the chosen TensorRT, made once per process; of TensorRT-RTX alone."""
+    """Probe the chosen TensorRT. The trial engine runs once per process, and with TensorRT-RTX only."""
     if importlib.util.find_spec("polygraphy") is None:
         reason = f"polygraphy, which executes engines, is not installed: {INSTALL[found.choice.package]}"
         return Probe(reason, "not-installed")
@@ -103,7 +103,7 @@ def _cards(found: Builder) -> list[Gpu]:
 
 @functools.cache
 def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Cause]:
-    """Why TensorRT runs no engine here ("" where it does), the precision of float32 products, and the cause."""
+    """Run the trial engine: why it does not run ("" if it does), the precision of float32 products, the cause."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
         model.write_bytes(trial.model())
@@ -123,9 +123,9 @@ def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Ca
 
 
 def warm(options: TrtOptions) -> None:
-    """Have the sandboxes load TensorRT in the background, where the checks will need it.
+    """Load TensorRT in the sandboxes of the checks, in the background.
 
-    Starting both takes a second or two, mostly to load large libraries and CUDA.
+    Starting both sandboxes takes a second or two, mostly to load large libraries and CUDA.
     """
     package = options.package
     if options.memory_mb is not None or trt_package.missing(package) is not None:
@@ -147,9 +147,9 @@ def engines(choice: Choice, options: TrtOptions, step: float) -> Sessions:
 
 
 def _worker(package: str, options: TrtOptions) -> Worker:
-    """The child that executes engines, without TF32 unless the options allow it."""
+    """The sandbox that executes engines. TF32 is disabled unless the options allow it."""
     variables = variables_of(options)
     if options.memory_mb is not None:
         return Worker(memory_mb=options.memory_mb, variables=variables)
-    # A process serves one of the two packages, and Polygraphy's logger must be its first: not the child that builds.
+    # Not the sandbox that builds: a process serves one package, and Polygraphy's logger must be its first logger.
     return shared(f"polygraphy for {package} {process_options(options)}", variables)

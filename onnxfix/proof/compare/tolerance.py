@@ -1,4 +1,4 @@
-"""What may differ: the tolerance of each element type, and arrays held against it and against each other."""
+"""The tolerance of each element type, and comparisons of arrays within a tolerance."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Tolerance:
 class Allowed:
     """A tolerance that the user gives: ``|a - b| <= rtol * |a| + atol``, ``atol`` in the unit of the output.
 
-    It stands in for that of the element type; what is None stays as the type has it. Or ``share`` alone: a budget, of
-    the output's largest magnitude.
+    It replaces the tolerance of the element type; a field that is None keeps the type's value. ``share`` is used alone:
+    an error budget, as a share of the output's largest magnitude.
     """
 
     rtol: float | None = None
@@ -37,14 +37,14 @@ class Allowed:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The tolerance as text."""
         pairs = (("rtol", self.rtol), ("atol", self.atol))
         if self.share is not None:
             return f"precision's budget of {self.share:g}"
         return ", ".join(f"{name} {value:g}" for name, value in pairs if value is not None)
 
 
-#: What reordered arithmetic may cost, by element type. Everything else (integers, bool, string) must be equal.
+#: Errors that reordered arithmetic may cause, by element type. Everything else (integers, bool, string) must be equal.
 TOLERANCES = {
     "float64": Tolerance(1e-9, 1e-10),
     "float32": Tolerance(1e-4, 1e-5),
@@ -60,8 +60,8 @@ EXACT = Tolerance(0.0, 0.0)
 def tolerance_for(dtype: str, coarse: str = "", allowed: Allowed | None = None) -> Tolerance:
     """The tolerance for an element type (numpy's name of it).
 
-    ``coarse`` names a narrower type that the values went through on their way, whose roundings they carry. ``allowed``
-    stands in for all that is known of types, for those that may differ at all.
+    ``coarse`` names a narrower type to which the values were rounded before. ``allowed`` replaces the tolerance of both
+    types, unless values of this type must be equal.
     """
     base = TOLERANCES.get(dtype, _COARSE if dtype.startswith("float") else EXACT)
     if coarse and base != EXACT:
@@ -80,7 +80,7 @@ def tolerance_for(dtype: str, coarse: str = "", allowed: Allowed | None = None) 
 
 
 def parts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A complex array as its two parts in a last axis of 2; any other as it is."""
+    """A complex array with its two parts in a last axis of size 2; other arrays unchanged."""
     if array.dtype.kind != "c":
         return array
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -88,7 +88,7 @@ def parts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def wide(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As float64 (complex128), which holds every smaller type; int64 and uint64 lose low bits in metrics only."""
+    """As float64 or complex128, which hold all smaller types. int64 and uint64 lose low bits, but only in metrics."""
     with np.errstate(all="ignore"):
         return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
@@ -104,23 +104,23 @@ def errors(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> dict[str, float]:
 
 
 def gaps(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Absolute errors, element by element. Those of integers of 64 bits are exact, and rounded up to float64."""
+    """Absolute errors, element by element. Errors of 64-bit integers are exact, then rounded up to float64."""
     if a.dtype != b.dtype or a.dtype.kind not in "iu" or a.dtype.itemsize < 8:
         with np.errstate(all="ignore"):
             return np.asarray(np.abs(wide(b) - wide(a)))
-    one, two = a.astype(np.uint64), b.astype(np.uint64)
-    exact = np.where(a > b, one - two, two - one)
+    left, right = a.astype(np.uint64), b.astype(np.uint64)
+    exact = np.where(a > b, left - right, right - left)
     distance = exact.astype(np.float64)
-    # 2**64, to which the largest are rounded up, is no uint64.
-    short = np.minimum(distance, np.nextafter(2.0**64, 0.0)).astype(np.uint64) < exact
-    return np.where(short & (distance < 2.0**64), np.nextafter(distance, np.inf), distance)
+    # The largest errors round up to 2**64, which is not a uint64.
+    too_small = np.minimum(distance, np.nextafter(2.0**64, 0.0)).astype(np.uint64) < exact
+    return np.where(too_small & (distance < 2.0**64), np.nextafter(distance, np.inf), distance)
 
 
 def outside(
     a: npt.NDArray[Any], b: npt.NDArray[Any], tolerance: Tolerance, slack: Any = 0.0
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Where ``b`` is out of tolerance of ``a``, widened by ``slack`` (one number, or one for each element), and where
-    NaN or Inf alone make it so."""
+    """Two masks: where ``b`` is outside the tolerance of ``a``, widened by ``slack`` (one number, or one per element),
+    and where it is outside because of NaN or Inf."""
     distance, limit, special = distances(a, b, tolerance, slack)
     return special | (distance > limit), special
 
@@ -128,8 +128,8 @@ def outside(
 def distances(
     a: npt.NDArray[Any], b: npt.NDArray[Any], tolerance: Tolerance, slack: Any = 0.0
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Element by element: how far ``b`` is from ``a`` where both are finite (else 0), how far it may be, and where NaN
-    or Inf are at other places."""
+    """Element by element: the distance between ``a`` and ``b`` (0 if either is not finite), the allowed distance, and
+    whether NaN or Inf in one array are not matched in the other."""
     finite = np.isfinite(a) & np.isfinite(b)
     with np.errstate(all="ignore"):
         distance = np.where(finite, np.abs(a - b), 0.0)

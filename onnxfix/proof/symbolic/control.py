@@ -1,4 +1,4 @@
-"""Operators with graphs and of sequences, and constants."""
+"""Evaluates control flow, sequences and constants symbolically, and some operators by way of others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxfix.proof.symbolic.moves import broadcast, number, pick, reshape, trans
 from onnxfix.proof.symbolic.tensor import T, Tensor, Undecided, atoms, constant, fill
 
 UNROLLED = 128
-"""Iterations up to which a loop is unrolled."""
+"""Most iterations of a loop that is unrolled."""
 
 
 def _constant(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
@@ -67,21 +67,21 @@ def _graph(call: Call, name: str) -> GraphProto:
 def _loop(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     body, begin = _graph(call, "body"), [one for one in call.inputs[2:] if one is not None]
     try:
-        trips, going = call.known(0), call.known(1)
+        trips, condition = call.known(0), call.known(1)
     except Undecided:
         return _repeat(side, frame, call, body, begin)
     if trips is None or trips.ravel()[0] > UNROLLED:
         return _repeat(side, frame, call, body, begin)
     carried, rows = begin, list[list[Value]]()
-    for step in range(int(trips.ravel()[0]) if going is None or going.ravel()[0] else 0):
+    for step in range(int(trips.ravel()[0]) if condition is None or condition.ravel()[0] else 0):
         values = [constant(np.array(step, np.int64)), fill(True, T.BOOL), *carried]
         inside = dict(zip((one.name for one in body.input), values, strict=False))
-        on, *results = side.branch(frame, body, inside)
-        if not isinstance(on, Tensor) or on.known is None:
+        proceed, *results = side.branch(frame, body, inside)
+        if not isinstance(proceed, Tensor) or proceed.known is None:
             return _repeat(side, frame, call, body, begin)
         carried = results[: len(begin)]
         rows.append(results[len(begin) :])
-        if not on.known.ravel()[0]:
+        if not proceed.known.ravel()[0]:
             break
     if not rows and len(body.output) > 1 + len(begin):
         raise call.stuck("it stacks the results of no iteration")
@@ -91,11 +91,11 @@ def _loop(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
 def _repeat(
     side: Evaluator, frame: Frame, call: Call, body: GraphProto, carried: Sequence[Value]
 ) -> Sequence[Value]:
-    """A loop as a function of its beginning, by what its body does to values that are not known: two loops are the
-    same whose bodies do the same."""
+    """A loop that is not unrolled, as a function of its inputs and of what its body computes from unknown values: two
+    loops with equal inputs and equal bodies have equal results."""
     if len(body.output) > 1 + len(carried) and any(call.node.output[len(carried) :]):
         raise call.stuck("the number of its iterations is not known before the model runs", 0, 1)
-    depth = frame.depth()  # a loop inside of another one has values of its own
+    depth = frame.depth()  # a nested loop has its own unknown values
     state = [one for one in carried if isinstance(one, Tensor)]
     if len(state) < len(carried):
         raise call.stuck("it carries a sequence", 0, 1)
@@ -127,7 +127,7 @@ def _scan(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     sources = [call.tensor(index) for index in range(len(states), len(call.inputs))]
     outputs = len(body.output) - len(states)
     zeros = [0] * max(scanned, outputs)
-    axes, ways, out_axes, out_ways = (
+    axes, directions, out_axes, out_directions = (
         call.attributes.get(f"scan_{name}") or zeros
         for name in ("input_axes", "input_directions", "output_axes", "output_directions")
     )
@@ -137,15 +137,15 @@ def _scan(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     rows: list[Sequence[Value]] = []
     for step in range(length):
         parts = [
-            pick([one], np.take(number([one])[0], length - 1 - step if way else step, axis))
-            for one, axis, way in zip(sources, axes, ways, strict=False)
+            pick([one], np.take(number([one])[0], length - 1 - step if reverse else step, axis))
+            for one, axis, reverse in zip(sources, axes, directions, strict=False)
         ]
-        given = dict(zip((one.name for one in body.input), [*states, *parts], strict=True))
-        results = side.branch(frame, body, {name: one for name, one in given.items() if one is not None})
+        inside = dict(zip((one.name for one in body.input), [*states, *parts], strict=True))
+        results = side.branch(frame, body, {name: one for name, one in inside.items() if one is not None})
         states = list(results[: len(states)])
         rows.append(results[len(states) :])
-    columns = zip(zip(*rows, strict=True), out_ways, out_axes, strict=False)
-    stacked = [_stack(call, column[::-1] if way else column, axis) for column, way, axis in columns]
+    columns = zip(zip(*rows, strict=True), out_directions, out_axes, strict=False)
+    stacked = [_stack(call, column[::-1] if reverse else column, axis) for column, reverse, axis in columns]
     return [*(one for one in states if one is not None), *stacked]
 
 
@@ -167,7 +167,7 @@ def _sequence_insert(call: Call) -> Sequence[Value]:
 
 
 def _batch_first(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
-    """Recurrent layers with the batch first, by those with the time first."""
+    """Evaluate a recurrent layer whose batch axis is first as the same layer with the time axis first."""
     if not call.attributes.get("layout"):
         return side.black_box(frame, call)
     node = helper.make_node(call.name, call.node.input, call.node.output)
@@ -186,7 +186,7 @@ def _batch_first(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
 
 @operator("TensorScatter")
 def _tensor_scatter(call: Call) -> Call:
-    """ScatterElements by indices that count from where each row of the batch begins."""
+    """Rewrite TensorScatter as ScatterElements, with indices that count from the write position of each batch row."""
     data, update = call.tensor(0), call.tensor(1)
     rank, axis = len(data.shape), call.axis(call.attributes["axis"], len(data.shape))
     count = np.arange(update.shape[axis]).reshape([-1 if place == axis else 1 for place in range(rank)])

@@ -1,7 +1,7 @@
 """Reports as SARIF 2.1.0, for GitHub's code scanning and other tools that track issues.
 
-A model is a binary file, so that a node has a logical location (its name and the graphs around it), and the physical
-location is the file. Fingerprints depend on the rule and on the node's name only.
+A model is a binary file. The file is the physical location of a result; the logical location is the node, by its name
+and the graphs around it. Fingerprints depend only on the rule and the node's name.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from onnxfix.rule import Rule
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "onnxfixPlace/v1"
-"""Our name of the fingerprint. GitHub reads ``primaryLocationLineHash``, or else makes it of lines of the model."""
+"""onnxfix's name of the fingerprint. GitHub reads ``primaryLocationLineHash``, or computes it from the file's lines."""
 LONGEST = 1024
-"""Characters of a rule's description that GitHub shows."""
+"""Most characters of a rule's description that GitHub shows."""
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _PROBLEMS = {"error": "error", "warning": "warning", "info": "recommendation"}
 _BASE = "%SRCROOT%"
@@ -33,9 +33,9 @@ _BASE = "%SRCROOT%"
 def render_sarif(reports: Sequence[Report], errors: Errors = (), warnings: Sequence[str] = ()) -> str:
     """One log with one run.
 
-    Results are the findings that are left and the checks that failed; fixes that were applied, and findings that a
-    configuration or a baseline accepts, are no results. Models that could not be read, incomplete runs and warnings are
-    notifications of the invocation. In ASCII.
+    Results are the remaining findings and the failed checks. Applied fixes, and findings that a configuration or a
+    baseline accepts, are not results. Unreadable models, incomplete runs and warnings are notifications of the
+    invocation. The log is ASCII.
     """
     issues = [issue for report in reports for issue in issues_of(report)]
     results = [issue for issue in issues if issue.sort in ("finding", "check", "fix", "step")]
@@ -71,7 +71,7 @@ def render_sarif(reports: Sequence[Report], errors: Errors = (), warnings: Seque
 
 
 def _result(issue: Issue, rules: Sequence[str]) -> dict[str, Any]:
-    # The region is the line that GitHub requires.
+    # GitHub requires a line, so the region is line 1.
     physical = {"artifactLocation": _file(issue.path), "region": {"startLine": 1}}
     location: dict[str, Any] = {"physicalLocation": physical}
     if issue.place.known:
@@ -93,7 +93,7 @@ def _result(issue: Issue, rules: Sequence[str]) -> dict[str, Any]:
 
 
 def _file(path: str) -> dict[str, str]:
-    """A file below the repository's folder by its path there, others by an absolute URI."""
+    """The location of a file: its path in the repository, or an absolute URI outside of the repository."""
     found = repository_path(path)
     if "://" in found:
         return {"uri": quote(_bytes(found), safe=":/?#[]@!$&'()*+,;=%")}
@@ -104,7 +104,7 @@ def _file(path: str) -> dict[str, str]:
 
 
 def _bytes(path: str) -> bytes:
-    """A path as the system stores it; names of files may hold bytes that are no text."""
+    """A path as the system stores it. File names may contain bytes that are not valid UTF-8."""
     try:
         return path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -129,7 +129,7 @@ def _notification(issue: Issue) -> dict[str, Any]:
 
 
 def _model(report: Report) -> dict[str, Any]:
-    """What is known of a model besides its results."""
+    """Facts about a model, besides its results."""
     return {
         "path": escaped(report.path),
         "command": report.command,
@@ -148,7 +148,7 @@ def _model(report: Report) -> dict[str, Any]:
 
 
 def _descriptor(code: str, results: Sequence[Issue]) -> dict[str, Any]:
-    """A rule with its documentation, or what else may fail."""
+    """The SARIF descriptor of a rule with its documentation, or of a check."""
     rule = next((one for one in registry().rules if one.code == code), None)
     if rule is not None:
         return _rule(rule)
@@ -159,12 +159,12 @@ def _descriptor(code: str, results: Sequence[Issue]) -> dict[str, Any]:
         "shortDescription": {"text": text},
         "fullDescription": {"text": text},
         "help": {"text": f"{text} 'onnxfix doctor' shows which checks this machine can run."},
-        **_grave(severity, "very-high", ["verification"]),
+        **_describe_severity(severity, "very-high", ["verification"]),
     }
 
 
-def _grave(severity: str, precision: str, tags: Sequence[str]) -> dict[str, Any]:
-    """How grave the findings of a rule are, and how certain, in the words of SARIF and of GitHub."""
+def _describe_severity(severity: str, precision: str, tags: Sequence[str]) -> dict[str, Any]:
+    """The severity and the precision of a rule's findings, in the terms of SARIF and GitHub."""
     properties = {"tags": tags, "problem.severity": _PROBLEMS[severity], "precision": precision}
     return {"defaultConfiguration": {"level": _LEVELS[severity]}, "properties": properties}
 
@@ -185,26 +185,26 @@ _CHECKS = {
 def _rule(rule: Rule) -> dict[str, Any]:
     page = f"# {rule.code} {rule.name}\n\n{rule.doc}\n\n`onnxfix explain {rule.code}` shows examples, too."
     safety = [rule.safety.name.lower()] if rule.safety is not None else []
-    found = {
+    descriptor = {
         "id": rule.code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
-        "fullDescription": {"text": _shortened(_reason(rule.doc) or rule.summary)},
+        "fullDescription": {"text": _shorten(_reason(rule.doc) or rule.summary)},
         "help": {"text": rule.doc, "markdown": page},
         "helpUri": _help(rule),
-        **_grave(rule.severity.name.lower(), "high", [rule.code.rstrip("0123456789"), *safety]),
+        **_describe_severity(rule.severity.name.lower(), "high", [rule.code.rstrip("0123456789"), *safety]),
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in descriptor.items() if value}
 
 
 def _reason(doc: str) -> str:
-    """The first paragraph of why it matters."""
+    """The first paragraph of the section "Why it matters"."""
     section = doc.partition("## Why it matters")[2].partition("\n## ")[0]
     return " ".join(section.strip().partition("\n\n")[0].split())
 
 
-def _shortened(text: str) -> str:
-    """A text of no more characters than GitHub takes of a description, up to the end of a sentence."""
+def _shorten(text: str) -> str:
+    """The text, cut at the end of a sentence to the length that GitHub shows."""
     return text if len(text) <= LONGEST else text[:LONGEST].rpartition(". ")[0] + "."
 
 

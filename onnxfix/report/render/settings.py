@@ -10,11 +10,11 @@ from onnxfix.report.render.lines import GLUE, Line, line
 from onnxfix.report.render.stream import printable
 
 _WIDE = 24
-"""Columns of the values; longer ones do not widen them."""
+"""Widest value that the column of values makes room for; longer values run over it."""
 
 
 class Setting(NamedTuple):
-    """A setting, its value for people, and where it comes from. ``over``: it has expired."""
+    """A setting, its value as text, and the origin of the value. ``over``: the setting has expired."""
 
     name: str
     value: str
@@ -25,8 +25,8 @@ class Setting(NamedTuple):
 def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
     """One line for each setting of a model: its name, its value, and where it comes from."""
     yield line((model, "bold"))
-    names = max((len(one.name) for one in settings), default=0)
-    values = max(
+    name_width = max((len(one.name) for one in settings), default=0)
+    value_width = max(
         (len(printable(one.value)) for one in settings if one.origin and len(one.value) <= _WIDE), default=0
     )
     for one in settings:
@@ -34,13 +34,13 @@ def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
         origin = f"  {one.origin}" if one.origin else ""
         style = "yellow" if one.over else ""
         yield line(
-            f"  {one.name:<{names}}  ",
-            (f"{text}{GLUE * (values - len(text))}" if origin else text, style),
+            f"  {one.name:<{name_width}}  ",
+            (f"{text}{GLUE * (value_width - len(text))}" if origin else text, style),
             (origin, "dim"),
-            hang=names + 4,
+            hang=name_width + 4,
         )
 
 
 def render_settings(models: Sequence[dict[str, Any]]) -> str:
-    """One document, in ASCII: ``{"models": [...]}``."""
+    """One JSON document, in ASCII: ``{"models": [...]}``."""
     return json.dumps({"models": list(models)}, indent=2)

@@ -18,13 +18,14 @@ LONGEST = 1000
 """Characters of one name or message that text output shows; JSON holds all of them."""
 
 _CONTROLS = "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-"""A pattern, of characters that ``str.isprintable`` refuses. It takes a millisecond to compile; few texts need it."""
+"""A regular expression for characters to escape, all of which ``str.isprintable`` rejects. Few texts need it, so it is
+compiled on first use: that takes a millisecond."""
 _PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-"}
 
 
 def printable(text: str | bytes) -> str:
-    """``text`` with control and direction characters escaped; very long text is shortened. Names that are not UTF-8
-    are bytes in protobuf."""
+    """``text`` with control and direction characters escaped; very long text is shortened. Protobuf returns names
+    that are not UTF-8 as bytes."""
     text = decoded(text)
     if len(text) > LONGEST:
         half = LONGEST // 2
@@ -33,7 +34,7 @@ def printable(text: str | bytes) -> str:
 
 
 def escaped(text: str | bytes) -> str:
-    """``text`` with control and direction characters escaped, and what is no valid Unicode."""
+    """``text`` with control characters, direction characters and invalid Unicode escaped."""
     text = decoded(text)
     if text.isprintable():
         return text
@@ -51,7 +52,7 @@ class Stream:
     """A text stream that ignores a closed pipe, and escapes characters that its encoding lacks.
 
     Raises:
-        OnnxfixError: on writing, where the disk behind the stream is full or fails.
+        OnnxfixError: ``write`` fails, for example on a full disk.
     """
 
     def __init__(self, stream: TextIO | None, name: str) -> None:
@@ -83,7 +84,7 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing to do: ``write`` flushes, so that an error shows where it can be handled."""
+        """No-op: ``write`` flushes, so that an error is raised where it can be handled."""
 
     def _encodable(self, text: str) -> str:
         try:
@@ -95,7 +96,7 @@ class Stream:
             return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
 
     def _drop(self) -> None:
-        """Discard further output; the interpreter's own flush at exit would fail once more otherwise."""
+        """Discard further output; otherwise the interpreter's flush at exit would fail again."""
         try:
             number = self.fileno()
             null = os.open(os.devnull, os.O_WRONLY)
@@ -111,7 +112,7 @@ def output() -> Stream:
 
 
 def stream_at(path: str | os.PathLike[str]) -> Stream | None:
-    """The standard stream behind a path such as ``/dev/stdout``, also where it is redirected."""
+    """The standard stream behind a path such as ``/dev/stdout``, also if the stream is redirected; else None."""
     for number, stream in ((1, output()), (2, Stream(sys.stderr, "standard error"))):
         try:
             if os.path.samestat(os.stat(path), os.fstat(number)):

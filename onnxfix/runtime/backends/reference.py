@@ -1,4 +1,4 @@
-"""``onnx.reference``: the specification, executed in numpy. Slow, complete in types, and it needs onnx only."""
+"""``onnx.reference``: ONNX's specification, executed in numpy. It is slow, supports all types, and needs only onnx."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnxfix.runtime.backends.reference_ops import Evaluator
 
 #: Element-operations that the evaluator does in about ten seconds. Measured: 20-100 million a second for
-#: element-wise operators, far fewer for the ones written as Python loops, which the timeout then stops.
+#: element-wise operators, far fewer for operators written as Python loops; the timeout stops these.
 BUDGET = 1_000_000_000
 
 
@@ -54,13 +54,13 @@ class ReferenceSession:
         self.outputs = list(self._evaluator.output_names)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
-        """Execute. Numpy's warnings of overflow and division are not news here: the results hold them."""
+        """Run the model, without numpy's warnings about overflow and division: the outputs show both."""
         with np.errstate(all="ignore"):
             return list(self._evaluator.run(None, feed))
 
     def traced(self, feed: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
-        """Execute, and count by name the elements that are not finite, in the order of computation, those in subgraphs
-        and functions included; names without any are left out."""
+        """Run the model, and count the elements of each value that are not finite, also in subgraphs and functions. The
+        counts are in the order of computation, and leave out values without such elements."""
         watched, counts = type(self._evaluator), dict[str, int]()
         watched.counts = counts
         try:
@@ -77,10 +77,10 @@ def evaluator(source: str | onnx.ModelProto) -> Evaluator:
 
 
 def work(model: onnx.ModelProto, input_elements: int) -> int:
-    """About how many element-operations one run takes: every node touches as many elements as the largest input or the
-    mean weight."""
+    """The approximate number of element-operations in one run: each node touches as many elements as the inputs have,
+    and each weight costs 20 operations."""
     weights, count = _size(model)
-    # A weight is used about once; an activation is as large as the input at nearly every node.
+    # At nearly every node, the activation is as large as the input. A weight is used at about one node.
     return count * input_elements + 20 * weights
 
 
@@ -91,7 +91,7 @@ def _size(model: onnx.ModelProto) -> tuple[int, int]:
 
 
 def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:
-    """Why the evaluator would take more than about ten seconds for one run; None when it should not.
+    """Why the evaluator would take more than about ten seconds for one run; None if it should not.
 
     ``input_elements`` is the number of elements of all inputs. A model whose loops run long is stopped by the timeout.
     """

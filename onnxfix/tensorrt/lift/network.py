@@ -1,7 +1,7 @@
-"""A network as TensorRT's parser left it: layers of their own class, and distinct tensors.
+"""A network as TensorRT's parser built it: layers cast to their own classes, and one object for each tensor.
 
-``layer.type`` is read before a layer is cast to its class: activation and pooling layers have a property of that name.
-Two Python wrappers of one tensor, or loop, are the same object only while one of them is alive, so all are kept.
+``layer.type`` is read before a layer is cast to its class: activation and pooling layers have their own ``type``.
+TensorRT returns the same Python wrapper for a tensor or a loop only while the wrapper is alive, so all are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from onnxfix.tensorrt.log import text_of
 from onnxfix.tensorrt.places import stamp_of
 
-#: Kinds whose class has another name.
+#: Kinds of layers whose class name does not follow from the kind.
 _CLASSES = {
     "ELEMENTWISE": "ElementWise",
     "SOFTMAX": "SoftMax",
@@ -36,7 +36,7 @@ _CLASSES = {
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A tensor of the network. ``dtype`` is TensorRT's name of its type; ``shape`` has -1 for dynamic dimensions, and
-    is None where TensorRT does not know the rank."""
+    is None if TensorRT does not know the rank."""
 
     name: str
     dtype: str
@@ -62,25 +62,25 @@ class Tensor:
 
 
 def read_dims(native: Any, attribute: str) -> tuple[int, ...] | None:
-    """Dimensions that a property of TensorRT's holds; None where it is not set, or this package has no such property.
+    """The dimensions in a property of a TensorRT object; None if it is not set, or does not exist in this package.
 
-    The one place where such a property is read, since the packages say "not set" in three ways: None (TensorRT-RTX 1.6
-    and later), a Dims of length -1, of which ``len`` and ``tuple`` raise ValueError (1.4 and 1.5), and a RuntimeError
-    of the property itself ("Could not get block_shape.", 1.6 and later).
+    All such properties are read here, since packages express "not set" in three ways: None (TensorRT-RTX 1.6 and
+    later), a Dims of length -1, whose ``len`` and ``tuple`` raise ValueError (1.4 and 1.5), and a RuntimeError
+    from the property itself ("Could not get block_shape.", 1.6 and later).
     """
     try:
         dims = getattr(native, attribute, None)
-        # ``tuple`` asks for no length on Python 3.14.
+        # ``len`` is needed: on Python 3.14, ``tuple`` does not call it.
         return None if dims is None or len(dims) < 0 else tuple(dims)
     except (ValueError, RuntimeError):
         return None
 
 
 def read_word(native: Any, attribute: str, *, since: str = "", before: str = "") -> str:
-    """The name of an enumeration's value, from a property of TensorRT's.
+    """The name of an enumeration's value, from a property of a TensorRT object.
 
-    ``before`` is what holds in a package that does not have the enumeration ``since`` yet, and so neither the property
-    nor anything else that it could say.
+    ``before`` is the value for packages that are older than the enumeration ``since``: they lack the property, and
+    support no other value.
     """
     if since and not hasattr(native, attribute) and not hasattr(sys.modules[type(native).__module__], since):
         return before
@@ -93,9 +93,9 @@ class Unliftable(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer. ``kind`` is TensorRT's LayerType by name; ``native`` is of the layer's own class, whose properties can
-    be read; an input is None where it is left out. ``label`` is what the parser calls the ONNX node that it came
-    from; ``group`` the loop or conditional that a boundary layer belongs to, "" for others."""
+    """A layer. ``kind`` is TensorRT's LayerType by name; ``native`` is the TensorRT object, cast to the layer's class
+    so that its properties can be read. An omitted input is None. ``label`` is the parser's name for its ONNX node.
+    ``group`` is the loop or conditional of a boundary layer, "" for other layers."""
 
     number: int
     kind: str
@@ -107,11 +107,11 @@ class Layer:
     group: str = ""
 
     def input(self, place: int) -> Tensor | None:
-        """One input; None where it is left out or beyond the last."""
+        """One input; None if it is omitted, or ``place`` is beyond the last input."""
         return self.inputs[place] if place < len(self.inputs) else None
 
     def need(self, place: int) -> Tensor:
-        """One input that this kind of layer cannot do without.
+        """One input that this kind of layer requires.
 
         Raises:
             Unliftable: it is left out.
@@ -122,7 +122,7 @@ class Layer:
         return found
 
     def dims(self, attribute: str) -> tuple[int, ...] | None:
-        """Dimensions that a property of the layer holds; None where it is not set."""
+        """The dimensions in a property of the layer; None if it is not set."""
         return read_dims(self.native, attribute)
 
     def word(self, attribute: str, *, since: str = "", before: str = "") -> str:
@@ -147,7 +147,7 @@ class Network:
         raw = [network.get_layer(number) for number in range(network.num_layers)]
         labels = [""] * len(raw)
         label = ""
-        for number in reversed(range(len(raw))):  # a layer without a stamp serves the next one that has one
+        for number in reversed(range(len(raw))):  # a layer without a stamp belongs to the next stamped layer
             labels[number] = label = stamp_of(raw[number]) or label
         self.layers = [self._layer(number, layer, labels[number]) for number, layer in enumerate(raw)]
         self.outputs = [self._tensor(network.get_output(number)) for number in range(network.num_outputs)]
@@ -179,7 +179,7 @@ class Network:
         if own is not None:
             native.__class__ = own
         owner, group = _GROUPED.get(kind, ""), ""
-        if owner:  # its own name will not do: nodes of several graphs share one
+        if owner:  # TensorRT's name is not unique: nodes of several graphs may share it
             around = getattr(native, owner)
             group, _ = self._groups.setdefault(id(around), (f"{owner} {len(self._groups)}", around))
         read = tuple(None if one is None else self._tensor(one) for one in inputs)

@@ -82,10 +82,6 @@ def _elem_types(model: Model) -> frozenset[int]:
     return frozenset(elem for elem in types if elem is not None)
 
 
-if TYPE_CHECKING:
-    from onnxfix.model import Model
-
-
 def imported(model: Model) -> Listing:
     """The nodes that the parser certainly imports, dead nodes included.
 

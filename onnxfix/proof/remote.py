@@ -250,7 +250,7 @@ def run(
         middle = clock()
         outputs = _compute(fixed, less(feed, without))
     ends = clock()
-    if hold:
+    if hold:  # the original may have run twice: the fixed model's time stands for both
         kept_outputs.keep(_STATE.path, feed, expected, ends - middle)
         kept_outputs.keep(_STATE.fixed_path, less(feed, without), outputs, ends - middle)
     note("compare")

@@ -108,7 +108,8 @@ def fixed_values(graph: GraphProto) -> set[str]:
     fixed.update(sparse.values.name for sparse in graph.sparse_initializer)
     known = fixed | inputs | set(producers(graph))
     for node in graph.node:
-        if node.op_type not in DRAWS and all(name in fixed for name in walk.reads(node) if name in known):
+        draws = any(inner.op_type in DRAWS for inner in walk.nodes([node]))
+        if not draws and all(name in fixed for name in walk.reads(node) if name in known):
             fixed.update(name for name in node.output if name)
     return fixed
 

@@ -13,7 +13,7 @@ import pytest
 
 import onnxfix
 from onnxfix.place import Place
-from onnxfix.reduction import checks
+from onnxfix.reduction import case, checks
 from onnxfix.reduction.records import Failure, Seen
 from onnxfix.tensorrt import messages
 from support import models
@@ -198,3 +198,12 @@ def test_outputs_that_differ_are_one_failure_wherever_the_part_ends() -> None:
 def test_the_form_of_a_message(text: str, other: str, same: bool) -> None:
     names = {"y", "z", "node_of_y", "node_of_z"}
     assert (messages.form_of(text, names) == messages.form_of(other, names)) is same
+
+
+def test_what_a_branch_draws_is_not_fixed() -> None:
+    model = models.model(
+        """g () => (float[2] y) { c = Constant<value = bool {1}>()
+        y = If(c)<then_branch = p () => (float[2] u) { u = RandomNormal<shape = [2]>() },
+                  else_branch = q () => (float[2] v) { v = Constant<value = float[2] {1, 2}>() }> }"""
+    )
+    assert case.fixed_values(model.graph) == {"c"}

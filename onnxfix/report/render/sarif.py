@@ -204,8 +204,11 @@ def _reason(doc: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    """The text, cut at the end of a sentence to the length that GitHub shows."""
-    return text if len(text) <= LONGEST else text[:LONGEST].rpartition(". ")[0] + "."
+    """The text, cut to the length that GitHub shows, at the end of a sentence if there is one."""
+    if len(text) <= LONGEST:
+        return text
+    sentences = text[:LONGEST].rpartition(". ")[0]
+    return f"{sentences}." if sentences else f"{text[: LONGEST - 1]}…"
 
 
 def _help(rule: Rule) -> str:

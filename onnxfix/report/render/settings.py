@@ -35,7 +35,7 @@ def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
         style = "yellow" if one.over else ""
         yield line(
             f"  {one.name:<{name_width}}  ",
-            (f"{text}{GLUE * (value_width - len(text))}" if origin else text, style),
+            (f"{text}{GLUE * (value_width - len(printable(text)))}" if origin else text, style),
             (origin, "dim"),
             hang=name_width + 4,
         )

@@ -292,14 +292,17 @@ def _computed(graph: Graph, name: str) -> bool:
 
 def _closed(graph: Graph, number: int, matched: Mapping[str, str]) -> tuple[list[int], list[str]]:
     """The nodes that this node needs back to matched values, in order, and these values. Constants are left out."""
-
-    def before(member: int) -> list[int]:
-        names = (name for name in graph.reads[member] if name not in matched and not graph.is_constant(name))
-        return [graph.producer[name] for name in names if name in graph.producer]
-
-    members = sorted(walk.reached([number], before))
-    read = dict.fromkeys(name for member in members for name in graph.reads[member])
-    return members, [name for name in read if name in matched and not graph.is_constant(name)]
+    members, inputs, stack = {number}, dict[str, None](), [number]
+    while stack:
+        for name in graph.reads[stack.pop()]:
+            if graph.is_constant(name):
+                continue
+            if name in matched:
+                inputs[name] = None
+            elif name in graph.producer and graph.producer[name] not in members:
+                members.add(graph.producer[name])
+                stack.append(graph.producer[name])
+    return sorted(members), list(inputs)
 
 
 def levels(other: Graph, pairs: Mapping[str, str], truth: Graph) -> list[int]:

@@ -83,7 +83,7 @@ class _Matcher:
         self._settle(self._steps())
 
     def _steps(self) -> list[Callable[[], int]]:
-        steps = [self._equal_computations, self._equal_values, self._equal_weights]
+        steps = [self._equal_computations, self._speaking_names, self._equal_values, self._equal_weights]
         same_inputs = partial(self._unique, self._inputs_key, reshaped=True)
         steps += [self._equal_names, same_inputs, self._inputs_of_pairs]
         keys = (self._begins_key, self._one_input_key, self._between_key) if self.a.prints else ()
@@ -170,8 +170,14 @@ class _Matcher:
 
     def _equal_names(self) -> int:
         """Values of the same name, where what is around them says the same."""
-        names = [name for name in self._free(self.b) if name in self.a.at]
-        return self.pairs.add(self.names.confirmed(names, self.classes), reshaped=True)
+        return self.pairs.add(self.names.confirmed(self._same_name(), self.classes), reshaped=True)
+
+    def _speaking_names(self) -> int:
+        """Values of the same name without a number in it, in models that share their names."""
+        return self.pairs.add(self.names.speaking(self._same_name(), self.classes), reshaped=True)
+
+    def _same_name(self) -> list[str]:
+        return [name for name in self._free(self.b) if name in self.a.at]
 
     # -------------------------------------------------------------------------------- by neighbors of unequal nodes
 

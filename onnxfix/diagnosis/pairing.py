@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -229,6 +230,7 @@ def _ends_in(view: View, name: str, last: str) -> bool:
 
 _SHARED, _ALIKE = 0.5, 0.8
 """Share of B's names that A has too, and share of these with the same operator, from which on the two share names."""
+_NUMBER = re.compile(r"\d[^/]*$")
 
 
 class Names:
@@ -244,9 +246,20 @@ class Names:
         alike = sum(self._is_alike(name) for name in ours)
         return len(ours) >= _SHARED * len(self.b.tensors) and alike >= _ALIKE * len(ours)
 
+    def speaking(self, names: Sequence[str], classes: Classes) -> list[Pair]:
+        """Names without a number at their end, in models that share their names: exporters do not count these, so that
+        an inserted node does not shift them."""
+        if not self._trusted or not self.alone:
+            return []
+        plain = [name for name in names if not _NUMBER.search(name)]
+        return [(name, name) for name in plain if self._is_likely(name, classes)]
+
     def confirmed(self, names: Sequence[str], classes: Classes) -> list[Pair]:
         """Names of which values or neighbors agree."""
         return [(name, name) for name in names if self._is_confirmed(name, classes)]
+
+    def _is_likely(self, name: str, classes: Classes) -> bool:
+        return self._is_alike(name) or self._shared(name, classes)[0] > 0 or self._is_read_alike(name)
 
     def _is_alike(self, name: str) -> bool:
         """Whether nodes of one operator compute both, before Casts."""

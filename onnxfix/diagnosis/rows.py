@@ -12,7 +12,7 @@ from onnx import ModelProto
 from onnxfix.diagnosis.bench import Bench, Run
 from onnxfix.diagnosis.child import Kind, Reply, Values, in_type, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
-from onnxfix.diagnosis.graph import Graph, Region, declared_types, upstream
+from onnxfix.diagnosis.graph import Graph, Region, declared_types
 from onnxfix.runtime.causes import Cause
 
 
@@ -247,8 +247,15 @@ class Noise:
         """The truth's nodes that compute these outputs of one node from what the region reads; the node alone where
         that does not bound them; none where values that they read are not kept."""
         given = {name for row in rows if row.region is not None for name in row.region.inputs.values()}
-        numbers = upstream(self.truth, [row.name for row in rows], frozenset(given))
-        numbers = numbers if len(numbers) <= _BOUND else [rows[0].number]
+        found, stack = {rows[0].number}, [rows[0].number]
+        while stack and len(found) <= _BOUND:
+            for name in self.truth.reads[stack.pop()]:
+                number = self.truth.producer.get(name, -1)
+                if name in given or self.truth.is_constant(name) or number in found or number < 0:
+                    continue
+                found.add(number)
+                stack.append(number)
+        numbers = sorted(found) if len(found) <= _BOUND else [rows[0].number]
         made = {name for number in numbers for name in self.truth.nodes[number].output}
         read = {name for number in numbers for name in self.truth.reads[number]} - made
         known = all(name in self.values or self.truth.is_constant(name) for name in read)

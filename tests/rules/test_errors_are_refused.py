@@ -132,7 +132,7 @@ REFUSED_ALL_THE_SAME = {
     ("CTL011", 6): "ranks of two branches, although nothing reads the output",
     ("CTL013", 2): "its builder fails on a scan output that nothing reads",
     ("OPS055", 4): "floats in a Mod without fmod, which opset 10 cannot write otherwise",
-    ("OPS031", 11): "a mode that TensorRT does not have besides",
+    ("OPS031", 12): "a mode that TensorRT does not have besides",
     ("OPS071", 8): "a shape that the usual profile does not fit",
     ("QDQ001", 3): _KEPT,
     ("QDQ006", 6): "its builder fails on int4 beside int8",

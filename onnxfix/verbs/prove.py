@@ -214,16 +214,15 @@ class _Prover:
             codes = sorted({item.key.code for item in run.applied if item.key.code in errors})
             if codes and run.touched != settled.run.touched:
                 second, more = self.settle(safety, withdrawn)
-                if second.verdict.passed and any(
-                    r.builds and r.builds[-1].accepted for r in second.verdict.rungs
-                ):
+                builds = [rung.builds[-1] for rung in second.verdict.rungs if rung.builds]
+                if second.verdict.passed and any(one.accepted for one in builds):
                     model = Model(second.proto, self.loaded.base_dir)
                     model.target = self.job.plan.target
                     remaining = tuple(engine.check(model, self.job.plan.rules))
                     note = f"fixed for {judge.title}, which refuses the result of the other fixes: {', '.join(codes)}"
                     return replace(second, run=second.run._replace(remaining=remaining)), more, [note]
-                self._restore(settled)
         self.target = self.job.plan.target
+        self._restore(settled)  # also where time was over, and its file has the other model
         return settled, withdrawn, []
 
     def _refutes(self, proto: ModelProto, like: Verdict, run: FixRun | None = None) -> bool:

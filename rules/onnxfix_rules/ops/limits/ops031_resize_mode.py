@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from onnxfix.rule import (
     is_small,
     rule,
 )
+from onnxfix_rules.ops._rounding import ROUNDED
 
 _KNOWN = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
 
@@ -164,14 +165,6 @@ class _Axis:
     end: float
 
 
-_ROUNDED: dict[str, Callable[[Any], Any]] = {
-    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
-    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
-
-
 def _constants(node: Node) -> tuple[Value, ...]:
     return tuple(value for value in node.inputs[1:] if value is not None)
 
@@ -300,7 +293,7 @@ def _nearest(node: Node, at: Any, axis: _Axis) -> Any:
     if crops and (at.min() < 0 or at.max() > axis.size - 1):
         return None
     rounding, margin = node.attr("nearest_mode", "round_prefer_floor"), 1e-6 * axis.size
-    round_to = _ROUNDED[rounding]
+    round_to = ROUNDED[rounding]
     exact, below, above = (np.clip(round_to(at + off), 0, axis.size - 1) for off in (0, -margin, margin))
     # Whole numbers and halves have no error; ONNX Runtime rounds halves up in its own way.
     is_sure = (below == above) | ((at * 2 == np.rint(at * 2)) & (rounding != "round_prefer_ceil"))

@@ -22,6 +22,7 @@ from onnxfix.rule import (
     Value,
     rule,
 )
+from onnxfix_rules.ops._rounding import ROUNDED
 from onnxfix_rules.ops.misimports._ratios import Ratio, ratios
 
 _HAS = {
@@ -31,12 +32,6 @@ _HAS = {
 }
 _TOLERANCE = 1e-4
 """Negligible shift, in pixels."""
-_ROUNDED: dict[str, Callable[[Any], Any]] = {
-    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
-    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
 
 
 @rule("OPS081", ops=["Resize", "Upsample"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[18])
@@ -160,7 +155,7 @@ def _differs(node: Node, where: str, size: int, scale: np.float32) -> bool:
     at = [_COORDINATES[where](positions, factor) for factor in (float(scale), length / size)]
     if node.attr("mode", "nearest") == "nearest":
         rounding = node.attr("nearest_mode", "round_prefer_floor") if node.opset >= 11 else "floor"
-        at = [np.clip(_ROUNDED.get(rounding, np.floor)(one), 0, size - 1) for one in at]
+        at = [np.clip(ROUNDED.get(rounding, np.floor)(one), 0, size - 1) for one in at]
     elif node.attr("mode") == "linear":
         at = [np.clip(one, 0, size - 1) for one in at]
     return bool(np.abs(at[0] - at[1]).max() > _TOLERANCE)

@@ -11,6 +11,8 @@ from onnxfix.rule import (
     AddNode,
     Dim,
     Draft,
+    Edit,
+    Fix,
     Model,
     Node,
     Scope,
@@ -18,6 +20,7 @@ from onnxfix.rule import (
     Unknown,
     Value,
     equal,
+    is_read,
     least_inputs,
     shared,
     target_of,
@@ -251,6 +254,43 @@ def deliver(draft: Draft, output: Value, source: str, of: Value) -> bool:
         return False
     draft.add("Identity", [source], output=output.name)
     return True
+
+
+def replace(node: Node, branch: Scope) -> Fix | None:
+    """A fix that replaces the If by the branch's nodes; None if that is not possible."""
+    pairs = [
+        (o, r) for o, r in zip(node.outputs, branch.outputs, strict=False) if o is not None and is_read(o)
+    ]
+    results = [result for _, result in pairs]
+    nodes = needed(branch, results)
+    if nodes is None or not movable(nodes, results, branch, node):
+        return None
+    kept = {output for output, _ in pairs if not output.replaceable}
+    targets: dict[Value, str] = {}
+    for output, result in pairs:
+        if output in kept and result.producer is not None and result.scope is branch:
+            targets.setdefault(result, output.name)
+    renamed = [result for output, result in pairs if output in kept and targets.get(result) != output.name]
+    if not all(may_keep_name(node, result) for result in renamed):
+        return None
+
+    def write() -> list[Edit]:
+        draft = Draft(node)
+        draft.remove(node)
+        # TensorRT names a node without a name by its output, and two branches may have the same one: it then refuses
+        # some.
+        inliner = Inliner(draft, branch, named=True)
+        names = inliner.copy(nodes, {}, targets)
+        for output, result in pairs:
+            source = inliner.name(result, names)
+            if output not in kept:
+                draft.replace_uses(output, source)
+            elif targets.get(result) != output.name:
+                draft.add("Identity", [source], output=output.name)
+        return draft.edits
+
+    # A fix of an outer If copies the inner ones too, so the copy is made only when the fix is applied.
+    return Fix(f"replace the If by its {branch.attr.split('_')[0]} branch", write, replaces=node)
 
 
 def may_keep_name(anchor: Node, of: Value) -> bool:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import (
-    Draft,
-    Edit,
-    Fix,
     Fixed,
     Flagged,
     Match,
     Model,
     Node,
     Safety,
-    Scope,
     Severity,
     Silent,
-    Value,
     equal,
     is_read,
     rule,
@@ -62,46 +57,9 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
         f"{'then' if outcome else 'else'} branch runs",
         node=node,
         severity=Severity.INFO if condition.is_constant else Severity.WARNING,
-        fix=_inlined(node, branch),
+        fix=_inline.replace(node, branch),
         reads=(condition, *branch.nodes),
     )
-
-
-def _inlined(node: Node, branch: Scope) -> Fix | None:
-    """A fix that replaces the If by the branch's nodes; None if that is not possible."""
-    pairs = [
-        (o, r) for o, r in zip(node.outputs, branch.outputs, strict=False) if o is not None and is_read(o)
-    ]
-    results = [result for _, result in pairs]
-    nodes = _inline.needed(branch, results)
-    if nodes is None or not _inline.movable(nodes, results, branch, node):
-        return None
-    kept = {output for output, _ in pairs if not output.replaceable}
-    targets: dict[Value, str] = {}
-    for output, result in pairs:
-        if output in kept and result.producer is not None and result.scope is branch:
-            targets.setdefault(result, output.name)
-    renamed = [result for output, result in pairs if output in kept and targets.get(result) != output.name]
-    if not all(_inline.may_keep_name(node, result) for result in renamed):
-        return None
-
-    def write() -> list[Edit]:
-        draft = Draft(node)
-        draft.remove(node)
-        # TensorRT names a node without a name by its output, and two branches may have the same one: it then refuses
-        # some.
-        inliner = _inline.Inliner(draft, branch, named=True)
-        names = inliner.copy(nodes, {}, targets)
-        for output, result in pairs:
-            source = inliner.name(result, names)
-            if output not in kept:
-                draft.replace_uses(output, source)
-            elif targets.get(result) != output.name:
-                draft.add("Identity", [source], output=output.name)
-        return draft.edits
-
-    # A fix of an outer If copies the inner ones too, so the copy is made only when the fix is applied.
-    return Fix(f"replace the If by its {branch.attr.split('_')[0]} branch", write, replaces=node)
 
 
 _TWO = """<then_branch = p () => (float[2] u) { u = Neg(x) }, else_branch = q () => (float[2] v) { v = Abs(x) }>"""

@@ -5,8 +5,9 @@
     python benchmarks/gpu/node_truth.py merge OUT... > fixtures/node_truth.tsv                    anywhere
 
 ``prepare`` writes models, inputs and expected outputs, the models after numeric fixes with ``--fixes``. ``run`` needs
-numpy and the bindings of one TensorRT (8.6 to 11, or RTX); ml_dtypes for outputs of float8. Each model has a process
-and S seconds of its own. OUT has a line for each that ended, and the same command goes on with the others.
+numpy and the bindings of one TensorRT (8.6 to 11, or RTX); ml_dtypes for outputs of float8. A model has S
+seconds, and a new process where it fails. OUT has a line for each that ended, and the same command goes on with the
+others.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import datetime
 import importlib.util
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ HERE = Path(__file__).resolve()
 STATES = """# r right, w wrong, x refused by the parser, b not built or not run, c the process died, h hung,
 # u no inputs could be made, i imported, - not tried"""
 TOLERANCE = 1e-2
+ANSWER = "@@"
 #: TensorRT's types -> numpy's. bfloat16 and float8 travel as their bits.
 TYPES = {"FLOAT": "f4", "HALF": "f2", "INT64": "i8", "INT32": "i4", "INT8": "i1", "UINT8": "u1", "BOOL": "?"}
 TYPES |= {"BF16": "u2", "FP8": "u1"}
@@ -66,6 +70,9 @@ def run(given: argparse.Namespace) -> None:
     lines = given.out.read_text().splitlines() if given.out.exists() else []
     done = {json.loads(line).get("name") for line in lines}
     paths = [path for path in sorted(given.folder.glob("*.onnx")) if path.stem not in done]
+    idle: queue.SimpleQueue[subprocess.Popen[str] | None] = queue.SimpleQueue()
+    for _ in range(given.jobs):
+        idle.put(None)
     with given.out.open("a") as out, ThreadPoolExecutor(given.jobs) as pool:
         if not lines:
             gpu = subprocess.getoutput("nvidia-smi --query-gpu=name,driver_version --format=csv,noheader")
@@ -74,36 +81,69 @@ def run(given: argparse.Namespace) -> None:
                 json.dumps({"did": did, "gpu": gpu.split("\n")[0] if "," in gpu else "no GPU", "date": day})
                 + "\n"
             )
-        for line in pool.map(lambda path: attempt(path, given), paths):
+        for line in pool.map(lambda path: attempt(path, given, idle), paths):
             out.write(json.dumps(line) + "\n")
             out.flush()
             print(*line.values(), flush=True)
+    while not idle.empty():
+        if (child := idle.get()) is not None:
+            child.kill()
 
 
-def attempt(path: Path, given: argparse.Namespace) -> dict[str, str]:
-    """What became of a model, in a process of its own."""
-    command = [sys.executable, str(HERE), "one", str(path), *["--parse-only"] * given.parse_only]
+def attempt(path: Path, given: argparse.Namespace, idle: Any) -> dict[str, str]:
+    """What became of a model. Anything but success is seen twice, the second time by a process without a past."""
+    child, is_new = idle.get(), False
+    while True:
+        if child is None:
+            child, is_new = start(given.parse_only), True
+        line = ask(child, path, given.seconds)
+        if line["state"] in "rxiu":
+            break
+        child.kill()
+        child = None
+        if is_new:
+            break
+    idle.put(child)
+    return line
+
+
+def start(parse_only: bool) -> subprocess.Popen[str]:
+    """A process that tries models one after another: TensorRT 10.6's builder takes 10 s to load its kernels."""
+    command = [sys.executable, str(HERE), "serve", *["--parse-only"] * parse_only]
+    streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     environment = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0"}
-    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": environment}
-    try:
-        done = subprocess.run(command, check=False, timeout=given.seconds, **streams)
-    except subprocess.TimeoutExpired:
-        return {"name": path.stem, "state": "h"}
-    *told, last = done.stdout.decode(errors="replace").strip().split("\n")
-    try:
-        return {"name": path.stem, "why": " ".join(told)[-400:], **json.loads(last)}
-    except ValueError:
-        return {"name": path.stem, "why": " ".join([*told, last])[-400:], "state": "c"}
+    return subprocess.Popen(command, text=True, errors="replace", env=environment, **streams)
 
 
-def one(given: argparse.Namespace) -> None:
-    """In the child: print what TensorRT does with the model."""
+def ask(child: Any, path: Path, seconds: float) -> dict[str, str]:
+    """What a process says of a model; it ends after so many seconds."""
+    told, text = [], ""
+    clock = threading.Timer(seconds, child.kill)
+    clock.start()
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(f"{path}\n")
+        child.stdin.flush()
+    for text in child.stdout:
+        if text.startswith(ANSWER):
+            break
+        told.append(text.strip())
+    is_late = not clock.is_alive()
+    clock.cancel()
+    line = {"name": path.stem, "why": " ".join(told)[-400:]}
+    if is_late:
+        return {**line, "state": "h"}
+    return {**line, **json.loads(text[len(ANSWER) :])} if text.startswith(ANSWER) else {**line, "state": "c"}
+
+
+def serve(given: argparse.Namespace) -> None:
+    """In the child: say of each model named on standard input what TensorRT does with it."""
     names = [name for name in ("tensorrt", "tensorrt_rtx") if importlib.util.find_spec(name)]
     trt = importlib.import_module(names[0])
-    state, why = judge(trt, trt.Logger(trt.Logger.ERROR), given.folder, given.parse_only)
-    line = {"state": state, "version": trt.__version__, **({"why": why} if why else {})}
-    print("\n" + json.dumps(line), flush=True)
-    os._exit(0)  # a crash while libraries are unloaded is none of the model's
+    log = trt.Logger(trt.Logger.ERROR)
+    for name in sys.stdin:
+        state, why = judge(trt, log, Path(name.rstrip("\n")), given.parse_only)
+        line = {"state": state, "version": trt.__version__, **({"why": why} if why else {})}
+        print(f"\n{ANSWER}{json.dumps(line)}", flush=True)
 
 
 def judge(trt: Any, log: Any, path: Path, parse_only: bool) -> tuple[str, str]:
@@ -236,14 +276,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     steps = parser.add_subparsers(dest="step", required=True)
-    for step in (prepare, run, one, merge):
+    for step in (prepare, run, serve, merge):
         options = steps.add_parser(step.__name__)
         options.set_defaults(step=step)
-        if step is not merge:
+        if step is prepare or step is run:
             options.add_argument("folder", type=Path)
         if step is run or step is merge:
             options.add_argument("out", type=Path, nargs=None if step is run else "+")
-        if step is run or step is one:
+        if step is run or step is serve:
             options.add_argument("--parse-only", action="store_true")
     steps.choices["prepare"].add_argument("--match", default="")
     steps.choices["prepare"].add_argument("--fixes", help="a target, as for onnxfix apply")

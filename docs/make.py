@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfix.report.catalogue import Facts, facts_of
-from onnxfix.report.render.rules import fixes, rule_markdown, rules_markdown
+from onnxfix.report.render.rules import rule_markdown
 from onnxfix.rewrite import catalog
 from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from onnxfix.rule import Rule
@@ -35,6 +34,7 @@ if str(DOCS) not in sys.path:  # where another program loads this file
     sys.path.insert(0, str(DOCS))
 
 from making.conformance import conformance_page  # noqa: E402
+from making.facts import Facts, facts_of, fixes, rules_markdown  # noqa: E402
 from making.families import families_page  # noqa: E402
 from making.messages import messages_page  # noqa: E402
 from making.misimports import misimports_page  # noqa: E402

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from making.facts import Facts, fixes
 from making.tables import cell
-from onnxfix.report.catalogue import Facts, families
-from onnxfix.report.render.rules import fixes
+from onnxfix.report.catalogue import families
 from onnxfix.rule import Rule
 
 _HEAD = """\

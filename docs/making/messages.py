@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from making.facts import Facts, fixes
 from making.tables import cell, code
-from onnxfix.report.catalogue import Facts, quotes_of
-from onnxfix.report.render.rules import fixes
+from onnxfix.report.catalogue import quotes_of
 from onnxfix.rule import Rule
 
 _HEAD = """\

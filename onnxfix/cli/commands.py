@@ -328,13 +328,7 @@ _ALL = (
         "List the rules: code, name, severity, safety of the fix, and what they find.\n\n"
         "Below them are the rule packs that are installed, if there are others than the built-in one.",
         (),
-        _options(
-            "select",
-            replace(
-                TABLES,
-                help="Format of the list; markdown is the table of the docs, with severities by target and evidence.",
-            ),
-        ),
+        _options("select", PLAIN),
         {
             "onnxfix rules": "All rules, a line each.",
             "onnxfix rules --select PRC --format json": "A family, for another program.",

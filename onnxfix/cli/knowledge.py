@@ -16,7 +16,6 @@ from onnxfix.report.render.rules import (
     print_rule,
     rules_json,
     rules_lines,
-    rules_markdown,
 )
 from onnxfix.report.render.stream import output
 from onnxfix.report.render.terminal import section_lines
@@ -70,10 +69,6 @@ def rules(given: Given) -> None:
     warn(known.warnings)
     if given.format == "json":
         output().write(rules_json(chosen) + "\n")
-    elif given.format == "markdown":
-        from onnxfix.report.catalogue import facts_of  # lazy: start-up, seldom used
-
-        output().write(rules_markdown(chosen, [facts_of(rule) for rule in chosen]))
     else:
         print_lines(rules_lines(chosen))
         print_lines(section_lines(pack_sections(installed(origins=True)), verbose=True))

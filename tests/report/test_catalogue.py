@@ -10,10 +10,9 @@ import pytest
 from onnxfix.errors import OnnxfixError
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.report.catalogue import Link, facts_of
-from onnxfix.report.render.rules import fixes, rule_markdown, rule_row, rules_markdown
+from onnxfix.report.render.rules import rule_markdown
 from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from test_docs import faults
+from test_docs import faults, maker
 
 
 @rule("TOY001", ops=["Neg", "Exp"], severity=Severity.WARNING, default=False)
@@ -44,7 +43,7 @@ toy_pattern.examples = [
 
 
 def test_facts_come_from_the_examples_under_each_target() -> None:
-    facts = facts_of(toy_pattern)
+    facts = maker().facts_of(toy_pattern)
     both, one = (Severity.ERROR, Severity.WARNING), (Severity.WARNING,)
     assert facts.severities == {
         "trt8.4": one,
@@ -54,24 +53,24 @@ def test_facts_come_from_the_examples_under_each_target() -> None:
         "trt11": one,
         "rtx": (),
     }
-    assert (facts.safeties, facts.unfixed, fixes(facts)) == ((Safety.UNSAFE,), True, "unsafe or none")
+    assert (facts.safeties, facts.unfixed, maker().fixes(facts)) == ((Safety.UNSAFE,), True, "unsafe or none")
     assert (facts.found, facts.silent) == (1, 1)
-    assert facts_of(toy_pattern) == facts
+    assert maker().facts_of(toy_pattern) == facts
 
 
 def test_facts_come_from_the_docstring() -> None:
-    facts = facts_of(toy_pattern)
+    facts = maker().facts_of(toy_pattern)
     assert facts.versions == ("RTX 1.7.1", "8.6 to 10.x")
     assert facts.measured
     assert facts.quote == "Wants `a | b` at this place"
     nvidia = "https://github.com/NVIDIA/TensorRT/issues/"
-    assert facts.links == (
-        Link("NVIDIA/TensorRT #12", f"{nvidia}12"),
-        Link("NVIDIA/TensorRT #34", f"{nvidia}34"),
-        Link("NVIDIA/TensorRT #56", f"{nvidia}56"),
-        Link("microsoft/onnxruntime #78", "https://github.com/microsoft/onnxruntime/issues/78"),
-        Link("ONNX Neg", "https://onnx.ai/onnx/operators/onnx__Neg.html"),
-    )
+    assert [(link.label, link.url) for link in facts.links] == [
+        ("NVIDIA/TensorRT #12", f"{nvidia}12"),
+        ("NVIDIA/TensorRT #34", f"{nvidia}34"),
+        ("NVIDIA/TensorRT #56", f"{nvidia}56"),
+        ("microsoft/onnxruntime #78", "https://github.com/microsoft/onnxruntime/issues/78"),
+        ("ONNX Neg", "https://onnx.ai/onnx/operators/onnx__Neg.html"),
+    ]
 
 
 @pytest.mark.parametrize("before", ["no model", "g (float[2] x) => (float[2] y) { y = Neg(x) }"])
@@ -84,13 +83,13 @@ def test_an_example_that_cannot_be_run_is_named(before: str) -> None:
 
     failing.examples = [Flagged("the one", before)]
     with pytest.raises(OnnxfixError, match=r"^rule TOY005, example 'the one': \w+Error: .*$"):
-        facts_of(failing)
+        maker().facts_of(failing)
 
 
 def test_a_row_stays_one_row() -> None:
-    text = rules_markdown([toy_pattern], [facts_of(toy_pattern)])
+    text = maker().rules_markdown([toy_pattern], [maker().facts_of(toy_pattern)])
     assert faults(text) == []
-    row = rule_row(toy_pattern, facts_of(toy_pattern))
+    row = text.splitlines()[-1]
     assert (
         "| toy-pattern (off by default) | warning | error, warning | warning | warning | warning | – | unsafe or none |"
         in row

@@ -1,4 +1,4 @@
-"""The rules: their list, the table of the docs, a page, and how many findings each has in the models of a run."""
+"""The rules: their list, a page, and how many findings each has in the models of a run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from onnxfix.report.render.stream import as_json, output
 from onnxfix.report.render.terminal import table_lines
 from onnxfix.rewrite import catalog
 from onnxfix.rule import Example, Rule, Safety
-from onnxfix.targets import TARGETS
 
 if TYPE_CHECKING:
-    from onnxfix.report.catalogue import Facts, Family, Hit
+    from onnxfix.report.catalogue import Family, Hit
     from onnxfix.report.report import Errors, Report
 
 
@@ -50,55 +49,6 @@ def rules_json(rules: Sequence[Rule]) -> str:
         for rule in rules
     ]
     return json.dumps(rows, indent=2)
-
-
-def rules_markdown(rules: Sequence[Rule], facts: Sequence[Facts]) -> str:
-    """The table of the docs, one row a rule, with links to pages beside it; ``facts`` in the order of ``rules``."""
-    titles = ", ".join(f"`{target.name}` is {target.title}" for target in TARGETS.values())
-    rows = "".join(f"{rule_row(rule, known)}\n" for rule, known in zip(rules, facts, strict=True))
-    return f"# Rules\n\n{_LEGEND.format(titles=titles)}\n\n{TABLE_HEAD}\n{rows}"
-
-
-_LEGEND = """\
-Severities are what the rule finds in its own examples under each target, and – is nothing: {titles}.
-
-Fixes are **exact** (the same bits; on by default), **numeric** (within tolerance; `--numeric-fixes`) or **unsafe**
-(behavior or interface may change; `--unsafe-fixes`), as the examples show them; *none* is a finding without a fix.
-Versions are those of TensorRT that the rule's page names. Evidence is the first message that the page quotes, whether
-something was measured, and what it refers to."""
-_COLUMNS = ("code", "name", *TARGETS, "fix", "versions", "evidence")
-TABLE_HEAD = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
-_QUOTED = 100
-"""Characters of a message in the table; the page has all of it."""
-
-
-def rule_row(rule: Rule, facts: Facts) -> str:
-    """The rule's row of that table."""
-    cells = (
-        f"[{rule.code}]({rule.code}.md)",
-        rule.name if rule.default else f"{rule.name} (off by default)",
-        *(", ".join(grave.name.lower() for grave in facts.severities[name]) or "–" for name in TARGETS),
-        fixes(facts),
-        ", ".join(facts.versions) or "–",
-        _evidence(facts) or "–",
-    )
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def fixes(facts: Facts) -> str:
-    """``exact, unsafe or none``: the safety of a rule's fixes, the safest first."""
-    names = ", ".join(safety.name.lower() for safety in facts.safeties)
-    return f"{names} or none" if names and facts.unfixed else names or "none"
-
-
-def _evidence(facts: Facts) -> str:
-    quote = facts.quote if len(facts.quote) <= _QUOTED else facts.quote[: _QUOTED - 1].rstrip() + "…"
-    marks = "``" if "`" in quote else "`"
-    parts = [f"{marks}{quote}{marks}"] if quote else []
-    if facts.measured:
-        parts.append("measured")
-    parts += [f"[{link.label}]({link.url})" if link.url else link.label for link in facts.links]
-    return ", ".join(parts)
 
 
 PROOFS = "proofs.json"

@@ -106,7 +106,7 @@ CEILINGS = {
     "": 1_470,
     "api": 1_060,
     "backend": 660,
-    "cli": 1_820,
+    "cli": 1_800,
     "config": 1_210,
     "diagnosis": 6_860,
     "files": 3_130,
@@ -114,14 +114,14 @@ CEILINGS = {
     "inputs": 3_710,
     "lowering": 1_950,
     "proof": 12_640,
-    "reduction": 1_790,
-    "report": 6_950,
+    "reduction": 1_800,
+    "report": 6_770,
     "rewrite": 2_710,
     "runtime": 3_570,
     "shapes": 4_540,
     "targets": 780,
     "tensorrt": 7_550,
-    "verbs": 9_090,
+    "verbs": 9_270,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
 TOTALS = {"onnxfix": 72_750, "rules": 44_100, "tests": 67_300, "benchmarks": 18_250}

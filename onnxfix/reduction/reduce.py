@@ -30,7 +30,7 @@ def reduce(reducer: Reducer) -> Ended:
 
 
 def _search(reducer: Reducer) -> None:
-    if not by_place(reducer):
+    if not by_place(reducer) and not by_operators(reducer):
         by_outputs(reducer)
     if reducer.alters:
         trim.static(reducer)
@@ -82,6 +82,24 @@ def by_place(reducer: Reducer) -> bool:
         if _taken(reducer, kept, what if reducer.place else "what leads to the output that differs"):
             return True
     return False
+
+
+_ALONE = 24
+"""Nodes that are tried alone."""
+
+
+def by_operators(reducer: Reducer) -> bool:
+    """One node alone, the first of each operator, then the second, and so on, of rare operators first: where a failure
+    names no node, the cause is often one operator."""
+    graph = reducer.case.model.graph
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for number, node in enumerate(graph.node):
+        numbers.setdefault((node.domain, node.op_type), []).append(number)
+    ranked = [(rank, len(same), one) for same in numbers.values() for rank, one in enumerate(same)]
+    suspects = [number for _, _, number in sorted(ranked)[:_ALONE]]
+    read = {name for number in suspects for name in cases.reads_of(graph.node[number])}
+    reducer.values.of(reducer.case, sorted(read & set(cases.producers(graph))))  # all of them in one run
+    return len(graph.node) > 1 and any(_taken(reducer, {number}, "one node alone") for number in suspects)
 
 
 def node_at(graph: GraphProto, output: str) -> int | None:

@@ -19,15 +19,9 @@ _WORDS = 3
 
 def quotes_of(rule: Rule) -> tuple[str, ...]:
     """The messages of TensorRT and ONNX Runtime that a rule's section "Why it matters" quotes, in one line each."""
-    return tuple(_quotes(rule.doc.partition("## Why it matters")[2].partition("\n## ")[0]))
-
-
-def _quotes(section: str) -> Iterator[str]:
-    """Quoted texts of several words that are not code."""
-    for _, quoted in _QUOTE.findall(section):
-        line = " ".join(quoted.split())
-        if len(_WORD.findall(line)) >= _WORDS and not _CODE.search(line):
-            yield line
+    section = rule.doc.partition("## Why it matters")[2].partition("\n## ")[0]
+    lines = [" ".join(quoted.split()) for _, quoted in _QUOTE.findall(section)]
+    return tuple(line for line in lines if len(_WORD.findall(line)) >= _WORDS and not _CODE.search(line))
 
 
 _MAX_HITS = 10
@@ -76,16 +70,11 @@ class Hit(NamedTuple):
     said: str = ""
 
 
-def family_of(rule: Rule) -> str:
-    """``OPS`` for OPS010."""
-    return rule.code.rstrip("0123456789")
-
-
 def families(rules: Sequence[Rule]) -> tuple[Family, ...]:
     """The families of these rules, in the order of the rules."""
     by_family: dict[str, list[Rule]] = {}
     for rule in rules:
-        by_family.setdefault(family_of(rule), []).append(rule)
+        by_family.setdefault(rule.code.rstrip("0123456789"), []).append(rule)
     return tuple(
         Family(name, _about(name, members[0]), tuple(members)) for name, members in by_family.items()
     )

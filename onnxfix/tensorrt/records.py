@@ -76,7 +76,8 @@ class Issue:
 
     ``code`` is the parser's ErrorCode by name, ``source`` the file, line and function in TensorRT that objected,
     ``stack`` the local functions around the node, outermost first, ``layer`` the network layer that the builder named.
-    ``count`` says how often the same text came.
+    ``count`` says how often the same text came. ``narrowed`` is what cutting the model showed where TensorRT named no
+    node, in onnxfix's words; ``place`` is the node that fails alone, where there is one.
     """
 
     stage: Stage
@@ -88,13 +89,15 @@ class Issue:
     stack: tuple[str, ...] = ()
     layer: str = ""
     count: int = 1
+    narrowed: str = ""
 
     @property
     def words(self) -> str:
-        """``operator: text``, on one line."""
+        """``operator: text``, on one line, and what cutting the model showed."""
         words = " ".join(self.text.split())
         if words in ("", "false"):  # how the parser reports an unknown operator
             words = f"{words} ({self.code} at {self.source})".strip()
+        words = f"{words}; {self.narrowed}" if self.narrowed else words
         return f"{self.place.op_type}: {words}" if self.place.op_type else words
 
     def repeats(self, other: Issue) -> bool:

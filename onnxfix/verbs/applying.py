@@ -26,7 +26,7 @@ from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.job import Job, Progress, limited, prepare
 from onnxfix.verbs.opening import Source, name_of
 from onnxfix.verbs.prove import Proven, prove
-from onnxfix.verbs.summing import bytes_of, bytes_read, complete, node_counts
+from onnxfix.verbs.summing import SEARCHING, bytes_of, bytes_read, complete, lacks_place, node_counts
 
 #: More that must hold of a result before it is written: it returns the result with a verdict that has it.
 Beyond = Callable[[Job, Proven], Proven]
@@ -88,8 +88,7 @@ def summarize(job: Job, proven: Proven) -> Report:
         notes=notes,
         pending=pending,
     )
-    report = confirm.add_judgments(report, plan.rules, plan.known)
-    report = complete(report, loaded, plan, proven.proto)
+    report = complete(_judge(job, proven, report), loaded, plan, proven.proto)
     if not proven.verdict.passed:
         from onnxfix.verbs.stopped import find_stop  # lazy: start-up, seldom used
 
@@ -104,6 +103,22 @@ def summarize(job: Job, proven: Proven) -> Report:
         changes = difference(first, second, (report.path, "the result"), fixes)
         report = replace(report, difference=changes)
     return report
+
+
+def _judge(job: Job, proven: Proven, report: Report) -> Report:
+    """The report with the results of onnx.checker and TensorRT, and with the nodes that TensorRT did not name."""
+    plan, verdict = job.plan, proven.verdict
+    judged = confirm.add_judgments(report, plan.rules, plan.known)
+    if not lacks_place(judged.findings):
+        return judged
+    from onnxfix.verbs.suspects import in_verdict  # lazy: start-up, seldom used
+
+    plan.say(SEARCHING)
+    options = replace(plan.options, trt=job.comparison.trt)
+    path = proven.candidate.path if proven.changed else proven.original
+    written = job.destination if proven.changed and verdict.passed else None
+    verdict = in_verdict(verdict, path, options, job.loaded.proto, written or job.loaded.path)
+    return confirm.add_judgments(replace(report, verdict=verdict), plan.rules, plan.known)
 
 
 def write(job: Job, proven: Proven, report: Report) -> Report:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfix.errors import UsageError
@@ -15,17 +17,19 @@ from onnxfix.options import RunOptions
 from onnxfix.report import confirm
 from onnxfix.report.confirm import build_problems, headline, import_notes
 from onnxfix.report.findings import finding_of
-from onnxfix.report.report import Report
+from onnxfix.report.report import Finding, Report
 from onnxfix.rewrite import engine
 from onnxfix.runtime import deadline
 from onnxfix.runtime.allowance import memory_limit, structure_limit
 from onnxfix.runtime.causes import Problem
 from onnxfix.verbs.job import Plan, Progress, limited, make_plan
 from onnxfix.verbs.opening import Source, name_of, on_disk, refuse_conflicts
-from onnxfix.verbs.summing import bytes_read, complete, node_counts
+from onnxfix.verbs.summing import SEARCHING, bytes_read, complete, lacks_place, node_counts
 
 if TYPE_CHECKING:
     from onnxfix.proof.checks.builder import Builder
+    from onnxfix.tensorrt.reading import Reading
+    from onnxfix.tensorrt.records import TrtBuild
 
 
 def check(source: Source, options: RunOptions, progress: Progress | None = None) -> Report:
@@ -52,15 +56,10 @@ def _check(source: Source, plan: Plan) -> Report:
         model = Model(loaded.proto, loaded.base_dir)
         model.target = plan.target
         plan.say("checking")
-        own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
+        findings = tuple(finding_of(item) for item in engine.check(model, plan.rules, problems))
         if builder is not None:
-            from onnxfix.proof.asking import judge_model  # lazy: start-up, seldom used
-
-            plan.say("asking TensorRT")
-            path, reads = on_disk(loaded, resources), any(rule.per == "network" for rule in plan.rules)
-            build, reading = judge_model(
-                builder, path, loaded.proto, options.verification, plan.say, reads=reads
-            )
+            path = on_disk(loaded, resources)
+            build, reading, findings = _ask(plan, builder, path, loaded, findings, problems)
             notes = (*builder.notes(), *import_notes(reading))
         if options.inputs_help:
             from onnxfix.verbs.intake import intake  # lazy: start-up, seldom used
@@ -82,7 +81,7 @@ def _check(source: Source, plan: Plan) -> Report:
         target=plan.target.name,
         installed=plan.installed,
         headline=headline([build], networks, always=True) if build is not None else "",
-        findings=confirm.merge_findings(own, build, plan.rules, plan.known, problems, reading),
+        findings=findings,
         build=build,
         network=reading,
         intake=accepted,
@@ -97,6 +96,32 @@ def _check(source: Source, plan: Plan) -> Report:
         pending=Pending(loaded.proto, loaded),
     )
     return complete(report, loaded, plan)
+
+
+def _ask(
+    plan: Plan,
+    builder: Builder,
+    path: Path,
+    loaded: loading.Loaded,
+    own: Sequence[Finding],
+    problems: list[Problem],
+) -> tuple[TrtBuild, Reading | None, tuple[Finding, ...]]:
+    """TensorRT's build of the model file, how it reads the model, and the findings of both beside the rules' ``own``.
+    Where TensorRT and the rules name no node, it is searched."""
+    from onnxfix.proof.asking import judge_model  # lazy: start-up, seldom used
+
+    plan.say("asking TensorRT")
+    reads, verification = any(rule.per == "network" for rule in plan.rules), plan.options.verification
+    build, reading = judge_model(builder, path, loaded.proto, verification, plan.say, reads=reads)
+    findings = confirm.merge_findings(own, build, plan.rules, plan.known, problems, reading)
+    if lacks_place(findings):
+        from onnxfix.verbs.suspects import name_suspects  # lazy: start-up, seldom used
+
+        plan.say(SEARCHING)
+        options = replace(plan.options, trt=builder.options)
+        build = name_suspects(build, path, options, loaded.proto, loaded.path)
+        findings = confirm.merge_findings(own, build, plan.rules, plan.known, problems, reading)
+    return build, reading, findings
 
 
 def _require_tensorrt(plan: Plan, resources: ExitStack) -> Builder | None:

@@ -9,8 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+from onnx import helper
 
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
@@ -22,6 +26,7 @@ from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.options import RunOptions
 from onnxfix.proof.asking import require_tensorrt
 from onnxfix.reduction import case as cases
+from onnxfix.reduction import inline
 from onnxfix.reduction.against import AgainstCheck
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.checks import (
@@ -32,14 +37,16 @@ from onnxfix.reduction.checks import (
     TrtBuildCheck,
     TrtGpuCheck,
     TrtNetworkCheck,
+    refusal,
 )
 from onnxfix.reduction.records import Failure, Reduction, Seen, Status
 from onnxfix.reduction.reduce import reduce as search
+from onnxfix.reduction.reduce import shrink_inner
 from onnxfix.reduction.search import Reducer, Terms
 from onnxfix.reduction.values import Facts, Values, write
 from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import memory_limit
-from onnxfix.tensorrt.records import TrtOptions
+from onnxfix.tensorrt.records import TrtBuild, TrtOptions
 from onnxfix.verbs import reduced
 from onnxfix.verbs.opening import Source, name_of, on_disk
 from onnxfix.verbs.samples import list_sizes, read_inputs
@@ -111,7 +118,7 @@ def reduce(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
         names = _names(loaded, other, stack) if other is not None else None
         check = _check(options, other, names, stack)
-        reduction = _Run(loaded, options, check, scratch, folder, say).reduce()
+        reduction = _Run(loaded, options, check, scratch, say).reduce(folder)
         loaded.check()
     return replace(reduction, seconds=time.perf_counter() - began)
 
@@ -181,20 +188,20 @@ class _Run:
 
     def __init__(
         self, loaded: loading.Loaded, options: ReduceOptions, check: Check, scratch: Path,
-        folder: reduced.Folder, say: Callable[[str], None],
+        say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.loaded, self.options, self.check = loaded, options, check
-        self.scratch, self.folder, self.say = scratch, folder, say
+        self.scratch, self.say = scratch, say
         self.values = Values(scratch, options.timeout)
         self.whole = cases.case_of(loaded, {})
         self.notes: list[str] = []
         self._written, self._cost = float("-inf"), 0.0
 
-    def reduce(self) -> Reduction:
+    def reduce(self, folder: reduced.Folder) -> Reduction:
         base = Reduction(name_of(self.loaded), self.options.check, "unknown", nodes_before=self.whole.count)
         resumed, done = self.options.resume, False
         if resumed:
-            saved = reduced.read_folder(self.folder.path)
+            saved = reduced.read_folder(folder.path)
             start = _Start(saved.case, saved.failure, self.values.runs(saved.case))
             done = bool(saved.state["complete"])
         else:
@@ -203,16 +210,9 @@ class _Run:
                 status: Status = "unknown" if outcome.unknown else "passes"
                 return replace(base, status=status, reason=outcome.unknown, cause=outcome.cause)
             start = outcome
-        limit = self.options.time_limit
-        deadline = time.monotonic() + limit if limit is not None else float("inf")
-        facts = Facts(self.loaded.proto, self.loaded.base_dir)
-        terms = Terms(self.check, start.failure, self.scratch, self.say, self._keep, deadline)
-        reducer = Reducer(start.case, terms, self.values, facts, runs=start.runs)
-        self.check.expect(start.failure)
+        reducer = self.reducer(start, partial(self._keep, folder))
         if resumed and not done and reducer.examine(start.case) is None:
-            raise UsageError(
-                f"{self.folder.path}: what it holds does not fail in this way; leave out --resume"
-            )
+            raise UsageError(f"{folder.path}: what it holds does not fail in this way; leave out --resume")
         ended = "complete" if done else search(reducer)
         self.say("writing")
         made_up = "ONNX Runtime does not run some node: values behind it are made up"
@@ -227,15 +227,23 @@ class _Run:
             interrupted=ended == "interrupted",
             notes=(*self.notes, *([made_up] if reducer.made else [])),
         )
-        return self.folder.finish(result, reducer, self.check)
+        return folder.finish(result, reducer, self.check)
 
-    def _keep(self, reducer: Reducer) -> None:
+    def reducer(self, start: _Start, kept: Callable[[Reducer], None]) -> Reducer:
+        limit = self.options.time_limit
+        end = time.monotonic() + limit if limit is not None else float("inf")
+        facts = Facts(self.loaded.proto, self.loaded.base_dir)
+        terms = Terms(self.check, start.failure, self.scratch, self.say, kept, end)
+        self.check.expect(start.failure)
+        return Reducer(start.case, terms, self.values, facts, runs=start.runs)
+
+    def _keep(self, folder: reduced.Folder, reducer: Reducer) -> None:
         """Write the folder now and then, so that a killed process leaves something to resume."""
         began = time.monotonic()
         if began - self._written < max(_WRITE_INTERVAL, _WRITE_COST_FACTOR * self._cost):
             return
         with contextlib.suppress(ModelError):  # a part of more than 2 GB is not kept
-            self.folder.keep(reducer)
+            folder.keep(reducer)
         self._written = time.monotonic()
         self._cost = self._written - began
 
@@ -244,7 +252,7 @@ class _Run:
     def _start(self) -> _Start | Seen:
         """The whole model with inputs on which it fails; the result of the check if it does not fail."""
         last = Seen(unknown="no inputs could be made for this model")
-        for number, inputs in enumerate(self._inputs()):
+        for number, inputs in enumerate(self.inputs()):
             self.say("checking the whole model")
             case = replace(self.whole, inputs=inputs)
             path = self.scratch / "whole.onnx"
@@ -261,18 +269,13 @@ class _Run:
         failing = getattr(self.check, "failing", None)
         if failing and not case.inputs:
             with_inputs = replace(case, inputs=failing)
-            repeated = [
-                candidate
-                for candidate in self.check.examine(with_inputs, path).failures
-                if failure.same(candidate)
-            ]
-            if repeated:
+            if repeated := [*filter(failure.same, self.check.examine(with_inputs, path).failures)]:
                 case, failure = with_inputs, repeated[0]
         if failure.kind == "differs":
             failure = replace(failure, op_type="")
         return _Start(case, failure, self.values.runs(case))
 
-    def _inputs(self) -> Iterator[dict[str, Any]]:
+    def inputs(self) -> Iterator[dict[str, Any]]:
         """The user's inputs, or else generated inputs: preferably ones that ONNX Runtime accepts."""
         declared = signature(self.loaded.proto)
         user_inputs = read_inputs(declared, self.options.run.verification.inputs)
@@ -312,6 +315,35 @@ class _Run:
             yield {}
 
 
+def narrow(path: Path, build: TrtBuild, options: RunOptions, kept: Callable[[Reducer], None]) -> bool:
+    """Search by cuts alone for the smallest part of a model file that fails like ``build``; ``kept`` is called with
+    each smaller part. Returns False if the nodes are not to blame: a model of one Identity fails too.
+
+    Raises:
+        ModelError, UsageError, OnnxfixError: as for ``reduce``.
+    """
+    wanted = ReduceOptions("trt-build", run=options)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
+        check = _check(wanted, None, None, stack)
+        check.alters = False
+        run = _Run(loading.load(path), wanted, check, scratch, lambda text: None)
+        case = replace(run.whole, inputs=next(run.inputs(), {}))
+        reducer = run.reducer(_Start(case, refusal(build.errors[0], build, case), runs=False), kept)
+        bare = cases.part(case.model, (), [cases.info_of("y", np.zeros(1, np.float32))])
+        bare.graph.input.append(cases.info_of("x", np.zeros(1, np.float32)))
+        bare.graph.node.append(helper.make_node("Identity", ["x"], ["y"]))
+        if reducer.examine(Case(bare, {})) is not None:
+            return False
+        for reducer.dynamic in (False, True):  # the failure may need symbolic sizes
+            if not reducer.steps and search(reducer) == "interrupted":
+                raise KeyboardInterrupt
+        while inline.opened(reducer) and search(reducer) == "complete":
+            pass
+        shrink_inner(reducer)
+        return True
+
+
 def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
     """Check a folder that ``reduce`` wrote. Returns the failure if it is still the same, else None.
 
@@ -333,5 +365,4 @@ def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
         seen = check.examine(saved.case, path)
     if seen.unknown:
         raise UsageError(f"{folder}: the check cannot be run: {seen.unknown}")
-    matches = (failure for failure in seen.failures if saved.failure.same(failure))
-    return next(matches, None)
+    return next(filter(saved.failure.same, seen.failures), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from onnx import ModelProto
 
 from onnxfix.files import loading, walk
 from onnxfix.model import Model
-from onnxfix.report.findings import OPTIONS, SAFETIES, finding_of
+from onnxfix.report.findings import OPTIONS, SAFETIES, Finding, finding_of
 from onnxfix.report.report import NodeCounts, Report
 from onnxfix.rewrite import engine
 from onnxfix.runtime import deadline, system
@@ -20,6 +21,7 @@ from onnxfix.targets import target_judging
 from onnxfix.verbs.job import Plan
 
 _ONNX = ("", "ai.onnx")
+SEARCHING = "looking for the node that TensorRT does not name"
 _REFUSED = ("TRT001", "TRT002")
 
 
@@ -45,6 +47,11 @@ def bytes_of(path: Path) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+def lacks_place(findings: Iterable[Finding]) -> bool:
+    """Whether TensorRT refuses the model, and neither TensorRT nor a rule names a node."""
+    return any(item.code in _REFUSED and not (item.place.label or item.place.graph) for item in findings)
 
 
 def complete(report: Report, loaded: loading.Loaded, plan: Plan, result: ModelProto | None = None) -> Report:

@@ -37,10 +37,9 @@ def verify(
     Raises:
         ModelError, UsageError: as there.
     """
-    began = time.perf_counter()
-    say = progress or (lambda text: None)
+    began, say = time.perf_counter(), progress or (lambda text: None)
     comparison = comparison_of(options.verification, options.trt or TrtOptions())
-    engine, where = "", None
+    engine, where, exact = "", None, options.verification.exact
     with ExitStack() as resources:
         resources.enter_context(limited(options.timeout))
         with deadline.watched():
@@ -61,9 +60,11 @@ def verify(
                 sources: dict[Path, lazy.Source] = {}
                 before, after = (_with_defaults(one, sources) for one in (first, second))
                 comparison = replace(comparison, budget=recorded_budget(after, a))
-                exact = options.verification.exact
                 verdict = run_checks(a, b, before, after, comparison, exact=exact, inherit=False)
         if not verdict.passed and not changed:
+            from onnxfix.verbs.suspects import in_verdict  # lazy: start-up, seldom used
+
+            verdict = in_verdict(verdict, b, replace(options, trt=comparison.trt), second.proto, second.path)
             with contextlib.suppress(deadline.Expired):
                 where = find_stop(a, first.proto, verdict)
         first.check()

@@ -120,6 +120,10 @@ def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
     errors may appear once that one is fixed. A crash, a timeout or running out of memory during or before parsing
     counts as well: TensorRT runs in a child process, and the message says how that process ended.
 
+    If TensorRT and the rules name no node, parts of the model are cut out and built, for at most 20 seconds or a tenth
+    of the rest of `--timeout`. The finding names the nodes of the smallest part that still fails in the same way; one
+    node alone is the finding's place. `onnxfix reduce` searches without that limit.
+
     `check --trt` and the check `trt-build` of `apply` and `verify` use the installed TensorRT. TensorRT-RTX needs no
     GPU for this. Other versions and products may accept other models. An operator that the installed TensorRT does not
     have and the target has is a note: nobody asked the target. The rest of the model is judged without it: what the
@@ -153,6 +157,9 @@ def refused_by_builder(build: TrtBuild) -> Iterator[Match]:
     ended. Where no kernel computes a layer the builder says `Could not find any implementation for node`, and where a
     program of one's own sets no profile `Network has dynamic or shape inputs, but no optimization profile has been
     defined.`
+
+    If TensorRT and the rules name no node, the smallest part of the model that still fails is searched and named, as
+    for TRT001.
 
     Without explicit profiles, onnxfix derives them from the model's symbols; the report and the output of `--verbose`
     list the profiles of the build. If they do not fit the model, set `--trt-min-shapes`, `--trt-opt-shapes` and

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from onnxfix.rule import NO_MODEL, Rule
@@ -104,6 +105,7 @@ def search(query: str, rules: Sequence[Rule], most: int = _MAX_HITS) -> list[Hit
     return [hit for hit in hits[:most] if hit.score >= _MIN_RELATIVE_SCORE * hits[0].score]
 
 
+@cache
 def _parts(rule: Rule) -> dict[str, Counter[str]]:
     """The words of each part of a rule's page, with their counts."""
     return {

@@ -163,10 +163,13 @@ def _orphan(parent: int, ends: list[int], told: tuple[int, int]) -> NoReturn:
 
 def main() -> None:
     """The nursery's program; its argument is the number of a socket's descriptor."""
-    import numpy  # noqa: F401
+    import onnx.reference.ops._op_list  # noqa: F401
     import onnxruntime  # noqa: F401
 
+    import onnxfix.proof.remote  # noqa: F401
     import onnxfix.proof.verify  # noqa: F401
+    import onnxfix.tensorrt.lift  # noqa: F401
+    import onnxfix_rules.ops.expansions._bodies  # noqa: F401
 
     gc.freeze()
     gc.disable()

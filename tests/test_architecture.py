@@ -23,6 +23,8 @@ import pytest
 from support.paths import ROOT
 from support.patience import PATIENCE
 
+pytestmark = pytest.mark.xdist_group("architecture")  # the sources are parsed once, not once a worker
+
 # A module imports from earlier lines and from its own entry only; entries on one line know nothing of each other.
 # A room whose modules stand on several lines has an entry for each.
 LAYERS = [

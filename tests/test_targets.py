@@ -218,6 +218,7 @@ def test_tensorrt_says_what_the_data_say(stride: int) -> None:
 
 
 @REAL
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.corpus
 def test_every_flagged_node_model_is_refused(worker: Worker, tmp_path: Path, short_stride: int) -> None:
     """OPS001, OPS002 and INT006 for TensorRT-RTX, over ONNX's own node models."""

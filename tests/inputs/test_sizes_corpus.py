@@ -44,6 +44,7 @@ def fails(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> bool | None:
     return False
 
 
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.parametrize("constants", [False, True])
 def test_sizes_that_run_are_not_excluded_and_excluded_ones_fail(constants: bool, stride: int) -> None:
     """ONNX's node models with all sizes of their inputs unknown; each again with one size changed."""

@@ -56,11 +56,14 @@ def _feed(case: Any) -> dict[str, Any]:
     return {info.name: np.asarray(x) for info, x in zip(case.model.graph.input, inputs, strict=True)}
 
 
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.slow
 def test_models_are_those_that_these_rules_rescue() -> None:
     assert len(_names()) == 106
 
 
+@pytest.mark.corpus
+@pytest.mark.xdist_group("nodes")
 def test_outputs_are_those_that_onnx_expects(short_stride: int) -> None:
     for name in _names()[::short_stride]:
         case = onnx_cases()[name]
@@ -80,9 +83,12 @@ def test_outputs_are_those_that_onnx_expects(short_stride: int) -> None:
 
 @FACT
 @REAL
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.slow
-def test_tensorrt_refuses_them_before_and_builds_them_after(worker: Worker, tmp_path: Path) -> None:
-    for name in _names():
+def test_tensorrt_refuses_them_before_and_builds_them_after(
+    worker: Worker, tmp_path: Path, short_stride: int
+) -> None:
+    for name in _names()[::short_stride]:
         case = onnx_cases()[name]
         assert not build(worker, case.model, tmp_path, _feed(case)).accepted, name
         found = build(worker, after(case.model), tmp_path, _feed(case))

@@ -67,6 +67,7 @@ def _reads_axes(model: ModelProto) -> bool:
     )
 
 
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.corpus
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_models_give_what_onnx_expects_and_the_same_for_other_axes() -> None:

@@ -70,6 +70,7 @@ NODE_MODELS = [
 ]  # fmt: skip
 
 
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", NODE_MODELS)
 def test_bodies_give_the_outputs_that_onnx_expects(name: str) -> None:

@@ -41,6 +41,7 @@ def test_real_export(path: Path) -> None:
     assert total.dims > 50
 
 
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.parametrize("mode", oracle.MODES)
 def test_onnx_node_models(mode: str) -> None:
     """A third of ONNX's node models in each mode."""

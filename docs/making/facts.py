@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from making.tables import cell
 from onnxfix.errors import OnnxfixError
 from onnxfix.report.catalogue import quotes_of
-from onnxfix.rewrite.engine import Found
-from onnxfix.rule import NO_MODEL, Example, Rule, Safety, Severity
+from onnxfix.rewrite.engine import Found, check
+from onnxfix.rule import NO_MODEL, Example, Fix, Rule, Safety, Severity
 from onnxfix.targets import TARGETS
-from onnxfix.testing import findings, model_of
+from onnxfix.testing import model_of, overlay
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,17 @@ def facts_of(rule: Rule) -> Facts:
         OnnxfixError: an example is not a valid model, or the rule fails on it.
     """
     flagged = [example for example in rule.examples if example.found]
-    severities: dict[str, tuple[Severity, ...]] = {}
-    safeties: set[Safety] = set()
-    unfixed = reported = rule.per in NO_MODEL  # findings of TensorRT or onnx.checker, without a fix
-    for target in TARGETS:
-        found = [item for example in flagged for item in _found(rule, example, target)]
-        grave = {item.severity for item in found} or ({rule.severity} if reported else set())
-        severities[target] = tuple(sorted(grave, reverse=True))
-        safeties |= {item.match.fix.safety for item in found if item.match.fix is not None}
-        unfixed |= any(item.match.fix is None for item in found)
+    reported = rule.per in NO_MODEL  # findings of TensorRT or onnx.checker, without a fix
+    severities: dict[str, set[Severity]] = {name: {rule.severity} if reported else set() for name in TARGETS}
+    fixes: list[Fix | None] = [None] if reported else []
+    for target, found in (pair for example in flagged for pair in _found(rule, example)):
+        severities[target].add(found.severity)
+        fixes.append(found.match.fix)
     text = " ".join(rule.doc.split())
     return Facts(
-        severities=severities,
-        safeties=tuple(sorted(safeties)),
-        unfixed=unfixed,
+        severities={name: tuple(sorted(found, reverse=True)) for name, found in severities.items()},
+        safeties=tuple(sorted({fix.safety for fix in fixes if fix is not None})),
+        unfixed=None in fixes,
         found=len(flagged),
         silent=len(rule.examples) - len(flagged),
         versions=tuple(dict.fromkeys(_versions(text))),
@@ -78,9 +75,15 @@ def facts_of(rule: Rule) -> Facts:
     )
 
 
-def _found(rule: Rule, example: Example, target: str) -> list[Found]:
+def _found(rule: Rule, example: Example) -> list[tuple[str, Found]]:
+    """What the rule finds in the example, with each target's name. The model is indexed once."""
+    found = []
     try:
-        return findings(rule, model_of(example), target)
+        model = overlay(model_of(example))
+        for name, target in TARGETS.items():
+            model.target = target
+            found += [(name, one) for one in check(model, [rule])]
+        return found
     except Exception as error:  # whatever a third party's rule raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise OnnxfixError(f"rule {rule.code}, example {example.why!r}: {reason}") from error

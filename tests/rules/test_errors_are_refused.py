@@ -153,10 +153,12 @@ REFUSED_ALL_THE_SAME = {
 @pytest.mark.parametrize(
     "rule", [rule for rule in RULES if ABOUT_REFUSALS.fullmatch(rule.code)], ids=lambda rule: rule.code
 )
-def test_tensorrt_takes_what_is_no_error(rule: Rule, worker: Worker, tmp_path: Path) -> None:
+def test_tensorrt_takes_what_is_no_error(
+    rule: Rule, worker: Worker, tmp_path: Path, short_stride: int
+) -> None:
     """What the rule leaves alone, and what its fix leaves, unless another rule calls it an error."""
     refused = {}
-    for number, example in enumerate(rule.examples):
+    for number, example in list(enumerate(rule.examples))[::short_stride]:
         if (example.found and example.after is None) or UNKNOWN.search(example.why):
             continue
         proto = model_of(example)
@@ -167,7 +169,11 @@ def test_tensorrt_takes_what_is_no_error(rule: Rule, worker: Worker, tmp_path: P
         build = built(worker, proto, tmp_path)
         if build.status != "accepted":
             refused[rule.code, number] = f"{example.why}: {build.reason}"
-    assert refused.keys() == {key for key in REFUSED_ALL_THE_SAME if key[0] == rule.code}, refused
+    assert refused.keys() == {
+        (code, number)
+        for code, number in REFUSED_ALL_THE_SAME
+        if code == rule.code and not number % short_stride
+    }, refused
 
 
 #: Those that an older TensorRT-RTX may refuse: its parser (QDQ019), or its builder, which has no such kernels (OPS015)

@@ -123,7 +123,9 @@ def command(*arguments: object) -> list[str]:
 
 
 def run(pack: Path | None, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Call onnxfix in a process of its own."""
+    """Call onnxfix in a process of its own if it is to see the pack, else in this one, which is quicker."""
+    if pack is None:
+        return subprocess.CompletedProcess(arguments, *cli.run(*arguments))
     return cli.process(*arguments, env=environment(pack), **more)
 
 

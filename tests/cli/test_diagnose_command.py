@@ -201,7 +201,7 @@ def test_an_interrupt_prints_what_was_found(tmp_path: Path) -> None:
     list_of_children, children = Path(f"/proc/{child.pid}/task/{child.pid}/children"), list[str]()
     while child.poll() is None and time.monotonic() < deadline:  # until the walk is some products further
         children = list_of_children.read_text(encoding="utf-8").split()
-        if any(seconds_of(one) > 5 for one in children):
+        if any(seconds_of(one) > 2 for one in children):
             break
         time.sleep(0.01)
     child.send_signal(signal.SIGINT)

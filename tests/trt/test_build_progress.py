@@ -35,6 +35,7 @@ def test_a_terminal_shows_how_far_a_build_is() -> None:
     assert re.search(rb"segformer.dynamo.op20.onnx: building engine \d of 2 \(TensorRT: \d+ %, \w", shown), (
         shown
     )
+    line = command("layers", FIXTURES / "vit.legacy.op17.onnx", "--builds", "2")
     assert subprocess.run(line, env=environ, capture_output=True, check=True).stderr == b""
 
 

@@ -142,7 +142,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def stride(request: pytest.FixtureRequest) -> int:
     """Of how many of ONNX's node models, or of models of one node, a test takes one."""
-    return 1 if request.config.getoption("--lane") == "full" else 12
+    return 1 if request.config.getoption("--lane") == "full" else 24
 
 
 @pytest.fixture

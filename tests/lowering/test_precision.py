@@ -168,7 +168,7 @@ def test_both_errors_of_an_output_are_on_one_scale(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Lowering]:
     folder = tmp_path_factory.mktemp("budgets")
-    path = FIXTURES / "segformer.dynamo.op20.onnx"
+    path = FIXTURES / "vit.legacy.op17.onnx"
     return {
         budget: onnxfix.precision(path, "fp16", budget, folder / f"{budget}.onnx", rungs=("contract",))
         for budget in (1e-2, 6e-4, 1e-9)
@@ -335,7 +335,7 @@ def test_bfloat16_needs_an_opset_that_has_it(tmp_path: Path) -> None:
 FLOATS = [path for path in sorted(FIXTURES.glob("*.onnx")) if "fp16" not in path.name]
 
 
-@pytest.mark.corpus(every=3)
+@pytest.mark.corpus(every=7)
 @pytest.mark.parametrize("to", ["fp16", "bf16"])
 @pytest.mark.parametrize("path", FLOATS, ids=lambda path: path.stem)
 def test_fixtures(path: Path, to: str, tmp_path: Path) -> None:

@@ -81,12 +81,13 @@ def test_an_export_is_accepted_before_and_after_apply(path: Path) -> None:
 
 
 @REAL
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.corpus
 def test_a_sample_of_onnxs_node_models_loses_nothing(tmp_path: Path, stride: int) -> None:
     """Every 72nd, and in the full lane every sixth; ``benchmarks/acceptance/node_models.py`` takes all of them."""
     choice = Choice("tensorrt-rtx", "", "8.9")
     settings = Settings(choice, (EXACT,), None, timeout=PATIENCE)
-    rows = measure_all(node_cases()[5 :: 6 * stride], 1, settings, lambda _: None)
+    rows = measure_all(node_cases()[5 :: max(6, 3 * stride)], 1, settings, lambda _: None)
     before, after = ([row.results[tool.name] for row in rows] for tool in (AS_IS, EXACT))
     assert len(rows) > 300 // stride
     assert sum(one.accepted for one in before) > 100 // stride

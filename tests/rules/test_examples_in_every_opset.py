@@ -17,7 +17,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety
 from onnxfix.testing import model_of, overlay
 
-pytestmark = pytest.mark.corpus
+pytestmark = pytest.mark.corpus(every=10)
 
 OPSETS = (9, 10, 12, 18, 19, 20, 21, 25)
 """Those between which operators got types: float8 came with 19, and to most operators with 21 or later."""

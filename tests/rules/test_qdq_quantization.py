@@ -44,7 +44,7 @@ Feed = dict[str, Array]
 RULES = [rule for rule in registry().rules if rule.code.startswith("QDQ")]
 BY_CODE = {rule.code: rule for rule in RULES}
 quick = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 SPECIAL = np.array([0.0, -0.0, 0.05, -0.05, 0.15, 0.25, 1.0, 12.75, 12.85, -12.8, 1e30, -1e30], np.float32)
 NOT_NUMBERS = np.array([np.nan, np.inf, -np.inf], np.float32)

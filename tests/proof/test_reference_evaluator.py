@@ -181,3 +181,16 @@ def test_a_target_that_does_not_fit_its_scores_is_an_error(tmp_path: Path) -> No
     assert session.run({"x": x, "t": np.zeros((1, 5), np.int64)})[0].shape == (1, 5)
     with pytest.raises(ValueError, match="does not fit"):
         session.run({"x": x, "t": np.zeros((1, 1), np.int64)})
+
+
+@pytest.mark.parametrize("attributes", [{}, {"pads": [1, 1, 0, 0]}, {"strides": [2, 1]}])
+def test_indices_of_a_max_pool_count_through_the_whole_tensor(
+    tmp_path: Path, attributes: dict[str, Any]
+) -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3, 4, 5])
+    node = helper.make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 2], **attributes)
+    graph = helper.make_graph([node], "g", [x], [ValueInfoProto(name="y"), ValueInfoProto(name="i")])
+    path = write(tmp_path / "m.onnx", helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    arrays = drawn({"x": [2, 3, 4, 5]})
+    found, expected = (backends.load(name, str(path)).run(arrays) for name in ("reference", "ort-cpu"))
+    np.testing.assert_array_equal(found[1], expected[1])

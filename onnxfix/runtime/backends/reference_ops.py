@@ -12,7 +12,7 @@ import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops import op_loop
+from onnx.reference.ops import op_loop, op_max_pool
 from onnx.reference.ops._op import OpRunReduceNumpy
 from onnx.reference.ops.op_conv import _conv_implementation
 
@@ -77,10 +77,16 @@ class GatherElements(_Operator):
         return (np.asarray(data[tuple(places)]),)
 
 
-class ReduceSumSquare(OpRunReduceNumpy):
-    """In the type of its input: onnx 1.23 and older sum int32 as int64, and give that type."""
+class MaxPool(_Operator, op_max_pool.MaxPool):
+    """Its indices count through the whole tensor: where all strides are 1, onnx 1.23 and older count through the padded
+    elements of one channel."""
 
-    op_domain = ""
+    def _run(self, x: Any, **how: Any) -> Any:
+        return (self._max_pool if len(self.onnx_node.output) > 1 else super()._run)(x, **how)
+
+
+class ReduceSumSquare(_Operator, OpRunReduceNumpy):
+    """In the type of its input: onnx 1.23 and older sum int32 as int64, and give that type."""
 
     def _run(
         self, data: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0
@@ -116,25 +122,20 @@ class LogSoftmax(_Operator):
 class SoftmaxCrossEntropyLoss(_Operator):
     """With the logarithm as above."""
 
-    def _run(
-        self, x: Any, target: Any, weight: Any = None, ignore_index: Any = None, reduction: str = "mean"
-    ) -> tuple[Any, ...]:
+    def _run(self, x: Any, *values: Any, **how: Any) -> tuple[Any, ...]:
         found = _log_softmax(x, (1,))
-        loss = _likelihood_loss(found, target, weight, ignore_index, reduction)
-        return (loss, found)[: len(self.onnx_node.output)]
+        return (_likelihood_loss(found, *values, **how), found)[: len(self.onnx_node.output)]
 
 
 class NegativeLogLikelihoodLoss(_Operator):
     """With the mean as above."""
 
-    def _run(
-        self, x: Any, target: Any, weight: Any = None, ignore_index: Any = None, reduction: str = "mean"
-    ) -> tuple[Any, ...]:
-        return (_likelihood_loss(x, target, weight, ignore_index, reduction),)
+    def _run(self, *values: Any, **how: Any) -> tuple[Any, ...]:
+        return (_likelihood_loss(*values, **how),)
 
 
 def _likelihood_loss(
-    x: Any, target: Any, weight: Any, ignored: int | None, reduction: str
+    x: Any, target: Any, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean"
 ) -> npt.NDArray[Any]:
     """NegativeLogLikelihoodLoss of x [N, C, ...] and target [N, ...]: a mean is over what is not ignored, NaN over
     nothing, as by the operator's function. onnx 1.23 and older count everything where -1 is ignored, and no weights
@@ -145,7 +146,7 @@ def _likelihood_loss(
     """
     if target.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(f"a target of {target.shape} does not fit scores of {x.shape}")
-    seen = np.ones(target.shape, bool) if ignored is None else target != ignored
+    seen = np.ones(target.shape, bool) if ignore_index is None else target != ignore_index
     places = np.where(seen, target, 0)
     factors = np.ones(x.shape[1], x.dtype) if weight is None else weight
     counted = np.where(seen, factors[places], 0).astype(x.dtype)
@@ -304,7 +305,7 @@ class QLinearConv(_Operator):
 
 
 CORRECTED: tuple[type[Any], ...] = (
-    Loop, Optional, GatherElements, ReduceSumSquare, ConvTranspose, LogSoftmax, SoftmaxCrossEntropyLoss,
+    Loop, Optional, GatherElements, MaxPool, ReduceSumSquare, ConvTranspose, LogSoftmax, SoftmaxCrossEntropyLoss,
     NegativeLogLikelihoodLoss, LayerNormalization, RMSNormalization, QLinearMatMul, QLinearConv, MatMulInteger,
 )  # fmt: skip
 
@@ -335,8 +336,6 @@ class Evaluator(ReferenceEvaluator):
             for name, value in zip(names, results, strict=False):
                 if count := _infinite(value):
                     cls.counts[name] = cls.counts.get(name, 0) + count
-        if all(names):
-            return results
         return tuple(value if name else None for name, value in zip(names, results, strict=False))
 
 

@@ -431,6 +431,14 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
             x=rows(2, 3, 8, 8),
         ),
     ),
+    "max_pool_indices": (
+        "legacy.op17 dynamo.op18",
+        lambda: of(
+            lambda c, x: F.max_pool2d(c(x), 3, 2, 1, return_indices=True)[1],
+            _conv(3, 4, 3),
+            x=rows(2, 3, 8, 8),
+        ),
+    ),
     "matmul_of_integers": (
         _BOTH,
         lambda: of(

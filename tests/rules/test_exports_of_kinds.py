@@ -38,6 +38,7 @@ REPAIRED = {
     "transposed_in_groups.legacy.op17",
     "OPS118": "folded.legacy.op18 folded.dynamo.op18 folded_with_overlap.legacy.op18 "
     "folded_with_overlap.dynamo.op18",
+    "OPS119": "max_pool_indices.legacy.op17 max_pool_indices.dynamo.op18",
     "OPS031": "antialiased.dynamo.op18 antialiased_cubic.dynamo.op18",
     "INT006": "matmul_of_integers.legacy.op17 matmul_of_integers.dynamo.op18",
     "OPS056": "determinant.legacy.op17 determinant.dynamo.op18",

@@ -14,7 +14,7 @@ from onnxfix.tensorrt.records import Issue, TargetOnly, TrtBuild
 #: Rules about operators without an importer. The first covers every operator; the others take precedence.
 _OPERATORS = (
     "OPS001 OPS026 OPS050 OPS051 OPS052 OPS053 OPS056 OPS057 OPS061 OPS063 OPS068 OPS070 OPS088 OPS089 OPS090 "
-    "OPS091 OPS092 OPS101 OPS102 OPS118 QDQ007 QDQ008 QDQ009 QDQ020 QDQ021 QDQ023 CTL020"
+    "OPS091 OPS092 OPS101 OPS102 OPS118 OPS120 QDQ007 QDQ008 QDQ009 QDQ020 QDQ021 QDQ023 CTL020"
 )
 _BYTES = "OPS032 OPS107 OPS054 OPS062 QDQ002 QDQ005 QDQ011 QDQ014 QDQ016"
 #: TensorRT's error messages and the rules that cover them, the most specific first. Measured with TensorRT-RTX 1.7.1,
@@ -44,7 +44,7 @@ _REASONS = (
     (r"input starts misaligns with the shape of input axes", "OPS020 OPS116"),
     (r"squeeze axes have duplicate index", "OPS117"),
     (r"Unknown activation type", "OPS115"),
-    (r"doesn't support mode than 1 outputs for", "OPS021 OPS037 OPS043 OPS050"),
+    (r"doesn't support mode than 1 outputs for", "OPS021 OPS119 OPS037 OPS043 OPS050"),
     (r"only supports Attention nodes with one output", "OPS021 OPS050"),
     (r"Node has more output tensors than TRT expected", "OPS022 OPS060 OPS091"),
     (r"does not support dilations other than 1", "OPS037 OPS066 OPS067"),

@@ -71,21 +71,41 @@ def summed(draft: Draft, data: Value | str, windows: Sequence[Window], channels:
 
 
 def windows_of(node: Node, sizes: list[int | None]) -> list[Window] | None:
-    """The windows of a pooling; None if its padding depends on the size, or an attribute does not fit."""
-    kernel, dilations, count = node.attr("kernel_shape"), node.attr("dilations"), len(sizes)
-    pads, strides = node.attr("pads", [0] * 2 * count), node.attr("strides", [1] * count)
-    if not count or node.attr("auto_pad", "NOTSET") != "NOTSET":
+    """The windows of a pooling; None if its padding depends on an unknown size, or an attribute does not fit."""
+    kernel, count = node.attr("kernel_shape"), len(sizes)
+    dilations, strides = (node.attr(name) or [1] * count for name in ("dilations", "strides"))
+    pads, ceil = node.attr("pads") or [0] * 2 * count, bool(node.attr("ceil_mode", 0))
+    if not count or not len(kernel) == len(dilations) == len(strides) == count or len(pads) != 2 * count:
         return None
-    if not len(kernel) == len(dilations) == len(strides) == count or len(pads) != 2 * count or min(pads) < 0:
+    if min(*kernel, *dilations, *strides) < 1 or min(pads) < 0:
         return None
-    if min(*kernel, *dilations, *strides) < 1:
+    auto = node.attr("auto_pad", "NOTSET")
+    if auto != "NOTSET" and (any(pads) or ceil or set(dilations) != {1}):
         return None
-    ceil = bool(node.attr("ceil_mode", 0))
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        pads = _same_pads(sizes, kernel, strides) if auto == "SAME_UPPER" else None
+    if pads is None:
+        return None
     found = [
         Window(sizes[i], kernel[i], dilations[i], strides[i], pads[i], pads[count + i], ceil)
         for i in range(count)
     ]
     return found if all(w.size is None or w.count(w.size) > 0 for w in found) else None
+
+
+def _same_pads(
+    sizes: Sequence[int | None], kernel: Sequence[int], strides: Sequence[int]
+) -> list[int] | None:
+    """The padding of SAME_UPPER; None where a size is unknown, or where it is negative, which ONNX Runtime crops.
+    SAME_LOWER is left: onnx's evaluator puts its padding at the other end, so that no rewrite could be proven."""
+    rooms = []
+    for size, length, step in zip(sizes, kernel, strides, strict=True):
+        if size is None:
+            return None
+        rooms.append((-(-size // step) - 1) * step + length - size)
+    return (
+        [*(room // 2 for room in rooms), *(room - room // 2 for room in rooms)] if min(rooms) >= 0 else None
+    )
 
 
 def counts_of(windows: list[Window], padding: bool) -> np.ndarray[Any, Any] | None:

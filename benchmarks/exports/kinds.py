@@ -165,6 +165,15 @@ def _by_flag(x: Tensor, flag: Tensor) -> Tensor:
 
 
 @torch.jit.script
+def _append(past: Tensor, x: Tensor, flag: Tensor) -> Tensor:
+    if bool(flag):
+        keys = torch.cat([past, x], 1)
+    else:
+        keys = x
+    return keys
+
+
+@torch.jit.script
 def _pools(x: Tensor, weight: Tensor) -> Tensor:
     parts: list[Tensor] = []
     for head in range(3):
@@ -330,6 +339,18 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     "if_by_flag": (
         "legacy.op17",
         lambda: of(lambda a, x, f: _by_flag(a(x), f), linear(), x=rows(2, 8), f=(torch.tensor(True), STATIC)),
+    ),
+    "if_with_cache": (
+        "legacy.op17",
+        lambda: of(
+            lambda a, b, x, past, f: a(x) @ _append(past, b(x), f).transpose(1, 2),
+            linear(),
+            linear(),
+            out=STATIC,
+            x=rows(2, 3, 8, axes=TEXT),
+            past=rows(2, 5, 8, axes={0: "batch", 1: "past"}),
+            f=(torch.tensor(True), STATIC),
+        ),
     ),
     "if_of_experts": ("dynamo.op18", lambda: of(lambda experts, x: experts(x), Experts(), x=rows(2, 8))),
     "loop_of_pools": (

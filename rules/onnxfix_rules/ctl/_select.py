@@ -1,13 +1,28 @@
-"""Selects between the results of an If's branches by Where, where nothing that a branch does can fail."""
+"""Selects between the results of an If's branches, where nothing that a branch does can fail."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from onnxfix.rule import AddNode, Dim, Draft, Model, Node, Scope, Value, dtypes, equal
+from onnxfix.rule import (
+    AddNode,
+    Dim,
+    Draft,
+    Fix,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Scope,
+    Value,
+    dtypes,
+    equal,
+    is_read,
+)
 from onnxfix_rules.ctl import _inline
 from onnxfix_rules.gra import _common
 
@@ -31,16 +46,20 @@ _REDUCTIONS = frozenset(
 _SELECTED = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16))
 _ANYWHERE = _SELECTED | {TensorProto.INT32, TensorProto.INT64}
 _MOST_NODES = 100
+_END = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """How a value is made: by the first branch's nodes, by a copy of ``node`` on ``inputs``, or by a Where."""
+    """How a value is made: by the first branch's nodes, by a copy of ``node`` on ``inputs``, by a Where, or by a Concat
+    of ``parts``, of which the ``optional`` ones are in one branch only."""
 
     first: Value
     second: Value
     node: Node | None = None
     inputs: tuple[_Step | None, ...] = ()
+    parts: tuple[Value, ...] = ()
+    optional: frozenset[int] = frozenset()
 
 
 class Selection:
@@ -71,6 +90,8 @@ class Selection:
         if outside and (first is second or _equal(first, second)):
             return _Step(first, first)
         alike = self._alike(first, second)
+        if alike is None:
+            alike = self._joined(first, second)
         if alike is not None:
             return alike
         shapes = self._model.shapes
@@ -104,6 +125,31 @@ class Selection:
                 self.exact = False
         return _Step(first, second, one, tuple(steps))
 
+    def _joined(self, first: Value, second: Value) -> _Step | None:
+        """A Concat, of whose parts the other branch has some. Its Slices need sizes that are computed from data, which
+        TensorRT takes in the main graph only."""
+        few, many = (_parts(value, scope) for value, scope in zip((first, second), self._scopes, strict=True))
+        swapped = len(few) > len(many)
+        if swapped:
+            few, many = many, few
+        node, other = (second, first)[swapped].producer, (first, second)[swapped].producer
+        if node is None or len(many) < 2 or self.draft.anchor.scope is not self._model.main:
+            return None
+        if len(few) > 1 and other is not None and other.attr("axis") != node.attr("axis"):
+            return None
+        left, optional = list(few), set()
+        for number, part in enumerate(many):
+            if left and part is left[0]:
+                left.pop(0)
+            else:
+                optional.add(number)
+        if left or not optional:
+            return None
+        shapes = [self._model.shapes.shape(part) for part in many]
+        if not _join(shapes, node.attr("axis")) or not all(self._hoists(part, node.scope) for part in many):
+            return None
+        return _Step(first, second, node, parts=tuple(many), optional=frozenset(optional))
+
     def _hoists(self, value: Value, scope: Scope) -> bool:
         """Whether the nodes that compute a value in a branch never fail, and work outside of it."""
         nodes = _inline.needed(scope, [value])
@@ -117,7 +163,28 @@ class Selection:
             self._names[step] = self._write(step)
         return self._names[step]
 
+    def _join_parts(self, step: _Step, node: Node) -> str:
+        """A Concat of the parts, of which the optional ones have no elements where the other branch is taken. TensorRT
+        takes no size from a boolean input, but from an ArgMax."""
+        draft, place = self.draft, self._scopes.index(node.scope)
+        half = draft.constant(np.array([[0.5]], np.float32), "half")
+        flag = draft.reshape(draft.cast(draft.anchor.require(0), TensorProto.FLOAT), [1, 1])
+        chosen = draft.add("Concat", [half, flag] if place == 0 else [flag, half], axis=1)
+        count = draft.add("ArgMax", [chosen], axis=1, keepdims=0)
+        axis = node.attr("axis")
+        start, axes, after = draft.integers([0]), draft.integers([axis]), draft.integers([axis + 1 or _END])
+        names = []
+        for number, part in enumerate(step.parts):
+            name = self._hoist(part, self._scopes[place])
+            if number in step.optional:
+                size = draft.add("Slice", [draft.add("Shape", [name]), axes, after])
+                name = draft.add("Slice", [name, start, draft.add("Mul", [size, count]), axes])
+            names.append(name)
+        return draft.add("Concat", names, axis=axis)
+
     def _write(self, step: _Step) -> str:
+        if step.node is not None and step.parts:
+            return self._join_parts(step, step.node)
         if step.node is not None:
             inputs = ["" if one is None else self.write(one) for one in step.inputs]
             proto = NodeProto()
@@ -145,6 +212,57 @@ class Selection:
             self._names.update({v: n for v, n in made.items() if v.scope is scope})
             self._names[value] = self._inliners[scope].name(value, made)
         return self._names[value]
+
+
+def by_where(node: Node, then: Scope, other: Scope, model: Model) -> Fix | None:
+    """Selects every output of an If; None if one cannot be."""
+    condition = node.require(0)
+    if model.shapes.rank(condition) not in (0, 1) or node.scope.opset() < 9:
+        return None
+    selection = Selection(node, then, other, model)
+    steps = []
+    for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
+        if output is None or not is_read(output):
+            continue
+        step = selection.plan(a, b)
+        if step is None:
+            return None
+        steps.append((output, a, step))
+    draft = selection.draft
+    names = [selection.write(step) for *_, step in steps]
+    safety = Safety.EXACT if selection.exact else Safety.NUMERIC
+    if len(node.outputs) == 1:
+        draft.replace_output(node, names[0])
+        return Fix("select by Where", draft.edits, safety)
+    draft.edits.insert(0, RemoveNode(node))
+    if not all(
+        _inline.deliver(draft, output, name, a) for (output, a, _), name in zip(steps, names, strict=True)
+    ):
+        return None
+    return Fix("select by Where", draft.edits, safety)
+
+
+def _parts(value: Value, scope: Scope) -> list[Value]:
+    """The parts of a branch's Concat; any other value is its only part."""
+    node = value.producer
+    if (
+        value.scope is not scope
+        or node is None
+        or not node.is_onnx
+        or node.op_type != "Concat"
+        or node.opset < 11
+    ):
+        return [value]
+    return [_source(part, scope) for part in node.inputs if part is not None]
+
+
+def _join(shapes: Sequence[tuple[Dim, ...] | None], axis: int) -> bool:
+    """Whether the sizes beside the axis are known to be equal, also where the axis has no elements."""
+    sized = [shape for shape in shapes if shape is not None]
+    if len(sized) < len(shapes) or len({len(shape) for shape in sized}) > 1:
+        return False
+    others = [[*shape[:axis], *shape[axis:][1:]] for shape in sized]
+    return all(equal(one, two).yes for shape in others for one, two in zip(others[0], shape, strict=True))
 
 
 def _source(value: Value, scope: Scope) -> Value:

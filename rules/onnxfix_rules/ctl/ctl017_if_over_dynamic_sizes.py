@@ -13,7 +13,6 @@ from onnxfix.rule import (
     Match,
     Model,
     Node,
-    RemoveNode,
     Safety,
     Scope,
     Severity,
@@ -69,8 +68,9 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     Where branches apply the same operators to other operands, Where selects the operands, and the operators run once,
     outside of the If. Where they differ and cannot fail (elementwise operators, sums), both run and Where selects the
-    results. Exact, but numeric if the weights of a product are selected; both need equal shapes. Else the If stays. Of
-    other remedies static sizes were executed and are correct, the others follow from what was seen:
+    results. Exact, but numeric if the weights of a product are selected; both need equal shapes, unless one is a Concat
+    of more parts (CTL011). Else the If stays. Of other remedies static sizes were executed and are correct, the others
+    follow from what was seen:
 
     - set the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), after which CTL010 inlines the
       branch;
@@ -104,7 +104,7 @@ def _over_dynamic_results(node: Node, then: Scope, other: Scope, model: Model) -
             if shape is None or not _varies(decider, model):
                 continue
             text = f"[{','.join(map(str, shape))}]"
-            fix = fix or [_by_where(node, then, other, model)]
+            fix = fix or [_select.by_where(node, then, other, model)]
             yield Match(
                 f"{output.name!r} has dynamic shape {text}, and the condition is not constant: the engine may compute "
                 "only the elements within the profile's minimum shapes",
@@ -124,7 +124,7 @@ def _over_sizes_from_data(node: Node, then: Scope, other: Scope, model: Model) -
             f"the size of {sized.first_output!r} is computed from data, inside a branch",
             node=node,
             severity=Severity.ERROR,
-            fix=_by_where(node, then, other, model),
+            fix=_select.by_where(node, then, other, model),
             reads=(*then.nodes, *other.nodes),
         )
 
@@ -152,34 +152,6 @@ def _is_data(value: Value, model: Model) -> bool:
         pending += [one for one in new if one is not None]
         seen.update(pending)
     return False
-
-
-def _by_where(node: Node, then: Scope, other: Scope, model: Model) -> Fix | None:
-    """Selects every output of an If by Where; None if one cannot be."""
-    condition = node.require(0)
-    if model.shapes.rank(condition) not in (0, 1) or node.scope.opset() < 9:
-        return None
-    selection = _select.Selection(node, then, other, model)
-    steps = []
-    for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
-        if output is None or not is_read(output):
-            continue
-        step = selection.plan(a, b)
-        if step is None:
-            return None
-        steps.append((output, a, step))
-    draft = selection.draft
-    names = [selection.write(step) for *_, step in steps]
-    safety = Safety.EXACT if selection.exact else Safety.NUMERIC
-    if len(node.outputs) == 1:
-        draft.replace_output(node, names[0])
-        return Fix("select by Where", draft.edits, safety)
-    draft.edits.insert(0, RemoveNode(node))
-    if not all(
-        _inline.deliver(draft, output, name, a) for (output, a, _), name in zip(steps, names, strict=True)
-    ):
-        return None
-    return Fix("select by Where", draft.edits, safety)
 
 
 def _varies(condition: Value, model: Model) -> bool:

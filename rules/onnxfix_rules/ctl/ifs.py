@@ -1,4 +1,5 @@
 """CTL010 and CTL011: Ifs of a known condition, and of different ranks."""
+# Long because: an example of each form that a branch may have.
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ctl import _inline
+from onnxfix_rules.ctl import _inline, _select
 
 
 @rule("CTL010", ops=["If"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[39])
@@ -221,7 +222,7 @@ if_of_known_condition.examples = [
 ]
 
 
-@rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[39])
+@rule("CTL011", ops=["If"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[39])
 def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     """An If whose branches differ in rank, or share only some dynamic sizes, and whose condition is not constant.
 
@@ -239,9 +240,12 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     [B,S], they build. Reported for TensorRT 11 too, whose compiler is the same.
 
     ## Fix
-    None: the correct shape depends on the input. A cache may be an input of size 0 instead. If the size is always the
-    same, set it in the input's shape: CTL010 then removes the If. Or export without the guard: `x[0]`, `reshape` or
-    `flatten` instead of `squeeze(d)`.
+    Where one branch returns a Concat and the other some of its parts, one Concat remains, and Slices make the other
+    parts empty where their branch is not taken. Exact. An ArgMax says which branch is taken, since TensorRT computes no
+    size from a boolean input. Executed on an engine: TensorRT-RTX 1.6.1, NVIDIA H200. Only in the main graph.
+
+    None otherwise: the correct shape depends on the input. If the size is always the same, set it in the input's shape:
+    CTL010 then removes the If. Or export without the guard: `x[0]`, `reshape` or `flatten` instead of `squeeze(d)`.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/2846
@@ -268,7 +272,8 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
             yield Match(text, node=node, severity=Severity.WARNING)
         elif _inline.of_compiler(model) and _inline.share_a_size(first, second):
             text += ": TensorRT refuses a dynamic size in common beside one that differs"
-            yield Match(text, node=node)
+            fix = _select.by_where(node, then, other, model)
+            yield Match(text, node=node, fix=fix, reads=(*then.nodes, *other.nodes))
 
 
 _LARGEST = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)
@@ -319,11 +324,23 @@ if_of_different_ranks.examples = [
              else_branch = q () => (float[3] v) { v = Reshape(x, s) }>  y = ReduceMax<keepdims = 0>(t) }""",
         runs=False,
     ),
-    Flagged(
+    Fixed(
         "a cache that one branch appends to",
-        """g (float[B,P] x, float[B,S] z, bool c) => (float y) { t = If(c)
+        before="""g (float[B,P] x, float[B,S] z, bool c) => (float y) { t = If(c)
             <then_branch = p () => (float[B,K] u) { u = Concat<axis = 1>(x, z) },
              else_branch = q () => (float[B,S] v) { v = Identity(z) }>  y = ReduceMax<keepdims = 0>(t) }""",
+        after="""g (float[B,P] x, float[B,S] z, bool c) => (float y) <float[1,1] h = {0.5}, int64[2] r = {1,1},
+            int64[1] n = {0}, int64[1] a = {1}, int64[1] e = {2}> {
+            f = Cast<to = FLOAT>(c)  g = Reshape(f, r)  d = Concat<axis = 1>(h, g)
+            i = ArgMax<axis = 1, keepdims = 0>(d)  s = Shape(x)  w = Slice(s, a, e)  m = Mul(w, i)
+            k = Slice(x, n, m, a)  t = Concat<axis = 1>(k, z)  y = ReduceMax<keepdims = 0>(t) }""",
+        differs={"branch": "sizes from data only in the main graph"},
+    ),
+    Flagged(
+        "parts whose other sizes may differ while one is empty",
+        """g (float[A,B,P] x, float[C,B,S] z, bool c) => (float y) { t = If(c)
+            <then_branch = p () => (float[C,B,K] u) { u = Concat<axis = 2>(x, z) },
+             else_branch = q () => (float[C,B,S] v) { v = Identity(z) }>  y = ReduceMax<keepdims = 0>(t) }""",
     ),
     Flagged(
         "integers of one dynamic size and two static ones, for TensorRT-RTX",

@@ -366,6 +366,7 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     "bag_mean": (_BOTH, lambda: bags("mean")),
     "bag_max": (_BOTH, lambda: bags("max")),
     "bag_dynamic": ("legacy.op17", lambda: bags("sum", {0: "ids"})),
+    "bag_mean_dynamic": ("dynamo.op18", lambda: bags("mean", {0: "ids"})),
     "softmax_of_keys": (
         _BOTH,
         lambda: of(

@@ -30,8 +30,8 @@ _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM",
 _UNARY = frozenset(
     (
         "Abs", "Ceil", "Constant", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity",
-        "LeakyRelu", "Log", "LogSoftmax", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign",
-        "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "Transpose", "Trilu",
+        "LeakyRelu", "Log", "LogSoftmax", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Shape", "Sigmoid",
+        "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "Transpose", "Trilu",
     )
 )  # fmt: skip
 _BINARY = frozenset(("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"))

@@ -191,6 +191,11 @@ def _cells(x: Tensor, weight: Tensor) -> Tensor:
     return torch.stack(states, 1)
 
 
+def _thirds(a: nn.Module, x: Tensor) -> Tensor:
+    first, second, third = torch.tensor_split(a(x), 3, dim=1)
+    return first.sum(1) + second.sum(1) * third.amax(1)
+
+
 @torch.jit.script
 def _while(x: Tensor) -> Tensor:
     i = 0
@@ -361,6 +366,7 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
         "legacy.op17",
         lambda: of(lambda a, x: _cells(a(x), a.weight), linear(), out=STATIC, x=rows(2, 6, 8, axes=STATIC)),
     ),
+    "split_in_thirds": ("legacy.op17", lambda: of(_thirds, linear(), x=rows(2, 7, 8, axes=TEXT))),
     "loop_while": ("legacy.op17", lambda: of(lambda a, x: _while(a(x)), linear(), x=rows(2, 8))),
     "bag_sum": (_BOTH, lambda: bags("sum")),
     "bag_mean": (_BOTH, lambda: bags("mean")),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfix.rule import Dim, Draft, Model, Node, Value, equal
 
@@ -19,7 +20,7 @@ class Item:
     """A tensor of a sequence: ``source`` itself, or its slice from ``start`` to ``stop`` along ``axis``.
 
     ``squeezed``: the slice has length 1, and the axis is removed. ``parts``: the sizes of all parts, where the axis is
-    dynamic: a Split then checks their sum, as SplitToSequence does.
+    dynamic: a Split then checks their sum, as SplitToSequence does. ``sizes``: those sizes, where they are computed.
     """
 
     source: Value
@@ -29,9 +30,12 @@ class Item:
     squeezed: bool = False
     parts: tuple[int, ...] = ()
     place: int = 0
+    sizes: Value | None = None
 
     def write(self, draft: Draft) -> str:
         """Add the nodes that compute the tensor at the draft's anchor, and return its name."""
+        if self.sizes is not None:
+            return self._cut(draft, self.sizes)
         if self.start < 0:
             return self.source.name
         if self.squeezed:
@@ -41,6 +45,15 @@ class Item:
             return draft.split(self.source, self.parts, self.axis, "part_{}")[self.place]
         numbers = ([self.start], [self.stop], [self.axis])
         return draft.add("Slice", [self.source, *(draft.integers(n) for n in numbers)])
+
+    def _cut(self, draft: Draft, sizes: Value) -> str:
+        """The slice behind the parts before it, whose sizes are computed."""
+        zero, place, after = (draft.integers([n]) for n in (0, self.place, self.place + 1))
+        start = zero
+        if self.place:
+            start = draft.sum(draft.add("Slice", [sizes, zero, place, zero]), [0], keepdims=True)
+        end = draft.add("Add", [start, draft.add("Slice", [sizes, place, after, zero])])
+        return draft.add("Slice", [self.source, start, end, draft.integers([self.axis])])
 
 
 def items(value: Value, model: Model) -> tuple[list[Item], list[Node]] | None:
@@ -156,7 +169,8 @@ def _sizes(split: Value, dim: Dim) -> list[int] | None:
 
 
 def part(value: Value, position: Value, model: Model) -> tuple[Item, Node] | None:
-    """The part at a constant position of a tensor that is split into parts of one size, however many; None if unknown.
+    """The part at a constant position of a tensor that is split into parts of one size, however many, or of computed
+    sizes; None if unknown.
 
     Where there is no such part, which the sequence operators refuse, the item is empty or out of range.
     """
@@ -166,6 +180,9 @@ def part(value: Value, position: Value, model: Model) -> tuple[Item, Node] | Non
     if node is None or data is None or at is None:
         return None
     axis, split, step = axis_of(node, model.shapes.rank(data) or 0), node.input(1), 1
+    if axis is not None and split is not None and model.shapes.rank(split) == 1 and not split.is_constant:
+        is_long = model.shapes.elem_type(split) == TensorProto.INT64
+        return (Item(data, axis, place=at, sizes=split), node) if is_long else None
     if split is not None:
         array = split.constant(64)
         step = int(array) if array is not None and array.dtype.kind == "i" and array.ndim == 0 else 0

@@ -30,9 +30,9 @@ def known_sequence(node: Node, model: Model) -> Iterator[Match]:
     stacks), or the tensor that was split along the same axis; SequenceLength a constant. Exact. The sequence is removed
     if nothing else reads it. Sequences that are inputs, outputs or loop states are kept: OPS001 reports them.
 
-    Along an axis of dynamic size, listed sizes become a Split, which requires the same sum. Parts of one size are
-    replaced at positions that are not negative; a position beyond the last part, at which the original fails, is then
-    empty or out of range.
+    Along an axis of dynamic size, listed sizes become a Split, which requires the same sum. Parts of one size, or of
+    computed sizes, are replaced at positions that are not negative; a position beyond the last part, at which the
+    original fails, is then empty or out of range.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__SplitToSequence.html
@@ -92,7 +92,7 @@ def _part(node: Node, sequence: Value, model: Model) -> _Found | None:
     """Replaces one part of a tensor that is split into an unknown number of parts of one size."""
     position = node.input(1) if node.op_type == "SequenceAt" else None
     found = None if position is None else _sequences.part(sequence, position, model)
-    if found is None or not _inline.visible(node, [found[0].source]):
+    if found is None or not _inline.visible(node, [value for value in found[1].inputs if value is not None]):
         return None
     draft = Draft(node)
     return _replaced(node, draft, found[0].write(draft)), "use the tensor directly", [found[1]]
@@ -185,6 +185,16 @@ known_sequence.examples = [
             s = SplitToSequence(x)  y = SequenceAt(s, k) }""",
         after="""g (float[2,N] x) => (float[K,N] y) <int64[1] a = {1}, int64[1] b = {2}, int64[1] c = {0}> {
             y = Slice(x, a, b, c) }""",
+    ),
+    Fixed(
+        "a part of computed sizes, as PyTorch's tensor_split has them",
+        before="""g (float[N] x) => (float[K] y) <int64 k = {1}, int64[2] b = {1, 0}, int64[2] h = {2, 2}> {
+            n = Shape(x)  m = Add(n, b)  p = Div(m, h)  s = SplitToSequence(x, p)  t = SequenceAt(s, k)
+            y = Neg(t) }""",
+        after="""g (float[N] x) => (float[K] y) <int64[2] b = {1, 0}, int64[2] h = {2, 2}, int64[1] z = {0},
+            int64[1] o = {1}, int64[1] w = {2}, int64[1] a = {0}, int64[1] r = {0}> {
+            n = Shape(x)  m = Add(n, b)  p = Div(m, h)  c = Slice(p, z, o, z)  d = ReduceSum<keepdims = 1>(c, r)
+            e = Slice(p, o, w, z)  f = Add(d, e)  t = Slice(x, d, f, a)  y = Neg(t) }""",
     ),
     Fixed(
         "the last part, which is smaller",

@@ -196,6 +196,11 @@ def _thirds(a: nn.Module, x: Tensor) -> Tensor:
     return first.sum(1) + second.sum(1) * third.amax(1)
 
 
+def _class_token(a: nn.Module, x: Tensor) -> Tensor:
+    first, rest = torch.tensor_split(a(x), (1,), dim=1)
+    return torch.cat([rest.relu(), first], 1)
+
+
 @torch.jit.script
 def _while(x: Tensor) -> Tensor:
     i = 0
@@ -365,6 +370,10 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     "loop_of_cells": (
         "legacy.op17",
         lambda: of(lambda a, x: _cells(a(x), a.weight), linear(), out=STATIC, x=rows(2, 6, 8, axes=STATIC)),
+    ),
+    "split_at_class_token": (
+        "legacy.op17",
+        lambda: of(_class_token, linear(), x=rows(2, 7, 8, axes=TEXT), out=TEXT),
     ),
     "split_in_thirds": ("legacy.op17", lambda: of(_thirds, linear(), x=rows(2, 7, 8, axes=TEXT))),
     "loop_while": ("legacy.op17", lambda: of(lambda a, x: _while(a(x)), linear(), x=rows(2, 8))),

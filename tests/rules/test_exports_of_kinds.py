@@ -31,7 +31,7 @@ REPAIRED = {
     "CTL017": "if_by_size.legacy.op13 if_by_size.legacy.op17 if_by_flag.legacy.op17 if_of_experts.dynamo.op18 "
     "bag_sum.dynamo.op18 bag_mean.dynamo.op18 bag_max.dynamo.op18 bag_mean_dynamic.dynamo.op18",
     "CTL020": "loop_of_pools.legacy.op13 loop_of_pools.legacy.op17 loop_of_cells.legacy.op17 "
-    "split_in_thirds.legacy.op17",
+    "split_in_thirds.legacy.op17 split_at_class_token.legacy.op17",
     "PRC005": "softmax_of_keys.legacy.op17 softmax_of_keys.dynamo.op18 softmax_of_pixels.legacy.op17",
     "RSH010": "batch_expanded.legacy.op13 batch_expanded.legacy.op17 batch_tiled.legacy.op17 "
     "batch_of_states.legacy.op17",

@@ -154,6 +154,14 @@ def scalar(value: Value) -> bool:
     return declared is None or len(declared.tensor_type.shape.dim) == 0
 
 
+def counter_shape(counter: Value) -> tuple[int, ...] | None:
+    """The shape that is declared for the counter: that of a scalar, or of a vector of one element; None for another."""
+    if scalar(counter):
+        return ()
+    dims = [] if counter.declared is None else list(counter.declared.tensor_type.shape.dim)
+    return (1,) if len(dims) == 1 and dims[0].dim_value == 1 else None
+
+
 def true_inside(body: Scope) -> list[Edit] | None:
     """Edits that replace the body's condition by true for its readers; None if that is not possible."""
     inner = body.inputs[1]

@@ -101,7 +101,8 @@ def _fits(node: Node, body: Scope, plan: Sequence[Sequence[Node]], model: Model)
         return False
     inside = {v for n in nodes for v in _inline.reads(n)} | set(body.outputs[1:])
     counter, going = body.inputs[:2]
-    if counter in inside and not _loops.scalar(counter):
+    count, shape = node.input(0), _loops.counter_shape(counter)
+    if counter in inside and (shape is None or (shape and (count is None or model.shapes.rank(count) != 1))):
         return False
     condition = node.input(1)
     if going in inside and (
@@ -143,7 +144,8 @@ def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft 
             always[going] = draft.constant(np.array(True), "true")
         given = {**dict(zip(body.inputs[2:], state, strict=True)), **always}
         if counter in inside:
-            given[counter] = draft.integers(number, f"iteration_{number}")
+            iteration = np.full(_loops.counter_shape(counter) or (), number, np.int64)
+            given[counter] = draft.constant(iteration, f"iteration_{number}")
         targets = _targets(node, body, nodes) if number == len(plan) - 1 else {}
         names = inliner.copy(nodes, given, targets)
         made = {v for n in nodes for v in n.outputs}
@@ -202,6 +204,15 @@ short_loop_of_constant_trip_count.examples = [
         + _BODY % "w = Mul(v, x)"
         + " }",
         after="g (float[2] x) => (float[2] y) { a = Mul(x, x)  y = Mul(a, x) }",
+    ),
+    Fixed(
+        "a counter that is a vector, as PyTorch's tensor_split has it",
+        before="""g (float[4,2] x) => (float[K,2] y) <int64[1] n = {1}, bool t = {1}, float[0,2] e = {},
+            int64[1] a = {0}, int64[1] o = {2}> { y = Loop(n, t, e)<body = b (int64[1] i, bool on, float[K,2] v) =>
+                (bool more, float[L,2] w) { more = Identity(on)  f = Add(i, o)  s = Slice(x, i, f, a)
+                w = Concat<axis = 0>(v, s) }> }""",
+        after="""g (float[4,2] x) => (float[K,2] y) <float[0,2] e = {}, int64[1] a = {0}, int64[1] o = {2},
+            int64[1] i = {0}> { f = Add(i, o)  s = Slice(x, i, f, a)  y = Concat<axis = 0>(e, s) }""",
     ),
     Fixed(
         "a counter in the condition, without a trip count, that is an output",

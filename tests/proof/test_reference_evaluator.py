@@ -194,3 +194,10 @@ def test_indices_of_a_max_pool_count_through_the_whole_tensor(
     arrays = drawn({"x": [2, 3, 4, 5]})
     found, expected = (backends.load(name, str(path)).run(arrays) for name in ("reference", "ort-cpu"))
     np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_a_mean_over_nothing_is_zero(tmp_path: Path, shape: tuple[int, int], opset: int) -> None:
+    found, expected = both(tmp_path, "ReduceMean", {"x": np.zeros(shape, np.float32)}, opset)
+    np.testing.assert_array_equal(found, expected)

@@ -54,8 +54,11 @@ class Loop(op_loop.Loop):
             step += 1
         scans = []
         for row, info in zip(rows, self.body.proto_.output[1 + len(carried) :], strict=True):
-            # without rows the body alone says the type; what it leaves open is 0
             kind = info.type.tensor_type
+            if not row and not all(dim.HasField("dim_value") for dim in kind.shape.dim):
+                raise ValueError(
+                    f"without rows the body alone says the shape of {info.name}, and leaves it open"
+                )
             empty = (0, *(dim.dim_value for dim in kind.shape.dim))
             scans.append(np.stack(row) if row else np.empty(empty, tensor_dtype_to_np_dtype(kind.elem_type)))
         return self._check_and_fix_outputs((*carried, *scans))
@@ -78,24 +81,30 @@ class GatherElements(_Operator):
 
 
 class MaxPool(_Operator, op_max_pool.MaxPool):
-    """Its indices count through the whole tensor: where all strides are 1, onnx 1.23 and older count through the padded
-    elements of one channel."""
+    """Its indices count through the tensor: with strides of 1, onnx 1.23 and older count in one padded channel."""
 
-    def _run(self, x: Any, **how: Any) -> Any:
-        return (self._max_pool if len(self.onnx_node.output) > 1 else super()._run)(x, **how)
+    def _run(self, *values: Any, **how: Any) -> Any:
+        run: Any = self._max_pool if len(self.onnx_node.output) > 1 else super()._run
+        return run(*values, **how)
 
 
 class ReduceSumSquare(_Operator, OpRunReduceNumpy):
     """In the type of its input: onnx 1.23 and older sum int32 as int64, and give that type."""
 
-    def _run(
-        self, data: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> tuple[npt.NDArray[Any]]:
-        # Before opset 18 the axes are a list, an attribute.
-        given = np.asarray(axes, np.int64) if axes is not None else None
+    def _run(self, data: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+        given = None if axes is None else np.asarray(axes, np.int64)  # before opset 18 a list, an attribute
         along: Any = self.handle_axes(given, noop_with_empty_axes)  # type: ignore[no-untyped-call]
-        total = np.sum(np.square(data), axis=along, keepdims=keepdims != 0, dtype=data.dtype)
-        return (np.asarray(total),)
+        return (np.asarray(self._over(data, axis=along, keepdims=keepdims != 0, dtype=data.dtype)),)
+
+    def _over(self, data: Any, **how: Any) -> Any:
+        return np.sum(np.square(data), **how)
+
+
+class ReduceMean(ReduceSumSquare):
+    """0 over nothing, as in ONNX Runtime: ONNX leaves it undefined, and onnx 1.23 and older have NaN."""
+
+    def _over(self, data: Any, **how: Any) -> Any:
+        return (np.mean if data.size else np.sum)(data, **how)
 
 
 def _log_softmax(x: npt.NDArray[Any], axes: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -179,13 +188,11 @@ def _inverse(x: npt.NDArray[Any], axes: tuple[int, ...], epsilon: float) -> npt.
 class LayerNormalization(_Operator):
     """In two stages."""
 
-    def _run(
-        self, X: Any, Scale: Any, B: Any = None, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-    ) -> tuple[npt.NDArray[Any], ...]:
-        wide, axes = _stage(X, axis, stash_type)
+    def _run(self, X: Any, Scale: Any, B: Any = None, **how: Any) -> tuple[npt.NDArray[Any], ...]:
+        wide, axes = _stage(X, how["axis"], how["stash_type"])
         mean = wide.mean(axes, keepdims=True, dtype=wide.dtype)
         less = wide - mean
-        by = _inverse(less, axes, epsilon)
+        by = _inverse(less, axes, how["epsilon"])
         y = (less * by).astype(X.dtype) * Scale
         return (y if B is None else y + B), mean, by
 
@@ -193,12 +200,9 @@ class LayerNormalization(_Operator):
 class RMSNormalization(_Operator):
     """In two stages."""
 
-    def _run(
-        self, X: Any, Scale: Any, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-    ) -> tuple[npt.NDArray[Any]]:
-        wide, axes = _stage(X, axis, stash_type)
-        normalized = (wide * _inverse(wide, axes, epsilon)).astype(X.dtype)
-        return ((normalized.astype(Scale.dtype) * Scale),)
+    def _run(self, X: Any, Scale: Any, **how: Any) -> tuple[npt.NDArray[Any]]:
+        wide, axes = _stage(X, how["axis"], how["stash_type"])
+        return ((wide * _inverse(wide, axes, how["epsilon"])).astype(X.dtype).astype(Scale.dtype) * Scale,)
 
 
 class ConvTranspose(_Operator):
@@ -250,8 +254,6 @@ def _cut(
     return begins, [f - b - e for f, b, e in zip(full, begins, rest, strict=True)]
 
 
-# ------------------------------------------------------------------------------------------------ products of integers
-#
 # "For (x / y_scale), it is rounding to nearest ties to even" (ONNX operators, QLinearMatMul-21). onnx 1.23 and older
 # add the zero point before they round, so that a sum in the middle between two steps goes the other way where that is
 # odd, and they take zero points per row of the data for zero points per column, which a square matrix does not show.
@@ -305,8 +307,8 @@ class QLinearConv(_Operator):
 
 
 CORRECTED: tuple[type[Any], ...] = (
-    Loop, Optional, GatherElements, MaxPool, ReduceSumSquare, ConvTranspose, LogSoftmax, SoftmaxCrossEntropyLoss,
-    NegativeLogLikelihoodLoss, LayerNormalization, RMSNormalization, QLinearMatMul, QLinearConv, MatMulInteger,
+    Loop, Optional, GatherElements, MaxPool, ReduceMean, ReduceSumSquare, ConvTranspose, LogSoftmax, LayerNormalization,
+    RMSNormalization, SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss, QLinearMatMul, QLinearConv, MatMulInteger,
 )  # fmt: skip
 
 
@@ -323,9 +325,8 @@ class Evaluator(ReferenceEvaluator):
 
     def __init__(self, proto: Any, **how: Any) -> None:
         super().__init__(proto, **{**how, "new_ops": how.get("new_ops") or [*CORRECTED, *LEGACY]})
-        self.rt_nodes_ = [
-            self.rt_nodes_[number] for number in walk.order([o.onnx_node for o in self.rt_nodes_])
-        ]
+        order = walk.order([one.onnx_node for one in self.rt_nodes_])
+        self.rt_nodes_ = [self.rt_nodes_[number] for number in order]
         for node in self.rt_nodes_:
             node.run = functools.partial(self._watch, node.run, tuple(node.output))
 

@@ -221,10 +221,10 @@ class Experts(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: self.a(x).relu(), lambda x: self.b(x).relu(), (x,))
 
 
-def bags(mode: str, axes: Axes = STATIC) -> Built:
-    ids, starts = (torch.randint(0, 10, (7,)), axes), (torch.tensor([0, 3, 5]), STATIC)
+def bags(mode: str, axes: Axes = STATIC, number: Axes = STATIC) -> Built:
+    ids, starts = (torch.randint(0, 10, (7,)), axes), (torch.tensor([0, 3, 5]), number)
     bag = nn.EmbeddingBag(10, 4, mode=mode)
-    return of(lambda bag, ids, starts: bag(ids, starts), bag, out=STATIC, ids=ids, starts=starts)
+    return of(lambda bag, ids, starts: bag(ids, starts), bag, out=number, ids=ids, starts=starts)
 
 
 def _attend(q: nn.Module, k: nn.Module, x: Tensor, keys: Tensor) -> Tensor:
@@ -330,6 +330,12 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
         _BOTH,
         lambda: of(lambda a, x, z: a(x.masked_scatter(x > 0, z)), linear(), x=rows(2, 8), z=rows(2, 8)),
     ),
+    "mask_mean": (
+        _OLD,
+        lambda: of(
+            lambda a, x, z: (a(x) - z).abs()[z > 0].mean(), linear(), out=STATIC, x=rows(2, 8), z=rows(2, 8)
+        ),
+    ),
     "mask_sum": (
         _OLD,
         lambda: of(lambda a, x, m: a(x)[m].sum(), linear(), out=STATIC, x=rows(2, 8), m=chosen(2, 8)),
@@ -381,6 +387,7 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     "bag_mean": (_BOTH, lambda: bags("mean")),
     "bag_max": (_BOTH, lambda: bags("max")),
     "bag_dynamic": ("legacy.op17", lambda: bags("sum", {0: "ids"})),
+    "bags_of_any_number": ("legacy.op17", lambda: bags("mean", {0: "ids"}, {0: "bags"})),
     "bag_mean_dynamic": ("dynamo.op18", lambda: bags("mean", {0: "ids"})),
     "softmax_of_keys": (
         _BOTH,

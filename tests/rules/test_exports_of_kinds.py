@@ -24,7 +24,9 @@ REPAIRED = {
     "OPS110": "mask_assign.dynamo.op18 mask_assign_rows.dynamo.op18 mask_add.legacy.op13 mask_add.dynamo.op18 "
     "mask_copy.legacy.op13 mask_copy.dynamo.op18 mask_scatter.legacy.op17 mask_scatter.dynamo.op18",
     "OPS111": "mask_count.legacy.op13 mask_count.dynamo.op18",
-    "OPS112": "mask_sum.legacy.op13 mask_sum.dynamo.op18 mask_sum_of_rows.legacy.op13 mask_sum_of_rows.dynamo.op18",
+    "CTL021": "bags_of_any_number.legacy.op17",
+    "OPS112": "mask_mean.legacy.op13 mask_mean.dynamo.op18 "
+    "mask_sum.legacy.op13 mask_sum.dynamo.op18 mask_sum_of_rows.legacy.op13 mask_sum_of_rows.dynamo.op18",
     "CTL011": "if_with_cache.legacy.op17",
     "CTL014": "loop_while.legacy.op17 bag_sum.legacy.op17 bag_mean.legacy.op17 bag_max.legacy.op17 "
     "bag_dynamic.legacy.op17",

@@ -34,7 +34,7 @@ _SIZED_BY = {
     "Tile": (1,),
 }
 """Operators with the inputs whose values decide the size of the result."""
-_REDUCTIONS = {"ReduceSum": 0.0, "ReduceMax": -np.inf}
+_REDUCTIONS = {"ReduceSum": 0.0, "ReduceMean": 0.0, "ReduceMax": -np.inf}
 """Reductions of a bag, with what rows outside of the bag count as."""
 _UNROLLED = 256
 """Nodes up to which CTL014 unrolls a loop."""
@@ -53,12 +53,12 @@ def size_that_depends_on_the_iteration(node: Node, model: Model) -> Iterator[Mat
     Reported for TensorRT 11 too, whose compiler is the same.
 
     ## Fix
-    An EmbeddingBag (a Slice of indices, a Gather of rows, their sum or maximum) becomes one Gather of all indices and
-    one reduction, in which the rows of other bags count as 0, or as -inf for a maximum. Numeric: a sum may be added in
-    another order. It takes the memory of bags times indices, and indices that are in no bag must be rows of the table,
-    too. CTL014 unrolls the Loop instead if it is short. A mean has no fix: ONNX does not define it for an empty bag, of
-    which ONNX Runtime makes 0 and ONNX's reference NaN. Nor have other loops: read a constant number of indices by
-    Gather, or multiply by a mask, in the place of the Slice.
+    An EmbeddingBag (a Slice of indices, a Gather of rows, their sum, mean or maximum) becomes one Gather of all indices
+    and one reduction, in which the rows of other bags count as 0, or as -inf for a maximum. Numeric: a sum may be added
+    in another order. It takes the memory of bags times indices, and indices that are in no bag must be rows of the
+    table, too. CTL014 unrolls the Loop instead if it is short. The mean of an empty bag is 0, as in ONNX Runtime and
+    PyTorch; ONNX leaves it undefined. Other loops have no fix: read a constant number of indices by Gather, or multiply
+    by a mask, in the place of the Slice.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -122,7 +122,8 @@ def _masked(node: Node, body: Scope, model: Model) -> Fix | None:
     elem, shapes = model.shapes.elem_type(table), model.shapes
     if (axes is not None and (along is None or along.tolist() != [0])) or shapes.rank(ids) != 1:
         return None
-    if elem is None or not dtypes.is_float(elem):
+    is_mean = reduction.op_type == "ReduceMean"
+    if elem is None or not dtypes.is_float(elem) or (is_mean and elem != TensorProto.FLOAT):
         return None
     if shapes.rank(table) != 2 or shapes.rank(count) not in (0, 1):
         return None
@@ -143,8 +144,13 @@ def _masked(node: Node, body: Scope, model: Model) -> Fix | None:
     dtype = helper.tensor_dtype_to_np_dtype(elem)
     fill = draft.constant(np.array(_REDUCTIONS[reduction.op_type], dtype), "outside")
     held = draft.add("Where", [mask, draft.add("Gather", [table, ids], axis=0), fill])
-    hint = "axis" if reduction.op_type == "ReduceSum" else "const"
-    total = draft.along(reduction.op_type, held, [1], hint=hint, keepdims=0)
+    if is_mean:
+        number = draft.sum(draft.cast(mask, elem), [1])
+        least = draft.add("Max", [number, draft.constant(np.array(1, dtype), "least")])
+        total = draft.add("Div", [draft.sum(held, [1]), least])
+    else:
+        hint = "axis" if reduction.op_type == "ReduceSum" else "const"
+        total = draft.along(reduction.op_type, held, [1], hint=hint, keepdims=0)
     draft.replace_output(node, total)
     return Fix("reduce all bags at once, by a mask", draft.edits, Safety.NUMERIC)
 
@@ -249,7 +255,16 @@ size_that_depends_on_the_iteration.examples = [
         "a loop that may end early",
         _bags("ReduceSum<keepdims = 0>(r, a)", more="m = ReduceMax<keepdims = 0>(offs)  more = Less(i, m)"),
     ),
-    Flagged("means of bags, which may be empty", _bags("ReduceMean<keepdims = 0>(r, a)")),
+    Fixed(
+        "an EmbeddingBag of means, of which an empty one is 0",
+        before=_bags("ReduceMean<keepdims = 0>(r, a)"),
+        after=_mask(
+            """count = Cast<to = FLOAT>(mask)  number = ReduceSum<keepdims = 0>(count, w)  least = Max(number, one_)
+            total = ReduceSum<keepdims = 0>(held, ww)  z = Div(total, least)""",
+            more=", int64[1] w = {1}, int64[1] ww = {1}, float one_ = {1}",
+        ),
+        safety=Safety.NUMERIC,
+    ),
     Flagged(
         "a Range",
         _SIZES % "p = Range(zero, i, one)  q = Cast<to = FLOAT>(p)  row = ReduceSum<keepdims = 0>(q, a)",

@@ -211,14 +211,15 @@ def _while(x: Tensor) -> Tensor:
 
 
 class Experts(nn.Module):
-    """One of two layers, by torch.cond."""
+    """One of two layers, or a layer with one of two activations, by torch.cond."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
         super().__init__()
-        self.a, self.b = linear(), linear()
+        self.a, self.b, self.last = linear(), linear(), torch.sin if shared else torch.relu
+        self.b = self.a if shared else self.b
 
     def forward(self, x: Tensor) -> Any:
-        return torch.cond(x.sum() > 0, lambda x: self.a(x).relu(), lambda x: self.b(x).relu(), (x,))
+        return torch.cond(x.sum() > 0, lambda x: self.a(x).relu(), lambda x: self.last(self.b(x)), (x,))
 
 
 def bags(mode: str, axes: Axes = STATIC, number: Axes = STATIC) -> Built:
@@ -369,6 +370,7 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
         ),
     ),
     "if_of_experts": ("dynamo.op18", lambda: of(lambda experts, x: experts(x), Experts(), x=rows(2, 8))),
+    "if_of_activations": ("dynamo.op18", lambda: of(lambda one, x: one(x), Experts(True), x=rows(2, 8))),
     "loop_of_pools": (
         "legacy.op13 legacy.op17",
         lambda: of(lambda c, x: _pools(x, c.weight), _conv(4, 4, 2), x=rows(2, 3, 4, 8, 8)),

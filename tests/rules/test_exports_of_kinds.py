@@ -31,6 +31,7 @@ REPAIRED = {
     "CTL014": "loop_while.legacy.op17 bag_sum.legacy.op17 bag_mean.legacy.op17 bag_max.legacy.op17 "
     "bag_dynamic.legacy.op17",
     "CTL017": "if_by_size.legacy.op13 if_by_size.legacy.op17 if_by_flag.legacy.op17 if_of_experts.dynamo.op18 "
+    "if_of_activations.dynamo.op18 "
     "bag_sum.dynamo.op18 bag_mean.dynamo.op18 bag_max.dynamo.op18 bag_mean_dynamic.dynamo.op18",
     "CTL020": "loop_of_pools.legacy.op13 loop_of_pools.legacy.op17 loop_of_cells.legacy.op17 "
     "split_in_thirds.legacy.op17 split_at_class_token.legacy.op17",

@@ -72,6 +72,7 @@ class Selection:
         self._model = model
         self._steps: dict[tuple[Value, Value], _Step | None] = {}
         self._names: dict[Value | _Step, str] = {}
+        self._pairs: dict[tuple[Node, Node], bool] = {}
         self._condition = ""
         self.exact = True
 
@@ -151,11 +152,42 @@ class Selection:
         return _Step(first, second, node, parts=tuple(many), optional=frozenset(optional))
 
     def _hoists(self, value: Value, scope: Scope) -> bool:
-        """Whether the nodes that compute a value in a branch never fail, and work outside of it."""
+        """Whether the nodes that compute a value in a branch never fail, or run in both, and work outside of it."""
         nodes = _inline.needed(scope, [value])
-        if nodes is None or not all(_never_fails(node, self._model) for node in nodes):
+        if nodes is None:
+            return False
+        if not all(_never_fails(node, self._model) or self._runs_in_both(node, scope) for node in nodes):
             return False
         return _inline.movable(nodes, [value], scope, self.draft.anchor)
+
+    def _runs_in_both(self, node: Node, scope: Scope) -> bool:
+        """Whether the other branch computes the same from the same operands, so that the node runs in any case."""
+        other = self._scopes[scope is self._scopes[0]]
+        live = _inline.needed(other, other.outputs) or ()
+        return any(self._same(node, one) for one in live if one.op_type == node.op_type)
+
+    def _same(self, one: Node, two: Node) -> bool:
+        if (one, two) not in self._pairs:
+            alike = one.is_onnx and two.is_onnx and not one.subgraphs and one.op_type not in _common.RANDOM
+            self._pairs[one, two] = (
+                alike
+                and _form(one) == _form(two)
+                and all(map(self._equals, one.inputs, two.inputs, [one.scope] * len(one.inputs)))
+            )
+        return self._pairs[one, two]
+
+    def _equals(self, first: Value | None, second: Value | None, scope: Scope) -> bool:
+        """Whether an operand of a node in ``scope`` is that of a node in the other branch."""
+        if first is None or second is None:
+            return first is second
+        other = self._scopes[scope is self._scopes[0]]
+        first, second = _source(first, scope), _source(second, other)
+        if first is second or _equal(first, second):
+            return True
+        one, two = first.producer, second.producer
+        if one is None or two is None or (first.scope, second.scope) != (scope, other):
+            return False
+        return first.output_index == second.output_index and self._same(one, two)
 
     def write(self, step: _Step) -> str:
         """Add the nodes of a step, and return the name of its result."""

@@ -67,10 +67,10 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     Where branches apply the same operators to other operands, Where selects the operands, and the operators run once,
-    outside of the If. Where they differ and cannot fail (elementwise operators, sums), both run and Where selects the
-    results. Exact, but numeric if the weights of a product are selected; both need equal shapes, unless one is a Concat
-    of more parts (CTL011). Else the If stays. Of other remedies static sizes were executed and are correct, the others
-    follow from what was seen:
+    outside of the If. Where they differ and cannot fail (elementwise operators, sums), or compute the same in both
+    branches, both run and Where selects the results. Exact, but numeric if the weights of a product are selected; both
+    need equal shapes, unless one is a Concat of more parts (CTL011). Else the If stays. Of other remedies static sizes
+    were executed and are correct, the others follow from what was seen:
 
     - set the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), after which CTL010 inlines the
       branch;
@@ -289,6 +289,14 @@ if_over_dynamic_sizes.examples = [
             u = Exp(x)  a = Abs(z)  v = Add(a, x)  w = Where(c, u, v)  s = Neg(x)
             y = Identity(w)  o = Identity(s) }""",
         opset=11,
+    ),
+    Fixed(
+        "a product that both branches compute",
+        before="""g (float[N,2] x, float[2,2] w, bool c) => (float[N,2] y) { y = If(c)<
+            then_branch = p () => (float[N,2] u) { a = MatMul(x, w)  u = Relu(a) },
+            else_branch = q () => (float[N,2] v) { b = MatMul(x, w)  v = Sin(b) }> }""",
+        after="""g (float[N,2] x, float[2,2] w, bool c) => (float[N,2] y) {
+            a = MatMul(x, w)  u = Relu(a)  b = MatMul(x, w)  v = Sin(b)  y = Where(c, u, v) }""",
     ),
     Flagged(
         "a product in one branch, which would run in vain",

@@ -485,6 +485,15 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
             x=rows(2, 3, 8, 8),
         ),
     ),
+    "scatter_add": (
+        _BOTH,
+        lambda: of(
+            lambda a, x, i: torch.zeros_like(x).scatter_add(1, i, a(x)),
+            linear(),
+            x=rows(2, 8),
+            i=(torch.randint(0, 8, (2, 8)), BATCH),
+        ),
+    ),
     "matmul_of_integers": (
         _BOTH,
         lambda: of(

@@ -41,6 +41,7 @@ REPAIRED = {
     "RSH008": "batch_viewed.legacy.op17",
     "OPS038": "transposed_and_dilated.legacy.op17 transposed_and_dilated.dynamo.op18 "
     "transposed_in_groups.legacy.op17",
+    "OPS039": "scatter_add.legacy.op17 scatter_add.dynamo.op18",
     "OPS118": "folded.legacy.op18 folded.dynamo.op18 folded_with_overlap.legacy.op18 "
     "folded_with_overlap.dynamo.op18",
     "OPS119": "max_pool_indices.legacy.op17 max_pool_indices.dynamo.op18",

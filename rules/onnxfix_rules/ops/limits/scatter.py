@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.rule import (
+    Dim,
     Draft,
     Fix,
     Fixed,
@@ -22,6 +23,7 @@ from onnxfix.rule import (
     Silent,
     Value,
     dtypes,
+    equal,
     rule,
     takes,
     target_of,
@@ -39,17 +41,15 @@ REDUCTIONS = {"Add": "ReduceSum", "Max": "ReduceMax", "Min": "ReduceMin", "Mul":
 def reduced(draft: Draft, node: Node, model: Model, op: str) -> str:
     """Add the reduction of all updates of each element, in the shape of the data; return the name of the value.
 
-    Elements without an update get the neutral value. "" if a shape is dynamic or empty, or there are too many
-    comparisons.
+    Elements without an update get the neutral value. "" if a size is unknown that decides the number of comparisons for
+    an element, a shape is empty, or there are too many comparisons.
     """
     data, indices, updates = node.inputs[:3]
     if data is None or indices is None or updates is None:
         return ""
-    shapes = [model.shapes.static_shape(value) for value in (data, indices)]
+    shape, index_shape = model.shapes.shape(data), model.shapes.shape(indices)
     elem = model.shapes.elem_type(data)
-    if shapes[0] is None or shapes[1] is None or elem is None:
-        return ""
-    if 0 in shapes[0] or 0 in shapes[1] or not shapes[0] or not shapes[1]:
+    if not shape or not index_shape or elem is None or 0 in [dim.value for dim in (*shape, *index_shape)]:
         return ""
     neutral = _neutral(op, elem)
     if neutral is None or (op in ("Add", "Mul") and elem in SMALL):
@@ -59,10 +59,13 @@ def reduced(draft: Draft, node: Node, model: Model, op: str) -> str:
         return ""
     comparison = _Comparison(draft, op, neutral, np.dtype(helper.tensor_dtype_to_np_dtype(kind)))
     if node.op_type == "ScatterND":
-        return comparison.rows(shapes[0], shapes[1], indices, updates)
-    return comparison.elements(
-        shapes[0], shapes[1], indices, updates, int(node.attr("axis", 0)) % len(shapes[0])
-    )
+        sizes = [model.shapes.static_shape(value) for value in (data, indices)]
+        return (
+            ""
+            if sizes[0] is None or sizes[1] is None
+            else comparison.rows(sizes[0], sizes[1], indices, updates)
+        )
+    return comparison.elements(shape, index_shape, indices, updates, int(node.attr("axis", 0)) % len(shape))
 
 
 def _neutral(op: str, elem: int) -> np.ndarray[tuple[()], np.dtype[np.generic]] | None:
@@ -112,25 +115,30 @@ class _Comparison:
         return self._shaped(total, *shape)
 
     def elements(
-        self, shape: tuple[int, ...], index_shape: tuple[int, ...], indices: Value, updates: Value, axis: int
+        self, shape: tuple[Dim, ...], index_shape: tuple[Dim, ...], indices: Value, updates: Value, axis: int
     ) -> str:
         """For ScatterElements: move the axis last, and compare with the updates along a new last axis."""
         rank = len(shape)
         others = [other for other in range(rank) if other != axis]
         if rank >= 8 or len(index_shape) != rank:
             return ""
-        if any(shape[other] != index_shape[other] for other in others):
+        size, count = shape[axis].value, index_shape[axis].value
+        if (
+            size is None
+            or count is None
+            or not all(equal(shape[one], index_shape[one]).yes for one in others)
+        ):
             return ""
-        if math.prod(shape) * index_shape[axis] > LIMIT:
+        if math.prod(dim.value or 1 for dim in shape) * count > LIMIT:
             return ""
         order = [*others, axis]
         moved = [
             value if axis == rank - 1 else self.draft.add("Transpose", [value], perm=order)
             for value in (indices, updates)
         ]
-        counted = self.draft.add("Mod", [moved[0], self._indices(shape[axis])])
+        counted = self.draft.add("Mod", [moved[0], self._indices(size)])
         column = self.draft.unsqueeze(counted, [rank - 1])
-        matches = self.draft.add("Equal", [column, self._range(shape[axis], (shape[axis], 1))])
+        matches = self.draft.add("Equal", [column, self._range(size, (size, 1))])
         total = self._reduced_updates(matches, self.draft.unsqueeze(moved[1], [rank - 1]), rank)
         if axis == rank - 1:
             return total
@@ -171,8 +179,10 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     With duplicate or non-constant indices, each element's index is compared with each index of the updates, and the
     matching updates are reduced and combined with the element: exact for maxima and minima of integers, with
     `--numeric-fixes` for the rest: floats are added in another order, and ONNX Runtime 1.31 computes sums and products
-    of integers in double. All shapes must be static, and the number of elements times that of updates at most 4
-    million; above that, and where TensorRT ignores the axes of the reduction (OPS098), there is no fix.
+    of integers in double. All shapes must be static; of a ScatterElements only the sizes along the axis, if the others
+    are the same in data and indices. The number of elements times that of updates is at most 4 million, with dynamic
+    sizes for each of their elements; above that, and where TensorRT ignores the axes of the reduction (OPS098), there
+    is no fix.
 
     TensorRT layers: 4 by gathering; 14 to 20 by comparing.
 
@@ -352,6 +362,17 @@ scatter_with_reduction.examples = [
         f'{_ND} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "max">(x, i, u) }}',
         safety=Safety.NUMERIC,
         target="trt8.6",
+    ),
+    _fixed(
+        "duplicates in a dynamic batch",
+        before="""g (float[N,3] x, float[N,2] u, int64[N,2] i) => (float[N,3] y) {
+            y = ScatterElements<axis = 1, reduction = "add">(x, i, u) }""",
+        after="""g (float[N,3] x, float[N,2] u, int64[N,2] i) => (float[N,3] y)
+            <int64 n = {3}, int64[1] a = {1}, int64[3,1] r = {0, 1, 2}, int64[1] f = {1}, float zero = {0},
+            int64[1] b = {2}> {
+            c = Mod(i, n)  d = Unsqueeze(c, a)  h = Equal(d, r)  v = Unsqueeze(u, f)  w = Where(h, v, zero)
+            t = ReduceSum<keepdims = 0>(w, b)  y = Add(x, t) }""",
+        target="rtx",
     ),
     _flagged(
         "int8, which ONNX's ReduceSum does not support",

@@ -64,8 +64,9 @@ class Region:
     """Quantized tensors between their sources and their readers.
 
     ``values`` are produced inside the region; ``sources`` come from elsewhere (graph inputs, other operators) and
-    ``constants`` are fixed. ``entries`` are Casts from floats, ``casts`` those to other types. ``problem`` explains
-    why the region cannot be changed, "" if it can.
+    ``constants`` are fixed. ``entries`` are Casts from floats, ``casts`` those to other types. ``weights`` are
+    multiplied by what is dequantized, if the fix depends on them. ``problem`` explains why the region cannot be
+    changed, "" if it can.
     """
 
     values: list[Value] = field(default_factory=list)
@@ -80,6 +81,7 @@ class Region:
     casts: list[Node] = field(default_factory=list)
     shapes: list[Node] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
+    weights: list[Value] = field(default_factory=list)
     problem: str = ""
     fixes: dict[str, Fix | None] = field(default_factory=dict)
 
@@ -89,6 +91,12 @@ class Region:
         return f" ({self.problem})" if self.problem else ""
 
     @property
+    def closed(self) -> bool:
+        """Whether QuantizeLinear makes all its integers, and only moves and DequantizeLinear read them."""
+        others = (self.sources, self.outputs, self.dynamic, self.entries, self.products, self.casts)
+        return bool(self.quantizers) and not self.problem and not any(others)
+
+    @property
     def reads(self) -> tuple[Node | Value, ...]:
         """The values that a match about this region depends on."""
         nodes = [linear.node for linear in (*self.quantizers, *self.dequantizers)]
@@ -96,7 +104,7 @@ class Region:
         beside = [
             v for linear in (*self.quantizers, *self.dequantizers) for v in (linear.scale, linear.zero) if v
         ]
-        return (*nodes, *self.values, *self.constants, *beside)
+        return (*nodes, *self.values, *self.constants, *beside, *self.weights)
 
 
 def region_of(start: Iterable[Value | Node], model: Model) -> Region:

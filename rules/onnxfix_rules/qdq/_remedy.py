@@ -7,15 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from onnxfix.rule import INTEGERS, Edit, Fix, Model, Node, Safety, Value, name_of
+from onnxfix.rule import INTEGERS, Edit, Fix, Model, Node, RemoveNode, Safety, Value, name_of
 
 from ._common import (
-    I2,
     I4,
     I8,
-    U2,
     U4,
     U8,
     WEIGHT_LIMIT,
@@ -24,12 +22,13 @@ from ._common import (
     Workshop,
     dequantized,
     numpy_type,
-    offsets,
     read,
+    scope_opset,
 )
 from ._float import in_floats
 from ._range import bounds_of, quotients
 from ._region import Region, region_of
+from ._stored import as_signed, fixed, halved, shift
 
 SIGNED: dict[int, int] = {U8: I8, I8: I8, U4: I4, I4: I4}
 """The type that holds the shifted values."""
@@ -57,9 +56,7 @@ def recentered(region: Region, model: Model) -> Shift | None:
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
     """
-    if region.problem or region.sources or region.outputs or region.dynamic or region.entries:
-        return None
-    if region.products or region.casts or not region.quantizers:
+    if not region.closed:
         return None
     points = {linear.point for linear in (*region.quantizers, *region.dequantizers)}
     elems = {linear.elem for linear in (*region.quantizers, *region.dequantizers)}
@@ -111,150 +108,176 @@ def _edits(region: Region, point: int, signed: int, model: Model) -> list[Edit] 
         draft.set_input(node, 2, shop.constant(node, np.zeros(shape, dtype=kind), "zero_point"))
         if node.attribute("output_dtype") is not None and linear.quantizes:
             draft.set_attr(node, "output_dtype", None)  # the zero point's type decides
+    return shop.edits if _moved(shop, region, point, signed) else None
+
+
+def _moved(shop: Workshop, region: Region, point: int, signed: int) -> bool:
+    """Subtract ``point`` from the constants that the region moves, and declare its type; whether they all fit."""
     for node in region.moves:
         for index, value in enumerate(node.inputs):
             if value is not None and value in region.constants:
                 shifted = shift(value, point, signed)
                 if shifted is None:
-                    return None
+                    return False
                 shop.at(node).set_input(node, index, shop.constant(node, shifted, "shifted"))
     for value in region.values:
         shop.retype(value, signed)
-    return shop.edits
+    return True
 
 
-def shift(value: Value, point: int, signed: int) -> Array | None:
-    """A constant's elements minus ``point``, None if they do not fit the signed type."""
-    array = value.constant(WEIGHT_LIMIT)
-    if array is None:
-        return None
-    return fitted(array.astype(np.int64) - point, signed)
+def corrected(region: Region, model: Model) -> list[Edit] | None:
+    """The region as int8 around 0 with the same integers, minus 128 for uint8; None if no product gains by that.
 
-
-def fitted(shifted: Array, elem: int) -> Array | None:
-    """Integers as type ``elem``, None if one does not fit."""
-    bounds = INTEGERS[elem]
-    if shifted.size and (shifted.min() < bounds.low or shifted.max() > bounds.high):
-        return None
-    found: Array = shifted.astype(numpy_type(elem))
-    return found
-
-
-WIDE = (TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32)
-"""Quantized types that TensorRT does not support at all, so that storing floats loses nothing."""
-
-_CANDIDATES: dict[int, tuple[int, ...]] = {
-    U8: (I8,),
-    I8: (I8,),
-    U4: (I4, I8),
-    I4: (I4, I8),
-    I2: (I4,),
-    U2: (I4,),
-    TensorProto.INT16: (I8,),
-    TensorProto.UINT16: (I8,),
-}
-
-MAX_SHARERS = 64
-"""Most readers of one constant that share a fix; beyond it each gets its own."""
-
-
-def as_signed(linear: Linear, weights: Array) -> Array | None:
-    """``weights - zero point`` in the narrowest signed type that TensorRT supports, None if none fits."""
-    shifted = offsets(linear, weights)
-    return None if shifted is None else narrowed(linear.elem, shifted)
-
-
-def narrowed(elem: int, numbers: Array) -> Array | None:
-    """Numbers of a constant of type ``elem`` in the narrowest signed type that TensorRT supports, None if none fits."""
-    for narrow in _CANDIDATES.get(elem, ()):
-        if narrow == I4 and numbers.size % 2:
-            continue  # two int4 values share a byte, and TensorRT requires whole bytes
-        found = fitted(numbers, narrow)
-        if found is not None:
-            return found
-    return None
-
-
-def stored_otherwise(linear: Linear, model: Model) -> Fix | None:
-    """Store the constant of ``linear`` as signed integers around 0, else as floats; None if neither is possible.
-
-    Raises:
-        UnknownAttribute: something depends on an attribute of the surrounding function.
+    A product of ``s * (q - z)`` is the product of ``s * q`` minus that of the constant ``s * z``.
     """
-    weights = linear.data.constant(WEIGHT_LIMIT)
-    if weights is None or linear.data.pinned:
+    linears = (*region.quantizers, *region.dequantizers)
+    elems = {linear.elem for linear in linears}
+    if not region.closed or len(elems) != 1 or not elems <= {U8, I8}:
         return None
-    signed = as_signed(linear, weights) if weights.ndim else None
-    if signed is not None:
-        return _as_integers(linear, signed, model)
-    loses = linear.elem not in WIDE and weights.ndim > 0
-    return as_floats(linear, weights, Safety.NUMERIC if loses else Safety.EXACT)
-
-
-def as_floats(linear: Linear, weights: Array, safety: Safety) -> Fix | None:
-    """The dequantized constant itself."""
-    array = dequantized(linear, weights)
-    if array is None:
+    if any(model.shapes.elem_type(linear.data) != TensorProto.FLOAT for linear in region.quantizers):
         return None
-    shop = Workshop()
-    shop.put(linear.node, shop.constant(linear.node, array, "dequantized"))
-    lost = ", which loses compression and INT8 execution" if safety > Safety.EXACT else ""
-    return Fix(f"store {linear.data.name!r} as {name_of(linear.result)}{lost}", shop.edits, safety)
+    middle = 128 if elems == {U8} else 0
+    constants = {
+        linear.node: found for linear in linears if (found := _constants(linear, middle)) is not None
+    }
+    if len(constants) < len(linears):
+        return None
+    shop, sources = Workshop(), dict[Node, str]()
+    for linear in region.quantizers:
+        sources[linear.node] = _round(shop, linear, *constants[linear.node])
+    gains = [
+        _correct(shop, linear, *constants[linear.node], sources, region, model)
+        for linear in region.dequantizers
+    ]
+    return shop.edits if any(gains) and _moved(shop, region, middle, I8) else None
 
 
-def _as_integers(linear: Linear, signed: Array, model: Model) -> Fix:
-    shop = Workshop()
-    for node in sharers(linear, model):
-        draft = shop.at(node)
-        draft.set_input(node, 0, shop.constant(node, signed, "shifted"))
-        if node.input(2) is not None:
-            draft.set_input(node, 2, None)
-    kind = name_of(elem_of(signed))
-    return Fix(f"store {linear.data.name!r} as {kind} with zero point 0", shop.edits)
+def _constants(linear: Linear, middle: int) -> tuple[np.float32, int] | None:
+    """Scale, and zero point minus ``middle``; None unless both are one constant and the node computes in float32."""
+    kinds = {linear.precision, linear.result or TensorProto.FLOAT}
+    if linear.point is None or linear.scales is None or linear.scales.size != 1 or linear.block:
+        return None
+    if kinds != {TensorProto.FLOAT} or scope_opset(linear.node) < 11:
+        return None
+    return np.float32(linear.scales.reshape(())), linear.point - middle
 
 
-def elem_of(array: Array) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
+def _round(shop: Workshop, linear: Linear, scale: np.float32, point: int) -> str:
+    """Round before the zero point is added, which keeps ties; returns the floats that the node then stores as int8."""
+    node, draft = linear.node, shop.at(linear.node)
+    number = draft.add("Round", [draft.add("Div", [linear.data, _number(shop, node, scale)])])
+    number = draft.add("Add", [number, _number(shop, node, point)])
+    for index, operand in enumerate([number, *_one_and_zero(shop, node)]):
+        draft.set_input(node, index, operand)
+    draft.set_attr(node, "output_dtype", None)
+    return number
 
 
-def sharers(linear: Linear, model: Model) -> list[Node]:
-    """The DequantizeLinear nodes of this scope with the same constant and zero points, this one first."""
-    found = [linear.node]
-    if linear.data.use_count > MAX_SHARERS:
-        return found
-    for use in linear.data.uses:
-        if use.index or use.node in found or use.node.scope is not linear.node.scope:
-            continue
-        other = read(use.node, model)
-        if other is not None and not other.quantizes and _same(linear, other):
-            found.append(use.node)
-    return found
+def _number(shop: Workshop, node: Node, number: float | np.float32) -> str:
+    return shop.constant(node, np.array(number, np.float32), "number")
 
 
-def _same(one: Linear, other: Linear) -> bool:
-    if one.zeros is None or other.zeros is None:
-        return False
-    # A vector of zero points also depends on its axis.
-    alike = (one.kind, one.axis, one.block) == (other.kind, other.axis, other.block)
-    alike = alike or one.point is not None
-    return alike and one.zeros.shape == other.zeros.shape and bool(np.array_equal(one.zeros, other.zeros))
+def _one_and_zero(shop: Workshop, node: Node) -> list[str]:
+    return [_number(shop, node, 1), shop.constant(node, np.zeros((), np.int8), "zero_point")]
 
 
-def fixed(value: Value) -> bool:
-    """Whether this is a dense constant with readable values."""
-    return value.is_constant and not value.sparse
+def _correct(
+    shop: Workshop,
+    linear: Linear,
+    scale: np.float32,
+    point: int,
+    sources: dict[Node, str],
+    region: Region,
+    model: Model,
+) -> bool:
+    """Rewrite a DequantizeLinear and its products; returns whether one of them then runs in INT8.
+
+    ``sources``: the floats that each QuantizeLinear stores.
+    """
+    node, output, source = linear.node, linear.node.require_output(), linear.data.producer
+    left, floats = output.is_output, ""
+
+    def dequantize(name: Value | str, before: Node) -> str:
+        inputs = [name, _number(shop, before, scale), _one_and_zero(shop, before)[1]]
+        return shop.like(node, "DequantizeLinear", inputs, domain=node.domain, before=before)
+
+    found: list[tuple[Node, int, Array, list[int]]] = []
+    for use in output.uses:
+        sums = _sums(use.node, use.index, output, region, model) if use.node.scope is node.scope else None
+        pads = [int(pad) for pad in use.node.attr("pads", [])] if sums is not None else []
+        if sums is None or (any(pads) and (source not in sources or source.scope is not node.scope)):
+            left = True
+        else:
+            found.append((use.node, use.index, sums, pads))
+    shop.edits.append(RemoveNode(node))
+    if left or not all(any(pads) for *_, pads in found):
+        floats = dequantize(linear.data, node)
+    for product, index, sums, pads in found:
+        name, draft, half = floats, shop.at(product), len(pads) // 2
+        if any(pads) and source is not None:
+            widths = np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64)
+            ends = [shop.constant(product, widths, "pads"), _number(shop, product, point)]
+            padded = draft.add("Pad", [sources[source], *ends])
+            name = dequantize(draft.add("QuantizeLinear", [padded, *_one_and_zero(shop, product)]), product)
+        operands: list[Value | str | None] = [*product.inputs]
+        operands[index] = name
+        last = shop.like(product, product.op_type, operands, without=("pads",))
+        shift = shop.constant(product, (sums * (float(scale) * point)).astype(np.float32), "shift")
+        shop.edits.append(RemoveNode(product))
+        draft.add("Sub", [last, shift], output=product.require_output().name)
+    if left:
+        shop.at(node).add("Sub", [floats, _number(shop, node, scale * np.float32(point))], output=output.name)
+    return bool(found)
+
+
+def _sums(node: Node, index: int, data: Value, region: Region, model: Model) -> Array | None:
+    """What a product of ones by the weights is, in the form of the result; None unless the weights are int8."""
+    which = {"Conv": (0,), "Gemm": (0,), "MatMul": (0, 1)}.get(node.op_type, ()) if node.is_onnx else ()
+    if (
+        index not in which
+        or node.output(0) is None
+        or node.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    ):
+        return None
+    value, rank = node.require(1 - index), model.shapes.rank(data)
+    linear = None if value.producer is None else read(value.producer, model)
+    weights = linear.data.constant(WEIGHT_LIMIT) if linear is not None and fixed(linear.data) else None
+    if linear is None or linear.quantizes or weights is None or weights.ndim < 1 or not rank:
+        return None
+    keeps = as_signed(linear, weights) is not None or halved(linear, weights) is not None
+    found = dequantized(linear, weights) if keeps else None
+    if found is None or found.dtype != np.float32 or not np.isfinite(found).all():
+        return None
+    region.weights += [linear.data, value]
+    exact: Array = found.astype(np.float64)
+    if node.op_type == "Conv":
+        exact = exact.sum(axis=tuple(range(1, exact.ndim))).reshape(-1, *[1] * (exact.ndim - 2))
+    elif node.op_type == "Gemm":
+        exact = exact.sum(axis=1 if node.attr("transB", 0) else 0) * float(node.attr("alpha", 1.0))
+    elif exact.ndim == 1:
+        exact = np.asarray(exact.sum())
+    elif rank < 2 and (index or exact.ndim > 2):
+        return None
+    else:
+        exact = exact.sum(axis=-1 if index else -2, keepdims=bool(index) or exact.ndim > 2)
+    return exact
 
 
 IN_FLOATS = "quantize in floats, which loses INT8 execution"
+BEHIND = "quantize to int8 with zero point 0, and subtract the zero point's share behind the products"
 
 
 def remedies(region: Region, model: Model) -> Fix | None:
-    """Shift to a signed type around 0 if no value can change, else write the same integers in floats."""
+    """Shift to a signed type around 0 if no value can change, else correct products, else write floats."""
     if "" not in region.fixes:
         shifted = recentered(region, model)
-        region.fixes[""] = (
-            floats(region, model) if shifted is None else Fix(shifted.text, shifted.edits, shifted.safety)
-        )
+        edits = corrected(region, model) if shifted is None else None
+        if shifted is not None:
+            region.fixes[""] = Fix(shifted.text, shifted.edits, shifted.safety)
+        elif edits is not None:
+            region.fixes[""] = Fix(BEHIND, edits, Safety.NUMERIC)
+        else:
+            region.fixes[""] = floats(region, model)
     return region.fixes[""]
 
 
@@ -275,5 +298,5 @@ def around(linear: Linear, model: Model) -> Region:
 
 
 def lossless(fix: Fix | None) -> bool:
-    """Whether the fix preserves all values except NaN and keeps quantized execution."""
-    return fix is not None and fix.title != IN_FLOATS and fix.safety <= Safety.NUMERIC
+    """Whether the fix preserves all values except NaN by a change of the type alone."""
+    return fix is not None and fix.title not in (IN_FLOATS, BEHIND) and fix.safety <= Safety.NUMERIC

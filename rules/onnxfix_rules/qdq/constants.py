@@ -37,7 +37,7 @@ from ._common import (
     repeated,
     severity_of,
 )
-from ._remedy import fixed, stored_otherwise
+from ._stored import fixed, stored_otherwise
 
 
 @rule("QDQ002", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
@@ -63,9 +63,12 @@ def unsupported_quantized_constant(node: Node, model: Model) -> Iterator[Match]:
 
     A scalar constant is stored as its float value, an odd number of int4 elements as int8. Both are exact.
 
-    If one difference does not fit, the dequantized floats are stored: also bit-identical, but four times the size and
-    without INT8 execution, so for 8 bits this requires `--numeric-fixes`. For 16 bits TensorRT has no alternative, so
-    it is done by default.
+    If one difference does not fit and the weights multiply dequantized data (MatMul, Gemm), another constant is
+    subtracted from them, one for each scale, and the sum of the data times this constant is added to the product, which
+    stays in INT8. It requires `--numeric-fixes`, since sums are rounded in another order.
+
+    Otherwise the dequantized floats are stored: bit-identical, but four times the size and without INT8 execution, so
+    for 8 bits this requires `--numeric-fixes`, too. For 16 bits TensorRT has no alternative, so it is done by default.
 
     No fix if the zero point or the scale is not constant, or above 256 MiB.
 
@@ -134,6 +137,28 @@ unsupported_quantized_constant.examples = [
         before=f"""g (float[N,3] x) => (float[N,3] y) <int8[1,3] w = {{-124, 5, 127}}, float s = {{0.5}},
             int8 z = {{5}}> {{ {_ADD} }}""",
         after="g (float[N,3] x) => (float[N,3] y) <float[1,3] d = {-64.5, 0, 61}> { y = Add(x, d) }",
+        safety=Safety.NUMERIC,
+    ),
+    _fixed(
+        "weights of a MatMul that int8 does not hold: a part behind the product",
+        before="""g (int8[N,2] x) => (float[N,2] y) <uint8[2,2] w = {0, 10, 255, 20}, float[2] s = {0.5, 2},
+            uint8[2] z = {120, 10}, float t = {0.1}> { a = DequantizeLinear(x, t)
+            d = DequantizeLinear(w, s, z)  y = MatMul(a, d) }""",
+        after="""g (int8[N,2] x) => (float[N,2] y) <int8[2,2] w = {-128, 0, 127, 10}, float[2] s = {0.5, 2},
+            float t = {0.1}, int64[1] l = {-1}, float[2] m = {4, 0}> { a = DequantizeLinear(x, t)
+            d = DequantizeLinear(w, s)  p = MatMul(a, d)  r = ReduceSum<keepdims = 1>(a, l)  q = Mul(r, m)
+            y = Add(p, q) }""",
+        safety=Safety.NUMERIC,
+    ),
+    _fixed(
+        "weights of a Gemm that int8 does not hold",
+        before="""g (int8[N,2] x, float[2] b) => (float[N,2] y) <int8[2,2] w = {-128, 127, 10, 20}, float s = {0.5},
+            int8 z = {-10}, float t = {0.1}> { a = DequantizeLinear(x, t)
+            d = DequantizeLinear(w, s, z)  y = Gemm<alpha = 2.0, transB = 1>(a, d, b) }""",
+        after="""g (int8[N,2] x, float[2] b) => (float[N,2] y) <int8[2,2] w = {-128, 127, 10, 20}, float s = {0.5},
+            float t = {0.1}, int64[1] l = {-1}, float[1] m = {10}> { a = DequantizeLinear(x, t)
+            d = DequantizeLinear(w, s)  p = Gemm<alpha = 2.0, transB = 1>(a, d, b)
+            r = ReduceSum<keepdims = 1>(a, l)  q = Mul(r, m)  y = Add(p, q) }""",
         safety=Safety.NUMERIC,
     ),
     Flagged(

@@ -37,7 +37,7 @@ from ._common import (
     sizes,
     spread,
 )
-from ._remedy import as_floats, fixed
+from ._stored import as_floats, fixed
 
 
 @rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57])

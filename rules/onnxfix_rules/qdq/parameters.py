@@ -38,7 +38,8 @@ from ._common import (
     read,
     spread,
 )
-from ._remedy import around, as_floats, elem_of, fixed, floats, narrowed
+from ._remedy import around, floats
+from ._stored import as_floats, elem_of, fixed, narrowed
 
 
 @rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])

@@ -27,7 +27,7 @@ from onnxfix.rule import (
 
 from ._common import I4, I8, U8, WEIGHT_LIMIT, Array, Linear, Workshop, is_op, numpy_type, read, scope_opset
 from ._region import moved, same_from_float
-from ._remedy import fixed
+from ._stored import fixed
 
 
 def moved_constant(node: Node, array: Array) -> Array | None:

@@ -26,7 +26,7 @@ from onnxfix.rule import (
 )
 
 from ._common import WEIGHT_LIMIT, Array, Workshop, sizes
-from ._remedy import MAX_SHARERS
+from ._stored import MAX_SHARERS
 
 
 @dataclass(frozen=True)

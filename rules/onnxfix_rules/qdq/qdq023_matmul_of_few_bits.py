@@ -1,11 +1,13 @@
 """QDQ023: ONNX Runtime's product with weights of 2, 4 or 8 bits."""
 
+# Long because: one operator packs, groups and centers its weights in many ways, each of which has an example.
+
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import TensorProto
@@ -18,7 +20,6 @@ from onnxfix.rule import (
     Match,
     Model,
     Node,
-    RemoveNode,
     Safety,
     Severity,
     Silent,
@@ -28,7 +29,7 @@ from onnxfix.rule import (
 )
 
 from ._common import FLOATS, I4, I8, WEIGHT_LIMIT, Array, Unable, Workshop, numpy_type
-from ._remedy import fitted
+from ._stored import excess, fitted
 
 
 class _Weights(NamedTuple):
@@ -61,17 +62,19 @@ def matmul_of_few_bits(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     A blocked DequantizeLinear and MatMul, which TensorRT-RTX 1.7.1 builds for int4 and int8, float, half precision
     and bfloat16, in blocks of 16 to 256. TensorRT takes no zero points: they are subtracted from the weights, as int4
-    where all differences fit, else as int8. A shorter last block becomes smaller ones with repeated scales. Before
-    opset 21 and TensorRT 10, which have no blocks: int8 with a scale for each row of one block, then Reshape. Weights
-    whose groups a `g_idx` scatters are sorted by group, and the data's columns are gathered in that order.
+    where all differences fit, else as int8. A block that int8 does not hold (8 bits around another point than 128)
+    loses another constant: the sum of the block's data times this constant, in float32, is added to the product. A
+    shorter last block becomes smaller ones with repeated scales. Before opset 21 and TensorRT 10, which have no blocks:
+    int8 with a scale for each row of one block, then Reshape. Weights whose groups a `g_idx` scatters are sorted by
+    group, and the data's columns are gathered in that order.
 
     NUMERIC: the weights are bit-identical, up to one rounding for half precision, but products are added in another
     order. UNSAFE for `accuracy_level` 4, which permits ONNX Runtime to round the data to int8: its CPU kernel does, and
     TensorRT, more accurate, differs by some percent. UNSAFE if both `g_idx` and zero points are given: the CPU kernel
     of ONNX Runtime 1.32 then ignores the zero points, measured, against its documentation.
 
-    Differences that int8 does not hold (8 bits around another point than 128), fractional zero points, groups of
-    unequal sizes, an odd number of rows, and opsets before 13: float weights, without compression. No fix for weights
+    Fractional zero points, groups of unequal sizes, an odd number of rows, and opsets before 13: float weights,
+    without compression. No fix for weights
     that are not constant, packed for one processor, or above 256 MiB.
 
     Executed with TensorRT-RTX 1.6.1 on an H200, which it does not list: int4 is right (4 of 4 examples). Of int8, from
@@ -120,21 +123,47 @@ def _fix(node: Node, elem: int | None, *, blocked: bool) -> Fix:
 
 def _edits(node: Node, weights: _Weights, elem: int, *, blocked: bool) -> list[Edit]:
     packed, bits, points, scales, given, block = weights
-    left, output, bias = node.require(0).name, node.require_output().name, node.input(5)
+    left, bias = node.require(0).name, node.input(5)
     places, order = np.arange(given.size) // block, np.argsort(given, kind="stable")
     offsets = _unpacked(packed, bits)[:, : given.size] - points[:, given]
-    shop = Workshop([RemoveNode(node)])
+    shop = Workshop()
     draft = shop.at(node)
     if not np.array_equal(given[order], places):
         offsets, scales = offsets * scales[:, given].astype(np.float32), np.ones_like(scales)
     elif not np.array_equal(given, places):
         offsets = offsets[:, order]
         left = draft.add("Gather", [left, shop.constant(node, order, "order")], axis=-1)
-    factor = _factor(shop, node, offsets, scales, elem, block, blocked=blocked)
-    last = draft.add("MatMul", [left, factor], output=output if bias is None else "")
-    if bias is not None:
-        draft.add("Add", [last, bias], output=output)
+    part, middles = math.gcd(block, given.size), np.zeros((), offsets.dtype)
+    if offsets.dtype.kind == "i" and part > 1 and node.scope.opset() >= 13:
+        parts = offsets.reshape(len(offsets), -1, part)
+        middles = excess(parts, (2,))
+        offsets = (parts - middles).reshape(offsets.shape)
+    terms = [draft.add("MatMul", [left, _factor(shop, node, offsets, scales, elem, block, blocked=blocked)])]
+    if middles.any():
+        steps = scales[:, np.arange(0, given.size, part) // block].astype(np.float32)
+        terms.append(_shares(shop, node, left, (middles[:, :, 0] * steps).T, elem, part))
+    for term in terms[1:] + ([] if bias is None else [bias.name]):
+        terms[0] = draft.add("Add", [terms[0], term])
+    draft.replace_output(node, terms[0])
     return shop.edits
+
+
+def _shares(shop: Workshop, node: Node, left: str, shares: Array, elem: int, block: int) -> str:
+    """The sum of each block of the data times ``shares`` [blocks, N]; in float32, for half precision may overflow."""
+    draft, rank = shop.at(node), node.model.shapes.rank(node.require(0))
+    data = left if elem == TensorProto.FLOAT else draft.cast(left, TensorProto.FLOAT)
+    if rank:
+        split = draft.reshape(data, [*[0] * (rank - 1), len(shares), block])
+    else:
+        ends = [draft.integers([0]), draft.integers([-1])]
+        sizes = [
+            draft.add("Slice", [draft.add("Shape", [left]), *ends]),
+            draft.integers([len(shares), block]),
+        ]
+        split = draft.add("Reshape", [data, draft.add("Concat", sizes, axis=0)])
+    sums = [draft.sum(split, [-1]), shop.constant(node, shares.astype(np.float32), "share")]
+    found = draft.add("MatMul", sums)
+    return found if elem == TensorProto.FLOAT else draft.cast(found, elem)
 
 
 def _factor(
@@ -237,12 +266,14 @@ def _many(count: int, *numbers: int) -> str:
 
 _B4 = f"uint8[2,1,8] w = {{{_many(8, 0x98)}, {_many(8, 0x7A)}}}, float[2,1] s = {{0.5, 2}}"
 _BLOCKED = "d = DequantizeLinear<axis = 0, block_size = 16>(w, s)  c = MatMul(a, d)"
+_AS_INT8 = _model(f"int8[16,2] w = {{{_many(32, 8, -5, 9, -8)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED)
 _ROWS = """d = DequantizeLinear<axis = 0>(w, s)  r = Reshape(d, n)  t = Transpose<perm = [1, 0]>(r)
     c = MatMul(a, t)"""
 _GROUPS = (
     f"uint8[1,2,8] w = {{{_many(16, 0x98)}}}, float[1,2] s = {{0.5, 2}}, int32[32] g = {{{_many(32, 0, 1)}}}"
 )
 _ORDER = ", ".join(str(index) for index in (*range(0, 32, 2), *range(1, 32, 2)))
+_HALF: dict[str, Any] = {"size": "32,1", "outer": "int64[R] q", "float_type": "float16"}
 _fixed = partial(Fixed, safety=Safety.NUMERIC)
 _flagged = partial(Flagged, safety=Safety.NUMERIC)
 
@@ -257,12 +288,12 @@ matmul_of_few_bits.examples = [
     _fixed(
         "4 bits around 0 and 15: int8",
         before=_model(f"{_B4}, uint8[2,1] z = {{0, 15}}", _bits("a, w, s, z", 16, 2)),
-        after=_model(f"int8[16,2] w = {{{_many(32, 8, -5, 9, -8)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
+        after=_AS_INT8,
     ),
     _fixed(
         "zero points as floats",
         before=_model(f"{_B4}, float[2,1] z = {{0, 15}}", _bits("a, w, s, z", 16, 2)),
-        after=_model(f"int8[16,2] w = {{{_many(32, 8, -5, 9, -8)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
+        after=_AS_INT8,
     ),
     _fixed(
         "a shorter last block",
@@ -329,13 +360,37 @@ matmul_of_few_bits.examples = [
         target="trt8.6",
     ),
     _fixed(
-        "8 bits around 0, which int8 does not hold: floats",
+        "8 bits around 0, which int8 does not hold: 128 of it behind the product",
         before=_model(
             f"uint8[1,1,16] w = {{{_many(16, 1, 255)}}}, float[1,1] s = {{2}}, uint8[1,1] z = {{0}}",
             _bits("a, w, s, z", 16, 1, 8),
             size="16,1",
         ),
-        after=_model(f"float[16,1] w = {{{_many(16, 2, 510)}}}", "c = MatMul(a, w)", size="16,1"),
+        after=_model(
+            f"int8[16,1] w = {{{_many(16, -127, 127)}}}, float[1,1] s = {{2}}, int64[3] b = {{0, 1, 16}}, "
+            "int64[1] l = {-1}, float[1,1] m = {256}",
+            f"{_BLOCKED.replace('c =', 'p =')}  r = Reshape(a, b)  t = ReduceSum<keepdims = 0>(r, l)  "
+            "u = MatMul(t, m)  c = Add(p, u)",
+            size="16,1",
+        ),
+    ),
+    _fixed(
+        "one block of two in half precision, data of unknown rank: sums in float32",
+        before=_model(
+            f"uint8[1,2,16] w = {{{_many(16, 0, 255)}, {_many(16, 9, 7)}}}, float16[1,2] s = {{f16(0.5, 2.0)}}, "
+            "uint8[1,2] z = {120, 8}",
+            "h = Reshape(a, q)  " + _bits("h, w, s, z", 32, 1, 8),
+            **_HALF,
+        ).replace("[N,1] y", "[] y"),
+        after=_model(
+            f"""int8[32,1] w = {{{_many(16, -127, 127).replace("-127", "-128")}, {_many(16, 1, -1)}}},
+            float16[2,1] s = {{f16(0.5, 2.0)}}, int64[1] b = {{0}}, int64[1] e = {{-1}}, int64[2] n = {{2, 16}},
+            int64[1] l = {{-1}}, float[2,1] m = {{4, 0}}""",
+            f"""h = Reshape(a, q)  {_BLOCKED.replace("c =", "p =").replace("(a", "(h")}  g = Cast<to = FLOAT>(h)
+            f = Shape(h)  k = Slice(f, b, e)  o = Concat<axis = 0>(k, n)  r = Reshape(g, o)
+            t = ReduceSum<keepdims = 0>(r, l)  u = MatMul(t, m)  v = Cast<to = FLOAT16>(u)  c = Add(p, v)""",
+            **_HALF,
+        ).replace("[N,1] y", "[] y"),
     ),
     _flagged("accuracy level 4", _model(_B4, _bits("a, w, s", 16, 2).replace("<", "<accuracy_level = 4, "))),
     _flagged(

@@ -22,7 +22,8 @@ from onnxfix.rule import (
 )
 
 from ._common import DEQUANTIZE, I2, QUANTIZE, U2, U4, U8, described, is_middle, read
-from ._remedy import around, fixed, floats, lossless, remedies
+from ._remedy import around, floats, lossless, remedies
+from ._stored import fixed
 
 MISSING = (TensorProto.INT16, TensorProto.UINT16, U4, I2, U2)
 
@@ -260,9 +261,9 @@ def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     - Proven range: int8 with zero point 0, as TensorRT imports it anyway. Exact; if the data may be NaN it requires
       `--numeric-fixes`, since int8 quantizes NaN to -128.
+    - A product with quantized constants stays in INT8, as QDQ003 says. Requires `--numeric-fixes`.
     - Otherwise the integers are written in floats, `Clip(Round(x / s), 0, 255) * s`. Bit-identical to ONNX Runtime
-      and the ONNX reference, except for NaN, but without INT8 execution. Requires `--numeric-fixes`. To keep INT8,
-      quantize again with signed activations, or in 7 bits (`reduce_range` of ONNX Runtime's quantizer).
+      and the ONNX reference, except for NaN, but without INT8 execution. Requires `--numeric-fixes`.
 
     No fix if a size or a reader is unknown.
 
@@ -292,6 +293,15 @@ _numeric = partial(Fixed, safety=Safety.NUMERIC)
 
 
 uint8_read_as_int8.examples = [
+    _numeric(
+        "a product with quantized constants stays in INT8",
+        before=f"""g (float[N,2] x) => (float[N] y) <float s = {{0.5}}, int8[2] w = {{1, 2}}, float t = {{2}}> {{
+            {_BARE.replace("y", "d")}  v = DequantizeLinear(w, t)  y = MatMul(d, v) }}""",
+        after="""g (float[N,2] x) => (float[N] y) <float s = {0.5}, float c = {-128}, float o = {1}, int8 z = {0},
+            int8[2] w = {1, 2}, float t = {2}, float m = {-384}> { f = Div(x, s)  r = Round(f)  a = Add(r, c)
+            q = QuantizeLinear(a, o, z)  d = DequantizeLinear(q, s, z)  v = DequantizeLinear(w, t)
+            p = MatMul(d, v)  y = Sub(p, m) }""",
+    ),
     _numeric(
         "zero point 0",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{0}}> {{ {_PAIR} }}",
@@ -382,16 +392,9 @@ uint8_read_as_int8.examples = [
         "other zero points are refused, not misread",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
     ),
-    Silent(
-        "output_dtype INT8 without a zero point",
-        """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}> { q = QuantizeLinear<output_dtype = 3>(x, s) y
-            = DequantizeLinear(q, s) }""",
-        opset=21,
-    ),
     Flagged(
         "output_dtype UINT8 without a zero point",
-        """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}> { q = QuantizeLinear<output_dtype = 2>(x, s) y
-            = DequantizeLinear(q, s) }""",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE.replace('(x', '<output_dtype = 2>(x')} }}",
         opset=21,
     ),
 ]

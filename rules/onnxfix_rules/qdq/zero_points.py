@@ -9,7 +9,8 @@ from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, S
 
 from ._common import DEQUANTIZE, I4, I8, QUANTIZE, U8, Linear, described, is_middle, read
 from ._region import Region
-from ._remedy import around, fixed, floats, remedies
+from ._remedy import around, floats, remedies
+from ._stored import fixed
 
 
 @rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
@@ -191,12 +192,16 @@ def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     The best fix is to quantize again with symmetric settings (`ActivationSymmetric` of ONNX Runtime's quantizer):
-    TensorRT does not support asymmetric quantization, and int8 around 0 with the same scale saturates at other
-    values.
+    TensorRT does not support asymmetric quantization, int8 around 0 with the same scale saturates at other values, and
+    with a larger scale it is coarser.
 
     - If the data cannot reach the limits, int8 around 0 represents the same integers and keeps INT8 execution: images
       cast from uint8, constants, results of Sigmoid, Tanh, Clip and the like with a scale that leaves room. Exact; if
       the data may be NaN it requires `--numeric-fixes`, since NaN is quantized to the type's lowest value.
+    - If a MatMul, Gemm or Conv multiplies the data by quantized constants, the integers are stored as int8, for uint8
+      minus 128, and the product stays in INT8: QuantizeLinear gets `Round(x / s) + z - 128` with a scale of 1, which
+      keeps ties and saturation, and the product of the constant `(z - 128) * s` is subtracted behind the product. A
+      Conv that pads gets a Pad in front, since 0 is another integer now. Requires `--numeric-fixes`.
     - Otherwise the integers are written in floats, `Clip(Round(x / s) + z, 0, 255)` and `(q - z) * s`. Bit-identical
       to ONNX Runtime and the ONNX reference, except for NaN, at the cost of four to six cheap layers and INT8
       execution. Requires `--numeric-fixes`.
@@ -240,11 +245,56 @@ _FLOATS = """<float s = {0.1}, float z = {37}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }"""
 
 
+_UINT8 = "float s = {0.5}, uint8 z = {28}, int8[2,2] w = {1, -2, 3, 4}, float t = {2}"
+_INT8 = _UINT8.replace("uint8 z = {28}", "float c = {-100}, float o = {1}, int8 z = {0}")
+_Q, _DQ = "q = QuantizeLinear(x, s, z)", "d = DequantizeLinear(q, s, z)  v = DequantizeLinear(w, t)"
+_ROUNDED, _ONE = "f = Div(x, s)  r = Round(f)  a = Add(r, c)", "q = QuantizeLinear(a, o, z)"
+
+
 nonzero_zero_point.examples = [
     _fixed(
         "uint8 around 37",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
         after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
+    ),
+    *(
+        _fixed(
+            f"a {product.partition('(')[0].partition('<')[0]} with quantized constants stays in INT8",
+            before=f"g (float[N,2] x) => (float[N,2] y) <{_UINT8}> {{ {_Q}  {_DQ}  y = {product} }}",
+            after=f"""g (float[N,2] x) => (float[N,2] y) <{_INT8}, float[2] m = {{{share}}}> {{
+                {_ROUNDED}  {_ONE}  {_DQ}  p = {product}  y = Sub(p, m) }}""",
+        )
+        for product, share in {
+            "MatMul(d, v)": "-400, -200",
+            "Gemm<alpha = 2.0, transB = 1>(d, v)": "200, -1400",
+        }.items()
+    ),
+    _fixed(
+        "a Conv that pads: with the zero point, before the integers are stored",
+        before=f"""g (float[N,1,3,3] x) => (float[N,1,3,2] y) <{_UINT8.replace("[2", "[1,1,2")}> {{
+            {_Q}  {_DQ}  y = Conv<pads = [1, 0, 0, 0]>(d, v) }}""",
+        after=f"""g (float[N,1,3,3] x) => (float[N,1,3,2] y) <{_INT8.replace("[2", "[1,1,2")},
+            int64[8] b = {{0, 0, 1, 0, 0, 0, 0, 0}}, float[1,1,1] m = {{-600}}> {{
+            {_ROUNDED}  e = Pad(a, b, c)  {_ONE.replace("(a", "(e")}  {_DQ}  p = Conv(d, v)  y = Sub(p, m) }}""",
+    ),
+    _fixed(
+        "a Conv that pads what a MaxPool moved: floats",
+        before=f"""g (float[N,1,3,3] x) => (float[N,1,3,2] y) <{_UINT8.replace("[2,2]", "[1,1,1,4]")}> {{
+            {_Q}  k = MaxPool<kernel_shape = [2, 2]>(q)  {_DQ.replace("(q", "(k")}
+            y = Conv<pads = [1, 2, 0, 2]>(d, v) }}""",
+        after="""g (float[N,1,3,3] x) => (float[N,1,3,2] y) <int8[1,1,1,4] w = {1, -2, 3, 4}, float t = {2},
+            float s = {0.5}, float z = {28}, float l = {0}, float h = {255}> { d = Div(x, s)  r = Round(d)
+            a = Add(r, z)  c = Clip(a, l, h)  o = MaxPool<kernel_shape = [2, 2]>(c)  b = Sub(o, z)  u = Mul(b, s)
+            v = DequantizeLinear(w, t)  y = Conv<pads = [1, 2, 0, 2]>(u, v) }""",
+    ),
+    _fixed(
+        "constants times data behind a Transpose, and another reader; int8",
+        before=f"""g (float[N,2] x) => (float[2,N] y, float[2,N] u) <
+            {_UINT8.replace("uint8 z = {28", "int8 z = {-100")}> {{ {_Q}  k = Transpose(q)
+            {_DQ.replace("(q", "(k")}  y = MatMul(v, d)  u = Relu(d) }}""",
+        after=f"""g (float[N,2] x) => (float[2,N] y, float[2,N] u) <{_INT8},
+            float[2,1] m = {{100, -700}}, float n = {{-50}}> {{ {_ROUNDED}  {_ONE}  k = Transpose(q)
+            {_DQ.replace("(q", "(k")}  p = MatMul(v, d)  y = Sub(p, m)  e = Sub(d, n)  u = Relu(e) }}""",
     ),
     Flagged(
         "losing INT8 requires --numeric-fixes",

@@ -18,6 +18,7 @@ from onnxfix.rule import (
     Severity,
     Silent,
     Target,
+    every_node,
     imported,
     rule,
     target_of,
@@ -280,8 +281,11 @@ def function_named_like_another(model: Model) -> Iterator[Match]:
         first.setdefault(key[1], key)
     if not first:
         return
-    target = target_of(model)
-    for node in imported(model).of(lambda operator: operator[1] in first):
+    target, roots = target_of(model), (model.main, *model.called.values())
+    # Branches of an If in a function, too, which TensorRT may import: the call says if the condition is a weight.
+    for node in every_node(model).of(lambda operator: operator[1] in first):
+        if node.scope.root not in roots:
+            continue
         message = _misdirection(node, first[node.op_type], target)
         if not message:
             continue
@@ -323,6 +327,7 @@ def _function(domain: str, name: str, body: str, overload: str = "") -> str:
 
 _ACTS = _function("a", "Act", "q = Neg(p)") + _function("b", "Act", "q = Exp(p)")
 _IO = "g (float[N] x) => (float[N] y)"
+_BRANCHES = "q = If(c)<then_branch = t () => (u) { u = %s }, else_branch = e () => (v) { v = a.Act(p) }>"
 
 function_named_like_another.examples = [
     Fixed(
@@ -341,6 +346,13 @@ function_named_like_another.examples = [
         "called in a function",
         before=f"{_TWO} {_IO} {{ h = a.Act(x)  y = a.F(h) }} {_ACTS} {_function('a', 'F', 'q = b.Act(p)')}",
         after=f"{_TWO} {_IO} {{ h = a.Act(x)  y = a.F(h) }} {_ACTS} {_function('a', 'F', 'q = Exp(p)')}",
+    ),
+    Fixed(
+        "called in a branch of an If in a function",
+        before=f"""{_TWO} g (float[N] x, bool c) => (float[N] y) {{ h = a.Act(x)  y = a.F(h, c) }} {_ACTS}
+            {_function("a", "F", _BRANCHES % "b.Act(p)").replace("(p)", "(p, c)", 1)}""",
+        after=f"""{_TWO} g (float[N] x, bool c) => (float[N] y) {{ h = a.Act(x)  y = a.F(h, c) }} {_ACTS}
+            {_function("a", "F", _BRANCHES % "Exp(p)").replace("(p)", "(p, c)", 1)}""",
     ),
     Flagged(
         "an operator that is no function",

@@ -14,7 +14,7 @@ from onnxfix.tensorrt.records import Issue, TargetOnly, TrtBuild
 #: Rules about operators without an importer. The first covers every operator; the others take precedence.
 _OPERATORS = (
     "OPS001 OPS026 OPS050 OPS051 OPS052 OPS053 OPS056 OPS057 OPS061 OPS063 OPS068 OPS070 OPS088 OPS089 OPS090 "
-    "OPS091 OPS092 OPS101 OPS102 OPS118 OPS120 QDQ007 QDQ008 QDQ009 QDQ020 QDQ021 QDQ023 CTL020"
+    "OPS091 OPS092 OPS101 OPS102 OPS118 OPS120 OPS121 OPS122 QDQ007 QDQ008 QDQ009 QDQ020 QDQ021 QDQ023 CTL020"
 )
 _BYTES = "OPS032 OPS107 OPS054 OPS062 QDQ002 QDQ005 QDQ011 QDQ014 QDQ016"
 #: TensorRT's error messages and the rules that cover them, the most specific first. Measured with TensorRT-RTX 1.7.1,

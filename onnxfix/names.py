@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 RUNGS = ("contract", "symbolic", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
@@ -30,30 +29,11 @@ class Releases(NamedTuple):
 TARGETS = {
     "trt8.4": Releases("TensorRT 8.0 to 8.4.1", (8, 0), (8, 4, 1)),
     "trt8.6": Releases("TensorRT 8.6", (8, 6), (8, 6)),
-    "trt10.6": Releases("TensorRT 10.0 to 10.13", (10, 0), (10, 13)),
-    "trt10": Releases("TensorRT 10.14 or later", (10, 14), (10,)),
-    "trt11": Releases("TensorRT 11.x", (11,), (11,)),
+    "trt10.6": Releases("TensorRT 10.6", (10, 6), (10, 6)),
+    "trt10": Releases("TensorRT 10.15 or later", (10, 15), (10,)),
+    "trt11": Releases("TensorRT 11.x", (11, 2), (11,)),
     "rtx": Releases("TensorRT-RTX 1.x", (1,), (1,), "tensorrt-rtx"),
 }
-"""The product lines of TensorRT that a model can be made for."""
+"""The targets that tables and completion name: three releases, the newest TensorRT 10 and 11, and TensorRT-RTX. Other
+releases are targets too."""
 DEFAULT_TARGET = "trt11"
-
-_SPELLING = r"(?P<product>(?:tensorrt|trt)?[-_ ]*(?P<rtx>rtx)?)[-_ ]*v?(?P<version>\d+(?:\.\d+)*)?(?:\.x)?"
-
-
-def target_of(text: str) -> str | None:
-    """The target that somebody means by ``TRT10``, ``10.3``, ``trt-10``, ``TensorRT 8.6.1`` or ``rtx1.7``; None if it
-    is none of them. A 10 without more is the newest."""
-    if text.strip().lower() in TARGETS:
-        return text.strip().lower()
-    spelled = re.fullmatch(_SPELLING, text.strip(), re.IGNORECASE)
-    if spelled is None:
-        return None
-    package = "tensorrt-rtx" if spelled["rtx"] else "tensorrt"
-    if package == "tensorrt" and f"trt{spelled['version']}" in TARGETS:
-        return f"trt{spelled['version']}"
-    lines = {name: line for name, line in TARGETS.items() if line.package == package}
-    if spelled["version"] is None:
-        return next(iter(lines)) if spelled["rtx"] else None
-    version = tuple(int(part) for part in spelled["version"].split("."))
-    return next((name for name, line in lines.items() if line.contain(version)), None)

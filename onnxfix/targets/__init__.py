@@ -1,15 +1,16 @@
 """The TensorRT that a model is made for, and what it accepts. Rules, severities and messages depend on it.
 
-Operators and types come from NVIDIA's lists (``documented``) and from the real parser and builder of TensorRT-RTX
-(``measured``). A list is not the parser: if the two disagree about a type, or only a list excludes it, the answer is
-"not known". ``Target.source`` names the source of a target's facts.
+Operators and types come from NVIDIA's lists by release (``documented``) and from the real parser and builder of
+TensorRT-RTX (``measured``). A list is not the parser: if the two disagree about a type, or only a list excludes it, the
+answer is "not known". ``Target.source`` names the source of a target's facts.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,10 +18,10 @@ from typing import NamedTuple
 
 from onnxfix.errors import UsageError
 from onnxfix.files import dtypes
-from onnxfix.names import DEFAULT_TARGET, target_of
+from onnxfix.names import DEFAULT_TARGET, Releases
 from onnxfix.names import TARGETS as NAMES
 from onnxfix.targets import documented, measured, plugins
-from onnxfix.targets.documented import Types, names, table
+from onnxfix.targets.documented import RELEASES, Facts, Types, names, table
 
 _NONE: frozenset[str] = frozenset()
 
@@ -40,7 +41,7 @@ class Support(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """A product line of TensorRT.
+    """A release of TensorRT, or one that stands for several.
 
     ``oldest`` and ``newest`` bound its releases by the parts of a version that they have: (10,) is every 10.x.
     ``types`` are the element types that tensors may have, ``inner`` those allowed between two nodes that are no Q or
@@ -49,7 +50,7 @@ class Target:
     ``requires_allowzero``: its parser throws on a Reshape of opset 14 without the attribute (TensorRT 8.0 to 8.4.1; the
     default was added in 8.4.2). ``dynamic_squeeze``: it accepts a Squeeze without axes on dynamic dimensions (10.x and
     11.2 do not: "Cannot infer squeeze dimensions from a dynamic shape."). ``types_measured``: the types of operators
-    were measured, with this product line or one of the same generation. ``ignores_axes``: reductions of opset 18 whose
+    were measured, with this release or one of the same generation. ``ignores_axes``: reductions of opset 18 whose
     axes it does not read, so that it reduces all. ``missing`` are standard operators that it does not import, each with
     the reason, "" if there is no importer. ``plugins`` are those that it ships, and those that the user loads.
     ``refused`` are the names of operators that it refuses whatever their domain, and even if a local function or a
@@ -140,66 +141,11 @@ _NUMBERS = {_name(number): number for number in range(1, 64) if _name(number)}
 # outputs of the graph. That such a model of one node builds says nothing about the node between others.
 _QUANTIZED = names("INT8 INT4 FLOAT8E4M3FN FLOAT4E2M1")
 _ACCEPTED_AS_SUCH = table({"UINT8": "Cast CastLike", "INT8 FLOAT8E4M3FN": "DequantizeLinear"})
-
-
-def _measured_types(op_type: str) -> frozenset[str]:
-    """Types that were measured to be accepted as such."""
-    types = measured.ACCEPTED.get(op_type, _NONE)
-    return types - _QUANTIZED - {"UINT8"} | types & _ACCEPTED_AS_SUCH.get(op_type, _NONE)
-
-
-def _rtx() -> dict[str, Support]:
-    """The support of TensorRT-RTX, as measured. A type that the builder refused in one model it may accept in another,
-    so that it is unknown, except for operators without any kernel."""
-    found = {}
-    for name in sorted(
-        (measured.ACCEPTED.keys() | measured.REFUSED.keys() | measured.OLD) - measured.NO_PLUGIN
-    ):
-        found[name] = Support(
-            _measured_types(name), measured.REFUSED.get(name, _NONE), measured.NOTES.get(name, "")
-        )
-    for name in measured.NO_KERNEL:
-        found[name] = Support(_NONE, measured.UNBUILT[name], "the builder has no kernel for it")
-    return found
-
-
-def _listed(
-    lists: Types, notes: Mapping[str, str], *, same_parser: bool = False, refused: Types | None = None
-) -> dict[str, Support]:
-    """The support of a target with a list, corrected by the measurements of TensorRT-RTX.
-
-    ``same_parser``: its parser is of the generation that was measured, so that it refuses and accepts the same types.
-    ``refused`` are types that the list names, but the parser's source refuses.
-    """
-    found = {}
-    for name, listed in lists.items():
-        comparable = name not in measured.NO_PLUGIN | measured.NO_KERNEL  # those are about RTX alone
-        parser = measured.REFUSED.get(name, _NONE) if comparable else _NONE
-        builder = measured.UNBUILT.get(name, _NONE) if comparable else _NONE
-        never = parser if same_parser else parser - listed
-        never |= (refused or {}).get(name, _NONE)
-        accepted = listed | _measured_types(name) if same_parser else listed
-        found[name] = Support(accepted - parser - builder - never, never, notes.get(name, ""))
-    return found
-
-
+_EDGE = (_QUANTIZED | {"UINT8"}) - {"INT8"}
+"""Types that no tensor between two nodes has, but for quantization."""
+_DOUBLE = {"DOUBLE": "FLOAT"}
 #: unaryHelper and activationHelper of onnx-tensorrt's importerUtils.cpp (10.15); the list names these types.
 _REFUSED_BY_SOURCE = table({"INT32 INT64": "ReduceL2 ReduceLogSum ReduceLogSumExp", "INT32": "Relu"})
-
-
-def _missing(unknown: frozenset[str], also: Mapping[str, str] | None = None) -> dict[str, str]:
-    return {**dict.fromkeys(sorted(unknown), ""), **(also or {})}
-
-
-_DOUBLE = {"DOUBLE": "FLOAT"}
-_BEFORE_9 = {**_DOUBLE, "INT64": "INT32"}
-_TYPES_8_4 = names("FLOAT FLOAT16 INT32 BOOL INT8")
-_INNER = names("FLOAT FLOAT16 BFLOAT16 INT32 INT64 BOOL INT8")
-_TYPES = _INNER | _QUANTIZED | {"UINT8"}
-_LIST = "onnx-tensorrt's docs/operators.md"
-# Operators that TensorRT-RTX's newer parser does not know are unknown to older parsers too.
-# LinearAttention and CausalConvWithState: "Plugin not found" from 8.6.1, 10.6.0 and 11.2.1.
-_LATER = measured.UNKNOWN - names("DFT DeformConv") | names("CausalConvWithState LinearAttention")
 # Measured with 10.6.0: "cannot be quantized by x", "same rank adding", "only supports int32, int64, and float".
 _REFUSED_10_6 = {
     **_REFUSED_BY_SOURCE,
@@ -210,77 +156,165 @@ _REFUSED_10_6 = {
         }
     ),
 }
-_REDUCTIONS = frozenset(name for name in documented.TRT_10 if name.startswith("Reduce"))
 
-TARGETS = {
-    target.name: target
-    for target in (
-        Target(
-            "trt8.4", *NAMES["trt8.4"][:3], f"{_LIST} of 8.4 (009d6541)",
-            _TYPES_8_4, _TYPES_8_4, _BEFORE_9,
-            _listed(documented.TRT_8_4, documented.NOTES_8_4),
-            _missing(documented.NOT_IN_8_4 | _LATER),
-            plugins.TRT_8_6, calls_functions=False,
-            requires_allowzero=True, ignores_axes=_REDUCTIONS - {"ReduceSum", "ReduceLogSum"},
-        ),
-        Target(
-            "trt8.6", *NAMES["trt8.6"][:3], f"{_LIST} of 8.5 (6d0ab7be), and the changelog of 8.6",
-            _TYPES_8_4 | {"UINT8"}, _TYPES_8_4, _BEFORE_9,
-            _listed(documented.TRT_8_6, documented.NOTES_8_6),
-            _missing(documented.NOT_IN_8_6 | _LATER),
-            plugins.TRT_8_6, calls_functions=False,
-            ignores_axes=_REDUCTIONS - {"ReduceSum", "ReduceLogSum"},
-        ),
-        Target(
-            "trt10.6", *NAMES["trt10.6"][:3], f"{_LIST} of 10.15, and TensorRT 10.6.0, measured",
-            _TYPES - {"FLOAT4E2M1"}, _INNER, _DOUBLE,
-            _listed(documented.TRT_10_6, documented.NOTES_10, refused=_REFUSED_10_6),
-            _missing(documented.NOT_IN_10_6 | _LATER),
-            plugins.TRT_10_6, documented.NOT_IN_11,
-            types_measured=True, ignores_axes=frozenset({"ReduceLogSumExp"}),
-        ),
-        Target(
-            "trt10", *NAMES["trt10"][:3], f"{_LIST} of 10.15 (fa5aa9f6)",
-            _TYPES, _INNER, _DOUBLE,
-            _listed(documented.TRT_10, documented.NOTES_10, refused=_REFUSED_BY_SOURCE),
-            _missing(documented.NOT_IN_10 | _LATER),
-            plugins.TRT_10_15, documented.NOT_IN_11,
-        ),
-        Target(
-            "trt11", *NAMES["trt11"][:3],
-            f"{_LIST} of 11.2 as quoted by others, and TensorRT-RTX {measured.VERSION}, measured",
-            _TYPES, _INNER, _DOUBLE,
-            _listed(documented.TRT_11, documented.NOTES_11, same_parser=True),
-            _missing(documented.NOT_IN_11 | _LATER),
-            plugins.TRT_11_2, documented.NOT_IN_11,
-            strongly_typed_only=True, types_measured=True,
-        ),
-        Target(
-            "rtx", *NAMES["rtx"][:3], f"measured with {measured.VERSION}",
-            _TYPES, _INNER, _DOUBLE,
-            _rtx(),
-            _missing(measured.UNKNOWN, dict.fromkeys(measured.NO_PLUGIN, "its plugin is not in the package")),
-            plugins.RTX, measured.REFUSED_BY_NAME,
-            package=NAMES["rtx"].package,
-            dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
-        ),
-    )
-}  # fmt: skip
+
+def _measured_types(op_type: str) -> frozenset[str]:
+    """Types that were measured to be accepted as such."""
+    types = measured.ACCEPTED.get(op_type, _NONE)
+    return types - _QUANTIZED - {"UINT8"} | types & _ACCEPTED_AS_SUCH.get(op_type, _NONE)
+
+
+def _listed(facts: Facts, *, same_parser: bool, refused: Types) -> dict[str, Support]:
+    """The support of a release according to its list, corrected by the measurements of TensorRT-RTX.
+
+    ``same_parser``: its parser is of the generation that was measured, so that it refuses and accepts the same types.
+    ``refused`` are types that the list names, but the parser refuses.
+    """
+    found = {}
+    for name, listed in facts.types.items():
+        comparable = name not in measured.NO_PLUGIN | measured.NO_KERNEL  # those are about RTX alone
+        parser = measured.REFUSED.get(name, _NONE) if comparable else _NONE
+        builder = measured.UNBUILT.get(name, _NONE) if comparable else _NONE
+        never = (parser if same_parser else parser - listed) | refused.get(name, _NONE)
+        accepted = listed | _measured_types(name) if same_parser else listed
+        found[name] = Support(accepted - parser - builder - never, never, facts.notes.get(name, ""))
+    return found
+
+
+def _make_release(name: str, line: Releases, version: tuple[int, ...]) -> Target:
+    """The target of that name, with the facts of one release. What was measured is taken to hold for its generation:
+    10.0 to 10.13 with 10.6.0, and 11 with TensorRT-RTX, whose parser differs in plugins alone."""
+    facts, types = documented.facts_of(version), RELEASES[version].types
+    new, executed = version >= (11,), (10,) <= version < (10, 14)
+    source = f"onnx-tensorrt's docs/operators.md of {documented.describe_lists(version)}"
+    source += ", and TensorRT 10.6.0, measured" if executed else ""
+    source += f", and TensorRT-RTX {measured.VERSION}, measured" if new else ""
+    # Reductions of opset 18 take their axes as an input. The parser's source (8.4 to 9.3) reads it for two of them, and
+    # since 10.0 for all but one (10.0, 10.1, and 10.6.0, measured).
+    ignoring = names("ReduceLogSumExp") if executed else _NONE
+    if version < (10,):
+        ignoring = frozenset(name for name in facts.types if name.startswith("Reduce"))
+        ignoring -= names("ReduceSum ReduceLogSum")
+    refused = _REFUSED_10_6 if executed else _REFUSED_BY_SOURCE if (10, 14) <= version < (11,) else {}
+    return Target(
+        name, line.title, line.oldest, line.newest, source,
+        types, types - _EDGE, _DOUBLE if "INT64" in types else {**_DOUBLE, "INT64": "INT32"},
+        _listed(facts, same_parser=new, refused=refused),
+        dict.fromkeys(sorted(facts.missing), ""),
+        plugins.shipped(version),
+        measured.REFUSED_BY_NAME if version >= (10,) else _NONE,
+        calls_functions=version >= (9,),
+        ignores_axes=ignoring,
+        requires_allowzero=version <= (8, 4),
+        strongly_typed_only=new,
+        types_measured=executed or new,
+    )  # fmt: skip
+
+
+def _make_rtx(line: Releases) -> Target:
+    """TensorRT-RTX, as measured. A type that the builder refused in one model it may accept in another, so that it is
+    unknown, except for operators without any kernel."""
+    newest = max(RELEASES)
+    notes = {**documented.facts_of(newest).notes, **measured.NOTES}
+    found = {}
+    for name in sorted(
+        (measured.ACCEPTED.keys() | measured.REFUSED.keys() | measured.OLD) - measured.NO_PLUGIN
+    ):
+        found[name] = Support(_measured_types(name), measured.REFUSED.get(name, _NONE), notes.get(name, ""))
+    for name in measured.NO_KERNEL:
+        found[name] = Support(_NONE, measured.UNBUILT[name], "the builder has no kernel for it")
+    absent = dict.fromkeys(measured.NO_PLUGIN, "its plugin is not in the package")
+    types = RELEASES[newest].types
+    return Target(
+        "rtx", *line[:3], f"measured with {measured.VERSION}",
+        types, types - _EDGE, _DOUBLE,
+        found,
+        {**dict.fromkeys(sorted(measured.UNKNOWN), ""), **absent},
+        plugins.RTX, measured.REFUSED_BY_NAME,
+        package=line.package,
+        dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
+    )  # fmt: skip
+
+
+@cache
+def _make(name: str) -> Target:
+    """The target of one of the six names, or of a release (``trt10.3``)."""
+    line = NAMES.get(name)
+    if line is not None and line.package != "tensorrt":
+        return _make_rtx(line)
+    if line is not None:  # stands for its newest release that is known
+        return _make_release(name, line, max(version for version in RELEASES if line.contain(version)))
+    version = _RELEASE_NAMES[name]
+    return _make_release(name, Releases(f"TensorRT {name[3:]}", version, version), version)
+
+
+class _Targets(Mapping[str, Target]):
+    """The six targets that tables and completion name, each made when it is first asked for. A release (``trt10.3``)
+    is found too."""
+
+    def __getitem__(self, name: str) -> Target:
+        if name not in NAMES and name not in _RELEASE_NAMES:
+            raise KeyError(name)
+        return _make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+_RELEASE_NAMES = {f"trt{major}.{minor}": (major, minor) for major, minor in RELEASES}
+_JETPACKS = {
+    jetpack: name for name, version in _RELEASE_NAMES.items() for jetpack in RELEASES[version].jetpacks
+}
+TARGETS: Mapping[str, Target] = _Targets()
 DEFAULT = TARGETS[DEFAULT_TARGET]
+
+_SPELLING = r"(?P<product>(?:tensorrt|trt)?[-_ ]*(?P<rtx>rtx)?)[-_ ]*v?(?P<version>\d+(?:\.\d+)*)?(?:\.x)?"
+
+
+def name_target(text: str) -> str | None:
+    """The name of the target that somebody means by ``TRT10``, ``10.3``, ``10.3.0``, ``trt-10``, ``TensorRT 8.6.1``,
+    ``rtx1.7`` or ``jetpack6.2``; None if it is none of them. A 10 without more is the newest."""
+    word = text.strip().lower()
+    if word in NAMES:
+        return word
+    if word.startswith("jetpack"):
+        return _JETPACKS.get(word.removeprefix("jetpack").strip(" -_"))
+    spelled = re.fullmatch(_SPELLING, word)
+    if spelled is None:
+        return None
+    package = "tensorrt-rtx" if spelled["rtx"] else "tensorrt"
+    lines = {name: line for name, line in NAMES.items() if line.package == package}
+    if spelled["version"] is None:
+        return next(iter(lines)) if spelled["rtx"] else None
+    version = tuple(int(part) for part in spelled["version"].split("."))
+    if package == "tensorrt" and version[:2] in RELEASES:
+        return f"trt{version[0]}.{version[1]}"
+    if package == "tensorrt" and f"trt{spelled['version']}" in NAMES:
+        return f"trt{spelled['version']}"
+    return next((name for name, line in lines.items() if line.contain(version)), None)
 
 
 def target_named(name: str | None) -> Target:
-    """The target that a name or a version means (``trt10``, ``TRT10``, ``10.3``); the default without one.
+    """The target that a name or a version means (``trt10``, ``10.3``, ``jetpack6.2``); the default without one.
 
     Raises:
         UsageError: there is no such target.
     """
     if name is None:
         return DEFAULT
-    known = target_of(name)
+    known = name_target(name)
+    if known is None and name.strip().lower().startswith("jetpack"):
+        choices = ", ".join(f"jetpack{version}" for version in _JETPACKS)
+        raise UsageError(f"unknown JetPack {name!r}; choose from {choices}")
     if known is None:
-        choices = ", ".join(f"{one.name} ({one.title})" for one in TARGETS.values())
-        raise UsageError(f"unknown target {name!r}; choose from {choices}")
+        choices = ", ".join(f"{known} ({line.title})" for known, line in NAMES.items())
+        oldest, *_, newest = _RELEASE_NAMES
+        raise UsageError(
+            f"unknown target {name!r}; choose from {choices}, or a release from {oldest} to {newest}"
+        )
     return TARGETS[known]
 
 
@@ -299,15 +333,16 @@ def choose_target(name: str | None) -> tuple[Target, str]:
         for distribution in _DISTRIBUTIONS:
             with suppress(importlib.metadata.PackageNotFoundError):
                 version = ".".join(importlib.metadata.version(distribution).split(".")[:3])
-                known = target_of(version)
-                return (TARGETS[known], version) if known is not None else (DEFAULT, "")
+                known = target_judging("tensorrt", version)
+                return (known, version) if known is not None else (DEFAULT, "")
     return target_named(name), ""
 
 
 def target_judging(package: str, version: str) -> Target | None:
-    """The product line of an installed package; None for an unknown one."""
-    lines = (one for one in TARGETS.values() if not mismatch(one, package, version))
-    return next(lines, None)
+    """The target that an installed package is of; None for an unknown one."""
+    number = ".".join(part for part in version.split(".")[:3] if part.isdigit())
+    known = name_target("rtx" * (package == "tensorrt-rtx") + number) if number else None
+    return None if known is None else TARGETS[known]
 
 
 def serves(target: Target, name: str) -> bool | None:
@@ -321,7 +356,7 @@ def serves(target: Target, name: str) -> bool | None:
 
 
 def mismatch(target: Target, package: str, version: str) -> str:
-    """A note if the installed package is not of the target's product line; "" if it is.
+    """A note if the installed package is not a release that the target stands for; "" if it is one.
 
     ``package`` is tensorrt or tensorrt-rtx, ``version`` its version, such as 10.14.1.48 or 1.7.1.116.
     """

@@ -8,7 +8,7 @@ one; the rules' pages quote the parser's messages.
 
 from __future__ import annotations
 
-from onnxfix.targets.documented import NOTES_11, Types, names, notes, table
+from onnxfix.targets.documented import Types, names, notes, table
 
 VERSION = "1.7.1"
 
@@ -118,24 +118,24 @@ _REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
     "ReduceSumSquare"
 )
-NOTES = {
-    **NOTES_11,
-    **notes(
-        {
-            "ArgMax ArgMin Softmax": "rank 2 at least",
-            "Attention": f"{NOTES_11['Attention']}; float does not build for compute capability 8.9",
-            "Cast CastLike": "to uint8 only where the result is a network output",
-            "Conv": "at most three spatial dimensions",
-            "ConvTranspose": "no dilations together with strides; output_shape and auto_pad may be misread",
-            "DequantizeLinear QuantizeLinear": "the zero point must be 0, the scale positive",
-            "GRU RNN": f"{NOTES_11['GRU']}; layout 1 is ignored",
-            "LSTM": f"{NOTES_11['GRU']}; input_forget must be 0; layout 1 is ignored",
-            _REDUCTIONS: "axes must be a build-time constant; rank 1 at least",
-            "ScatterElements ScatterND": "no reduction",
-            "Slice": "without axes, starts and ends must name every dimension",
-            "SpaceToDepth": "mode CRD is ignored",
-            "TopK": "K at most 3840",
-            "Trilu": "without the attribute upper it is read as 0",
-        }
-    ),
-}
+_BOTH_WAYS = "in both directions the activation functions must be the same"
+#: Beside the restrictions of TensorRT's list; for these operators instead of them.
+NOTES = notes(
+    {
+        "ArgMax ArgMin Softmax": "rank 2 at least",
+        "Attention": "no past or present, softcap, softmax_precision or qk_matmul_output; float does not build for "
+        "compute capability 8.9",
+        "Cast CastLike": "to uint8 only where the result is a network output",
+        "Conv": "at most three spatial dimensions",
+        "ConvTranspose": "no dilations together with strides; output_shape and auto_pad may be misread",
+        "DequantizeLinear QuantizeLinear": "the zero point must be 0, the scale positive",
+        "GRU RNN": f"{_BOTH_WAYS}; layout 1 is ignored",
+        "LSTM": f"{_BOTH_WAYS}; input_forget must be 0; layout 1 is ignored",
+        _REDUCTIONS: "axes must be a build-time constant; rank 1 at least",
+        "ScatterElements ScatterND": "no reduction",
+        "Slice": "without axes, starts and ends must name every dimension",
+        "SpaceToDepth": "mode CRD is ignored",
+        "TopK": "K at most 3840",
+        "Trilu": "without the attribute upper it is read as 0",
+    }
+)

@@ -59,12 +59,12 @@ INSTEAD = notes(
 )
 
 
-def _shipped(*release: int) -> frozenset[str]:
-    """The plugins that a release of TensorRT ships."""
+def shipped(release: tuple[int, ...]) -> frozenset[str]:
+    """The plugins that a release of TensorRT ships. Those of 8.4 and 8.5 were not read: they count as 8.6."""
+    read = max(release, (8, 6))
     return frozenset(
-        name for name, (since, gone) in SHIPPED.items() if since <= release and (not gone or release < gone)
+        name for name, (since, gone) in SHIPPED.items() if since <= read and (not gone or read < gone)
     )
 
 
-TRT_8_6, TRT_10_6, TRT_10_15, TRT_11_2 = _shipped(8, 6), _shipped(10, 6), _shipped(10, 15), _shipped(11, 2)
 RTX = names("ROIAlign_TRT")

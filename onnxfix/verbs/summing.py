@@ -17,7 +17,7 @@ from onnxfix.report.findings import OPTIONS, SAFETIES, Finding, finding_of
 from onnxfix.report.report import NodeCounts, Report
 from onnxfix.rewrite import engine
 from onnxfix.runtime import deadline, system
-from onnxfix.targets import target_judging
+from onnxfix.targets import mismatch, target_judging
 from onnxfix.verbs.job import Plan
 
 _ONNX = ("", "ai.onnx")
@@ -70,8 +70,9 @@ def _add_other_target(report: Report, loaded: loading.Loaded, plan: Plan) -> Rep
     refused = any(item.code in _REFUSED and not item.fix for item in report.findings)
     if not report.builds or report.path.startswith("<") or not refused:
         return report
-    judge = target_judging(report.builds[0].package, report.builds[0].version)
-    if judge is None or judge is plan.target:
+    package, version = report.builds[0].package, report.builds[0].version
+    judge = target_judging(package, version)
+    if judge is None or not mismatch(plan.target, package, version):
         return report
     model = Model(loaded.proto, loaded.base_dir)
     model.target = judge

@@ -211,7 +211,7 @@ def test_a_static_model_is_built_once(gpu: Copying) -> None:
     for _ in range(2):
         assert np.array_equal(prepared.run([X])[0], np.triu(X))
     assert gpu.asked == [None]
-    assert prepared.report.target == "trt11", "the product line of the TensorRT that is here"
+    assert prepared.report.target == "trt11.0", "the release of the TensorRT that is here"
 
 
 def test_an_engine_for_each_set_of_sizes(gpu: Copying) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from onnxfix.cli import completion
-from onnxfix.names import RUNGS, TARGETS, target_of
+from onnxfix.names import RUNGS, TARGETS
 from onnxfix.rewrite.registry import BUILT_IN, registry
+from onnxfix.targets import name_target
 from onnxfix.verbs.reducing import CHECKS
 
 
@@ -41,14 +42,16 @@ def test_targets() -> None:
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("trt10", "trt10"), ("TRT10", "trt10"), ("trt-10", "trt10"), ("10", "trt10"), ("10.3", "trt10.6"),
-        ("10.x", "trt10"), ("10.13.3", "trt10.6"), ("TensorRT 10.14.1", "trt10"), ("tensorrt_11", "trt11"),
-        ("v11.2", "trt11"),
+        ("trt10", "trt10"), ("TRT10", "trt10"), ("trt-10", "trt10"), ("10", "trt10"), ("10.3", "trt10.3"),
+        ("10.x", "trt10"), ("10.13.3", "trt10.13"), ("TensorRT 10.14.1", "trt10.14"), ("tensorrt_11", "trt11"),
+        ("v11.2", "trt11.2"), ("11.5", "trt11"), ("10.17", "trt10"), ("10.3.0", "trt10.3"), ("TRT10.3", "trt10.3"),
+        ("jetpack6.2", "trt10.3"), ("JetPack 6.2", "trt10.3"), ("jetpack5.0.2", "trt8.4"), ("jetpack7.2", "trt10.16"),
         ("8.4", "trt8.4"), ("8.2.5", "trt8.4"), ("trt8.4.1", "trt8.4"), ("8.6.1", "trt8.6"), (" RTX ", "rtx"),
         ("rtx1.7", "rtx"), ("TensorRT-RTX 1.7.1", "rtx"), ("tensorrt-rtx", "rtx"),
-        ("8", None), ("8.4.2", None), ("8.5", None), ("9", None), ("12", None), ("trt", None), ("", None),
-        ("1.7", None), ("rtx2", None), ("trt10a", None), ("tensor", None),
+        ("8.4.2", "trt8.4"), ("8.5", "trt8.5"),
+        ("8", None), ("9", None), ("12", None), ("jetpack6", None), ("jetpack", None), ("trt", None), ("", None),
+        ("rtx10.3", None), ("1.7", None), ("rtx2", None), ("trt10a", None), ("tensor", None),
     ],
 )  # fmt: skip
 def test_spellings_of_a_target(text: str, target: str | None) -> None:
-    assert target_of(text) == target
+    assert name_target(text) == target

@@ -62,7 +62,7 @@ def if_for_an_empty_tensor(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         "NonMaxSuppression in a branch, whose result has a size that depends on data",
         node=node,
-        severity=Severity.ERROR if target_of(model).oldest == (10, 0) else None,
+        severity=Severity.ERROR if (10,) <= target_of(model).oldest < (10, 14) else None,
         fix=_inline.replace(node, branch),
         reads=(*empty.nodes, *branch.nodes),
     )

@@ -108,8 +108,7 @@ _NOT_DATA = ("BlackmanWindow", "DequantizeLinear", "HammingWindow", "HannWindow"
 OPERATORS = sorted(
     {
         name
-        for target in TARGETS.values()
-        for name, support in target.operators.items()
+        for name, support in TARGETS["rtx"].operators.items()
         if support.refused & {"INT32", "INT64"} and name not in _NOT_DATA
     }
 )

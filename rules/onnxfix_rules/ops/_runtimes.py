@@ -53,9 +53,6 @@ _BY_TOOL = {
 TOOLS = {name: tool for tool, names in _BY_TOOL.items() for name in names.split()}
 """Operator of ``com.microsoft`` -> the tool that writes it."""
 
-_BEFORE = {"trt8.4": False, "trt8.6": False}
-"""Targets that predate these importers."""
-
 
 def is_foreign(operator: tuple[str, str]) -> bool:
     """Whether (domain, name) is an operator of ONNX Runtime."""
@@ -69,7 +66,7 @@ def is_imported(name: str, target: Target) -> bool | None:
         return True
     known = target.imports(name)
     if known is None and name in OWN:
-        return True if target.package == "tensorrt-rtx" else _BEFORE.get(target.name)
+        return True if target.package == "tensorrt-rtx" else False if target.oldest < (9,) else None
     return bool(known)
 
 

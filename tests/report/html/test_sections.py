@@ -39,7 +39,7 @@ def finding(code: str, severity: str, node: str = "n", **more: str) -> Finding:
 
 def build(layers: int, **more: object) -> TrtBuild:
     kinds = (("SHUFFLE", layers), ("CONVOLUTION", 2))
-    return TrtBuild("accepted", layers=kinds, package="tensorrt", version="11.0", parse_seconds=0.25, build_seconds=2.5,
+    return TrtBuild("accepted", layers=kinds, package="tensorrt", version="11.2", parse_seconds=0.25, build_seconds=2.5,
                     engine_bytes=3 << 20, compute_capability="8.9", **more)  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def page() -> str:
     timings = [Timing(ms, ms * 0.9, ms * 1.1, 500, 20, 0.01, 0.2, 0.1) for ms in (2.0, 1.0)]
     latency = Latency(timings[0], timings[1], 0.5, 0.01, "faster", "cuda-graph", "tensorrt")
     ran = Executed(
-        "tensorrt", "11.0", "NVIDIA T4", "7.5", True, "float32", "repaired", "the original was wrong"
+        "tensorrt", "11.2", "NVIDIA T4", "7.5", True, "float32", "repaired", "the original was wrong"
     )
     issue = Issue("parse", "warning", "TensorRT's own words", count=3)
     rungs = (
@@ -74,7 +74,7 @@ def page() -> str:
         "a.onnx",
         "apply",
         "trt11",
-        headline="TensorRT 11.0 read it differently",
+        headline="TensorRT 11.2 read it differently",
         findings=(
             finding("AAA001", "info"),
             finding("BBB002", "error", "bad", fix="do it", safety="numeric", confirmed="TensorRT agrees"),
@@ -129,7 +129,7 @@ def test_the_head_says_what_was_proven_and_what_was_not(page: str) -> None:
     )
     text = " ".join(unescape(re.sub("<[^>]+>", " ", head)).split())
     assert "✗ Verified exit code 2" in text, "nothing is green where the run fails: here by a problem"
-    assert "TensorRT 11.0, for compute capability 8.9: builds it" in text
+    assert "TensorRT 11.2, for compute capability 8.9: builds it" in text
     assert "reference within tolerance (2 feeds)" in text
     assert "not run: ort-cuda (no GPU)" in text
     assert "10 → 8 compute nodes" in text

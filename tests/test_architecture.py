@@ -126,7 +126,7 @@ CEILINGS = {
     "verbs": 9_270,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
-TOTALS = {"onnxfix": 72_750, "rules": 44_100, "tests": 67_300, "benchmarks": 18_250}
+TOTALS = {"onnxfix": 72_640, "rules": 45_640, "tests": 67_500, "benchmarks": 18_630}
 """Lines that each folder may have."""
 FULL = "cut lines in the same room or folder (CEILINGS, TOTALS)"
 

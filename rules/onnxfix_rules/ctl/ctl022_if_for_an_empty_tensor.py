@@ -39,8 +39,11 @@ def if_for_an_empty_tensor(node: Node, model: Model) -> Iterator[Match]:
     (RetinaNet, FCOS, SSDlite) are exported so: `batched_nms` tests whether there are boxes at all. FCOS and RetinaNet
     without the If build, and the engines are correct.
 
-    - **error**: for targets of TensorRT 10.0 to 10.13.
-    - **warning**: for other targets, with which this was not tried. TensorRT-RTX has no kernel for NonMaxSuppression.
+    - **error**: for TensorRT 10.0 to 10.13.
+    - **warning**: for TensorRT 10.14 to 10.16, with which this was not tried.
+
+    Silent for other targets, about which nothing is known. Where TensorRT-RTX judges a part of the model, because it
+    has no NonMaxSuppression, it cannot compare the parts of original and new model: they are cut at other values.
 
     ## Fix
     The other branch replaces the If. Exact: the branch computes an empty tensor of the same shape from an empty one.
@@ -52,17 +55,20 @@ def if_for_an_empty_tensor(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html
     - https://onnx.ai/onnx/operators/onnx__ReduceMax.html
     """
+    target = target_of(model)
+    if target.package != "tensorrt" or not (10,) <= target.oldest < (11,):
+        return
     tested = _tested(node.require(0), model)
     branches = {scope.attr: scope for scope in node.subgraphs}
     if tested is None or set(branches) != {"then_branch", "else_branch"}:
         return
     empty, branch = branches["then_branch"], branches["else_branch"]
-    if target_of(model).package != "tensorrt" or not _agree_if_empty(tested, empty, branch, model):
+    if not _agree_if_empty(tested, empty, branch, model):
         return
     yield Match(
         "NonMaxSuppression in a branch, whose result has a size that depends on data",
         node=node,
-        severity=Severity.ERROR if (10,) <= target_of(model).oldest < (10, 14) else None,
+        severity=Severity.ERROR if target.oldest < (10, 14) else None,
         fix=_inline.replace(node, branch),
         reads=(*empty.nodes, *branch.nodes),
     )
@@ -115,7 +121,8 @@ def _is_same(constant: Value, result: Value, zeros: Sequence[Dim], model: Model)
     array, shape = constant.constant(), model.shapes.shape(result)
     if array is None or array.size or shape is None:
         return False
-    return array.shape == tuple(0 if _is_zero(dim, zeros) else dim.value for dim in shape)
+    sizes = tuple(0 if _is_zero(dim, zeros) else dim.value for dim in shape)
+    return bool(sizes == array.shape)
 
 
 def _runs(node: Node, zeros: Sequence[Dim], model: Model) -> bool:
@@ -163,22 +170,30 @@ if_for_an_empty_tensor.examples = [
         "torchvision's batched_nms",
         before=f"{_HEAD} {{ {_COUNTED} {_NMS} }}",
         after=_PLAIN,
+        target="trt10.6",
     ),
     Fixed(
-        "the same for TensorRT 10.6, the number of elements by Size",
+        "the same for TensorRT 10.15, the number of elements by Size",
         before=f"{_HEAD} {{ n = Size(x) {_NMS} }}",
         after=_PLAIN,
-        target="trt10.6",
+        target="trt10",
     ),
     Silent(
         "scores of another number, with which the other branch may fail",
         f"{_HEAD.replace('float[N] s', 'float[M] s')} {{ {_COUNTED} {_NMS} }}",
         runs=False,
+        target="trt10.6",
     ),
     Silent(
         "a result that is not empty",
         f"{_HEAD} {{ {_COUNTED} {_NMS.replace('int64[0] u) <int64[0] u = {}>', 'int64[1] u) <int64[1] u = {7}>')} }}",
+        target="trt10.6",
     ),
+    Silent("TensorRT 11, of which nothing is known", f"{_HEAD} {{ {_COUNTED} {_NMS} }}"),
     Silent("TensorRT-RTX, which has no NonMaxSuppression", f"{_HEAD} {{ {_COUNTED} {_NMS} }}", target="rtx"),
-    Silent("a condition that another tensor decides", f"{_HEAD} {{ q = Shape(s)  n = Gather(q, z) {_NMS} }}"),
+    Silent(
+        "a condition that another tensor decides",
+        f"{_HEAD} {{ q = Shape(s)  n = Gather(q, z) {_NMS} }}",
+        target="trt10.6",
+    ),
 ]

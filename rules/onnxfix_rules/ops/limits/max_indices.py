@@ -52,8 +52,9 @@ def max_pool_indices(node: Node, model: Model) -> Iterator[Match]:
     the smallest of the places whose elements are not less: the first one, as ONNX Runtime chooses. Where the window
     reaches into the padding, the table repeats the window's first element. Channels before are added by a constant,
     or by a Range if their number is dynamic; a second table converts places where `storage_order` is 1. Equal for
-    finite values: ONNX Runtime ignores NaN, and has no index for a window of minus infinities. Executed on an engine,
-    the same bits: TensorRT-RTX 1.6.1, NVIDIA H200.
+    finite values: ONNX Runtime ignores NaN, and has no index for a window of minus infinities. An
+    earlier form of it, whose reductions dropped their axis, was executed on an engine with the same bits:
+    TensorRT-RTX 1.6.1, NVIDIA H200.
 
     Tables have at most 2**20 elements. The Gather makes a tensor as large as all windows together.
 

@@ -214,6 +214,32 @@ def test_a_release_has_what_was_measured_with_its_generation() -> None:
     assert next(one.name for one in RELEASES if one.int64) == "trt9.0"
 
 
+#: Body, and the first release that gives no error for it.
+_FORMS = {
+    "Attention": ("g (float16[1,2,4,16] x) => (float16[1,2,4,16] y) { y = Attention(x, x, x) }", 23, "10.14"),
+    "RMSNormalization": ("g (float[2,3] x, float[3] s) => (float[2,3] y) { y = RMSNormalization(x, s) }", 23, "10.15"),
+    "GridSample": (
+        "g (float[1,1,2,3,4] x, float[1,2,2,2,3] p) => (float[1,1,2,2,2] y) { y = GridSample(x, p) }", 20, "11.2",
+    ),
+    "Slice": (
+        "g (float[4,N] x, int64[1] s, int64[1] e, int64[1] a) => (float[A,B] y) { y = Slice(x, s, e, a) }", 18, "10.3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", _FORMS)
+def test_check_knows_the_release(operator: str) -> None:
+    text, opset, since = _FORMS[operator]
+    first = [target.name for target in RELEASES].index(f"trt{since}")
+    for target in ("10.2", "10.3", "jetpack6.2", "10.15", "11.1", "11.2"):
+        report = onnxfix.check(models.model(text, opset), target=target)
+        known = target_named(target)
+        assert report.target == known.name
+        assert f"(target {known.name}," in " ".join(str(report).split())
+        errors = {finding.code for finding in report.findings if finding.severity == "error"}
+        assert bool(errors) is (RELEASES.index(known) < first), (target, errors)
+
+
 @pytest.mark.parametrize(
     ("distribution", "version", "said"),
     [

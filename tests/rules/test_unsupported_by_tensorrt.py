@@ -106,12 +106,11 @@ def test_fused_product(ranks: tuple[int, int], turn: str, batch: str) -> None:
     np.testing.assert_allclose(run(after, a=arrays["A"], b=arrays["B"]), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
-def test_clip_at_run_time(kind: Any) -> None:
-    name = {np.float32: "float", np.float64: "double", np.float16: "float16"}[kind]
-    proto = model(f"g ({name}[N] x, {name} a, {name} b) => ({name}[N] y) {{ y = Clip(x, a, b) }}", 13)
-    after, done = fixed([RULES["OPS069"]], proto, safety=N, target="trt8.6")
+def test_clip_at_run_time() -> None:
+    proto = model("g (float16[N] x, float16 a, float16 b) => (float16[N] y) { y = Clip(x, a, b) }", 13)
+    after, done = fixed([RULES["OPS069"]], proto, safety=N, target="trt8.4")
     assert done.applied
+    kind = np.float16
     x = np.array([-2, -0.0, 0.0, 0.5, 3, np.inf, -np.inf, np.nan], kind)
     for low, high in itertools.product([-1, 0, 1, np.inf, -np.inf], repeat=2):
         bounds = {"a": np.array(low, kind), "b": np.array(high, kind)}

@@ -66,13 +66,13 @@ def _is_other_transform(node: Node, model: Model) -> bool:
 
 
 _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bool], str], ...] = (
-    ((9,), ("Shape",), lambda node, _: bool(node.attr("start", 0) or node.attr("end", None) is not None),
+    ((10,), ("Shape",), lambda node, _: bool(node.attr("start", 0) or node.attr("end", None) is not None),
      "ignores start and end of Shape"),
-    ((9,), ("Slice",), _varies(3), "requires constant axes of Slice"),
-    ((9,), ("Resize",), lambda node, model: node.attr("axes") is not None and _varies(3)(node, model),
+    ((10, 3), ("Slice",), _varies(3), "requires constant axes of Slice"),
+    ((10,), ("Resize",), lambda node, model: node.attr("axes") is not None and _varies(3)(node, model),
      "requires constant sizes of a Resize with axes"),
-    ((10, 14), ("Pow",), lambda node, model: any(_elem(node, model, i) in _WHOLE for i in (0, 1)),
-     "has no Pow of integers"),
+    ((10, 12), ("Pow",), lambda node, model: _elem(node, model, 0) in _WHOLE, "has no Pow of integers"),
+    ((10, 8), ("Pow",), lambda node, model: _elem(node, model, 1) in _WHOLE, "has no Pow of integers"),
     ((10, 14), ("Conv",), _has_computed_kernel,
      "requires the kernel of a Conv of one dimension to be constant"),
     ((10, 14), ("QuantizeLinear",), lambda node, model: _elem(node, model, 2) == _FLOAT8 and _varies(1)(node, model),
@@ -82,10 +82,10 @@ _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bo
     ((10, 14), ("DeformConv",), lambda node, model: True,
      "needs libcublas.so.12 where an engine with DeformConv runs: without it the result is 0, and only a log says so"),
     ((11,), ("CumSum",), _varies(1), "requires a constant axis of CumSum"),
-    ((11,), ("ScatterND",),
+    ((10, 9), ("ScatterND",),
      lambda node, model: target_of(model).oldest >= (10,) and node.attr("reduction", None) == "none",
      "refuses the attribute reduction of ScatterND, even at its default"),
-    ((11,), ("GridSample",), lambda node, model: _rank(node, model) not in (None, 4),
+    ((11, 2), ("GridSample",), lambda node, model: _rank(node, model) not in (None, 4),
      "has GridSample of two dimensions only"),
     ((12,), ("STFT",), lambda node, model: _varies(1)(node, model) or _varies(2)(node, model),
      "requires a constant frame step and window of STFT"),
@@ -110,14 +110,17 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
     ## Why it matters
     Measured by executing ONNX's node models with TensorRT 8.6.1 and 10.6.0, and importing them with 11.2.1:
 
-    - 8.6.1: `start` and `end` of Shape are ignored (`reshape changes volume`, or the process dies); Slice with axes
-      that are not constant: `This version of TensorRT does not support dynamic axes.`
+    - 8.6.1: `start` and `end` of Shape are ignored (`reshape changes volume`, or the process dies), as by the parser's
+      source up to 9.3; Slice with axes that are not constant: `This version of TensorRT does not support dynamic axes.`
+      (in the source of 10.1 too; the changelog of 10.3 names axes as a tensor)
     - 10.6.0: without `libcublas.so.12` an engine with DeformConv gives 0 and reports success (`Failed to load
       libcublas.so.12.` in the log); with cuBLAS 12.1.3 all of 16 models are right
     - 10.6.0: Pow of integers, CumSum along an axis that is not constant, GridSample of 5 dimensions (`Parameter check
       failed, condition: input.getDimensions().nbDims == 4`), a one-dimensional Conv with a computed kernel, and float8
       with a computed scale are refused or not built
-    - 10.0 to 10.6: ScatterND with `reduction` "none", the default: `Attribute reduction is not supported.`
+    - 10.0 to 10.8: ScatterND with `reduction` "none", the default: `Attribute reduction is not supported.`
+    - the changelog: Pow has integer exponents since 10.8 and integer bases since 10.12; GridSample of 5 dimensions came
+      with 11.2
     - 11.2.1: `FrameStep must be an initializer!` for STFT, `FFTPlugin supports DFT only on axis -2`
     - all: the seed of random numbers is ignored
 
@@ -189,6 +192,9 @@ def _raise_floats(node: Node, model: Model) -> Fix | None:
 
 
 _fixed = partial(Fixed, target="trt10.6")
+_POWER = "g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }"
+_SLICE = "g (float[4,N] x, int64[1] s, int64[1] e, int64[1] a) => (float[A,B] y) { y = Slice(x, s, e, a) }"
+_VOLUME = "g (float[1,1,2,3,4] x, float[1,2,2,2,3] p) => (float[1,1,2,2,2] y) { y = GridSample(x, p) }"
 form_of_a_later_release.examples = [
     Fixed(
         "the last dimensions, for TensorRT 8.6",
@@ -199,7 +205,7 @@ form_of_a_later_release.examples = [
     ),
     _fixed(
         "the power is an integer",
-        before="g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }",
+        before=_POWER,
         after="g (float[3] x, int32[3] p) => (float[3] y) { f = Cast<to = 1>(p)  y = Pow(x, f) }",
         safety=Safety.NUMERIC,
     ),
@@ -237,7 +243,7 @@ form_of_a_later_release.examples = [
         before="""g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
             y = ScatterND<reduction = "none">(x, i, u) }""",
         after="g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) { y = ScatterND(x, i, u) }",
-        target="trt10",
+        target="10.7",
     ),
     Silent(
         "another reduction: OPS039",
@@ -246,35 +252,42 @@ form_of_a_later_release.examples = [
         target="trt10.6",
     ),
     Silent(
-        "TensorRT 11 takes the default",
+        "TensorRT 10.9 and later take the default",
         """g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
             y = ScatterND<reduction = "none">(x, i, u) }""",
-        target="trt11",
+        target="10.9",
     ),
+    Flagged(
+        "computed axes of a Slice, for TensorRT 10.2",
+        _SLICE,
+        target="10.2",
+        runs=False,
+    ),
+    Silent("TensorRT 10.3 takes them", _SLICE, target="10.3", runs=False),
+    Silent("an integer exponent, since 10.8", _POWER, target="10.8"),
+    Flagged("images of three dimensions, for TensorRT 11.1", _VOLUME, opset=20, target="11.1", runs=False),
+    Silent("TensorRT 11.2 takes them", _VOLUME, opset=20, target="11.2", runs=False),
     Flagged(
         "the axis of CumSum is an input",
         "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
         target="trt10.6",
     ),
     Flagged("a seed", "g () => (float[2] y) { y = RandomNormal<shape = [2], seed = 1.0>() }", runs=False),
-    Silent("later releases", "g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }", target="trt11"),
     Silent("Shape", "g (float[A,B] x) => (int64[2] y) { y = Shape<start = 0>(x) }", target="trt8.6"),
     Silent("TensorRT-RTX", "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }", target="rtx"),
 ]
 
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
-
-
 @rule("OPS069", ops=["Clip"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[74])
 def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
-    """A Clip of floats whose minimum or maximum is not a weight.
+    """A Clip of float16 whose minimum or maximum is not a weight: TensorRT before 8.5 refuses it.
 
     ## Why it matters
-    TensorRT imports Clip as an activation layer, which stores both bounds. The parser up to TensorRT 10.1 therefore
-    stops: `Clip min value must be an initializer!` (onnxOpImporters.cpp of TensorRT 10.1, which was read, not run). An
-    error for TensorRT 8, and a warning for TensorRT 10, of which only the first releases do so. TensorRT-RTX 1.7.1 was
-    measured to accept it, and TensorRT 11's parser is of the same generation.
+    TensorRT imports Clip as an activation layer, which stores both bounds; where one is not a weight, as a maximum and
+    a minimum of tensors. Before 8.5 the parser does so in float32 and int32 alone: `This version of TensorRT only
+    supports FLOAT or INT32 inputs for Clip!` (builtin_op_importers.cpp of TensorRT 8.0 to 8.4, which was read, not
+    run). In float32 such a Clip is right with TensorRT 8.6.1 and 10.6.0 (measured, as is that TensorRT-RTX 1.7.1
+    accepts it), and the source of 8.5 to 10.1 has float16 too.
 
     ## Fix
     `Min(Max(x, min), max)`: first the minimum, then the maximum, which wins if they cross. This is ONNX's definition of
@@ -285,23 +298,17 @@ def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Clip.html
-    - https://github.com/onnx/onnx-tensorrt/blob/release/10.1-GA/onnxOpImporters.cpp
+    - https://github.com/onnx/onnx-tensorrt/blob/release/8.4-GA/builtin_op_importers.cpp
     """
     target = target_of(model)
     data = node.require(0)
     node.require_output()
-    if target.types_measured or node.opset < 11:
+    if target.package != "tensorrt" or target.oldest >= (8, 5) or node.opset < 11:
         return
-    if model.shapes.elem_type(data) not in _FLOATS or not any(map(_is_not_weight, node.inputs[1:3])):
+    if model.shapes.elem_type(data) != TensorProto.FLOAT16 or not any(map(_is_not_weight, node.inputs[1:3])):
         return
-    yield Match(
-        "the bounds of this Clip are not constant: "
-        + ("TensorRT 10.0 and 10.1 require" if target.int64 else f"{target.title} requires")
-        + " weights",
-        node=node,
-        fix=_decomposed(node, data, model),
-        severity=Severity.WARNING if target.int64 else Severity.ERROR,
-    )
+    message = f"the bounds of this Clip are not constant: {target.title} requires weights in float16"
+    yield Match(message, node=node, fix=_decomposed(node, data, model))
 
 
 def _is_not_weight(value: Value | None) -> bool:
@@ -324,10 +331,10 @@ def _decomposed(node: Node, data: Value, model: Model) -> Fix | None:
     return Fix("decompose into Max and Min", draft.edits, Safety.NUMERIC)
 
 
-_BOTH = "g (float[N] x, float a, float b) => (float[N] y)"
-_BELOW = "g (float[N] x, float a) => (float[N] y)"
-_numeric = partial(Fixed, safety=Safety.NUMERIC, target="trt8.6")
-_silent = partial(Silent, target="trt8.6")
+_BOTH = "g (float16[N] x, float16 a, float16 b) => (float16[N] y)"
+_BELOW = "g (float16[N] x, float16 a) => (float16[N] y)"
+_numeric = partial(Fixed, safety=Safety.NUMERIC, target="trt8.4")
+_silent = partial(Silent, target="trt8.4")
 
 
 clip_with_non_constant_bounds.examples = [
@@ -337,22 +344,20 @@ clip_with_non_constant_bounds.examples = [
         after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
         opset=13,
     ),
-    Fixed(
+    _numeric(
         "only a minimum, computed by the model",
         before=f"{_BELOW} {{ m = Neg(a)  y = Clip(x, m) }}",
         after=f"{_BELOW} {{ m = Neg(a)  y = Max(x, m) }}",
         opset=11,
-        safety=Safety.NUMERIC,
-        target="trt8.4",
     ),
     _numeric(
         "a non-constant maximum; the minimum is a weight",
-        before=f"{_BELOW} <float z = {{0}}> {{ y = Clip(x, z, a) }}",
-        after=f"""{_BELOW} <float z = {{0}}> {{
+        before=f"{_BELOW} <float16 z = {{0}}> {{ y = Clip(x, z, a) }}",
+        after=f"""{_BELOW} <float16 z = {{0}}> {{
             u = Max(x, z)  y = Min(u, a) }}""",
     ),
     _numeric(
-        "half precision, in a branch",
+        "in a branch",
         before="""g (float16[2] x, float16 a, bool c) => (float16[2] y) {
             y = If(c)<then_branch = p () => (float16[2] u) { u = Clip(x, , a) },
                       else_branch = q () => (float16[2] v) { v = Neg(x) }> }""",
@@ -360,23 +365,20 @@ clip_with_non_constant_bounds.examples = [
             y = If(c)<then_branch = p () => (float16[2] u) { u = Min(x, a) },
                       else_branch = q () => (float16[2] v) { v = Neg(x) }> }""",
     ),
-    Fixed(
-        "TensorRT 10 accepts it only since 10.2",
-        before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
-        after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
-        safety=Safety.NUMERIC,
-        target="trt10",
+    Flagged("not fixed by default", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt8.4"),
+    Silent("TensorRT 8.5 accepts it", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="8.5"),
+    _silent("float32", "g (float[N] x, float a) => (float[N] y) { y = Clip(x, a) }"),
+    _silent(
+        "weights",
+        "g (float16[N] x) => (float16[N] y) <float16 a = {0}, float16 b = {6}> { y = Clip(x, a, b) }",
     ),
-    Flagged("not fixed by default", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt8.6"),
-    Silent("TensorRT 11 accepts it", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt11"),
-    _silent("weights", "g (float[N] x) => (float[N] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }"),
     _silent(
         "a default that the caller may override, which TensorRT treats as a weight",
-        "g (float[N] x, float a = {0}) => (float[N] y) { y = Clip(x, a) }",
+        "g (float16[N] x, float16 a = {0}) => (float16[N] y) { y = Clip(x, a) }",
     ),
     _silent(
         "bounds as attributes",
-        "g (float[N] x) => (float[N] y) { y = Clip<min = 0.0, max = 6.0>(x) }",
+        "g (float16[N] x) => (float16[N] y) { y = Clip<min = 0.0, max = 6.0>(x) }",
         opset=6,
     ),
     _silent(
@@ -385,7 +387,7 @@ clip_with_non_constant_bounds.examples = [
     ),
     _silent(
         "in a function, whose caller may pass weights",
-        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float a = {0}> {
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float16[N] x) => (float16[N] y) <float16 a = {0}> {
             y = d.f(x, a) }
             <domain: "d", opset_import: ["" : 18]> f (u, l) => (w) { w = Clip(u, l) }""",
     ),

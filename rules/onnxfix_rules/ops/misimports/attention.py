@@ -249,7 +249,7 @@ def attention_scaled_twice(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/4333, https://github.com/NVIDIA/TensorRT/issues/4328
     """
     target = target_of(model)
-    if target.package != "tensorrt" or not (10,) <= target.oldest < (10, 14):
+    if target.package != "tensorrt" or not (10,) <= target.oldest < (10, 8):
         return
     query, key = node.require(0), node.require(1)
     queries, keys = _scaled(query, model), _scaled(key, model)

@@ -229,8 +229,8 @@ def grid_sample_mode(node: Node, model: Model) -> Iterator[Match]:
         return
     is_old = target.oldest < (11,)
     data = node.require(0)
-    if is_old and model.shapes.rank(data) not in (None, 4):
-        return  # rejected anyway
+    if target.oldest < (11, 2) and model.shapes.rank(data) not in (None, 4):
+        return  # rejected anyway: OPS099
     fix = None
     if mode == "linear":
         draft = Draft(node)

@@ -222,14 +222,14 @@ _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 @rule("OPS100", ops=["GroupNormalization"], safety=Safety.NUMERIC, severity=Severity.ERROR)
 def group_normalization_per_channel(node: Node, model: Model) -> Iterator[Match]:
-    """A GroupNormalization of opset 21 with several channels a group: TensorRT before 11 does not build it.
+    """A GroupNormalization of opset 21 with several channels a group: TensorRT before 10.9 does not build it.
 
     ## Why it matters
     Since opset 21 scale and bias have one element per channel, before one per group. TensorRT's layer has one per
     group, and the parser passes scale and bias on as they are (onnx-tensorrt 10.1). The builder refuses them: `For
     instance/group normalization, the scale`, measured with TensorRT 10.6.0 on an H200 for both of ONNX's node models;
-    8.6.1: `scale dimensions not compatible for normalization`. TensorRT 11.2.1 imports them, and TensorRT-RTX 1.7.1
-    builds them. For one group see OPS072.
+    8.6.1: `scale dimensions not compatible for normalization`. TensorRT imports opset 21 since 10.9, according to its
+    changelog; 11.2.1 imports them, and TensorRT-RTX 1.7.1 builds them. For one group see OPS072.
 
     ## Fix
     InstanceNormalization of the groups as channels, between two Reshapes, then scale and bias, as PyTorch exports it
@@ -240,7 +240,7 @@ def group_normalization_per_channel(node: Node, model: Model) -> Iterator[Match]
     - https://onnx.ai/onnx/operators/text_diff_GroupNormalization_18_21.html
     """
     data, target = node.require(0), target_of(model)
-    if target.package != "tensorrt" or target.oldest >= (11,) or target.imports(node.op_type) is False:
+    if target.package != "tensorrt" or target.oldest >= (10, 9) or target.imports(node.op_type) is False:
         return
     shape, groups = model.shapes.shape(data), node.attr("num_groups")
     if node.opset < 21 or shape is None or len(shape) < 3 or node.attr("stash_type", 1) != 1:
@@ -291,7 +291,7 @@ _CALL = "y = GroupNormalization<num_groups = 2, epsilon = 0.01>(x, s, b)"
 _UNITS = "float[2] one = {1, 1}, float[2] zero = {0, 0}"
 _NORM = "m = InstanceNormalization<epsilon = 0.01>(r, one, zero)"
 _fixed_21 = partial(Fixed, opset=21, safety=Safety.NUMERIC)
-_silent = partial(Silent, opset=21, target="trt10")
+_silent = partial(Silent, opset=21, target="10.8")
 
 
 group_normalization_per_channel.examples = [
@@ -302,7 +302,7 @@ group_normalization_per_channel.examples = [
             int64[2] a = {{1, 2}}, int64[2] c = {{1, 2}}> {{
             r = Reshape(x, h)  {_NORM}  o = Reshape(m, k)
             u = Unsqueeze(s, a)  p = Mul(o, u)  v = Unsqueeze(b, c)  y = Add(p, v) }}""",
-        target="trt10",
+        target="10.8",
     ),
     _fixed_21(
         "a dynamic length, for TensorRT 8.6",
@@ -319,9 +319,9 @@ group_normalization_per_channel.examples = [
             int64[2] a = {{1, 2}}, int64[2] c = {{1, 2}}> {{
             w = Cast<to = FLOAT>(x)  r = Reshape(w, h)  {_NORM}  n = Cast<to = FLOAT16>(m)  o = Reshape(n, k)
             u = Unsqueeze(s, a)  p = Mul(o, u)  v = Unsqueeze(b, c)  y = Add(p, v) }}""",
-        target="trt10",
+        target="10.8",
     ),
-    Flagged("not fixed by default", f"{_IO} {{ {_CALL} }}", opset=21, target="trt10"),
+    Flagged("not fixed by default", f"{_IO} {{ {_CALL} }}", opset=21, target="10.8"),
     Silent("TensorRT 11 builds it", f"{_IO} {{ {_CALL} }}", opset=21),
     _silent("each channel is a group", f"{_IO} {{ y = GroupNormalization<num_groups = 4>(x, s, b) }}"),
     _silent("one group: OPS072", f"{_IO} {{ y = GroupNormalization<num_groups = 1>(x, s, b) }}"),
@@ -330,6 +330,6 @@ group_normalization_per_channel.examples = [
         "g (float[N,4,2,3] x, float[2] s, float[2] b) => (float[N,4,2,3] y) "
         "{ y = GroupNormalization<num_groups = 2>(x, s, b) }",
         opset=18,
-        target="trt10",
+        target="10.8",
     ),
 ]

@@ -56,7 +56,7 @@ class BackendError(OnnxfixError):
 class Options:
     """How a model is prepared.
 
-    ``repair`` as above. ``target`` is the product line that the rules judge for ("" for that of the TensorRT that is
+    ``repair`` as above. ``target`` is the release that the rules judge for ("" for that of the TensorRT that is
     installed), ``verify`` False repairs without a proof. ``trt`` are TensorRT's options, profiles and time limits among
     them; ``timeout`` is in seconds, for a run.
 

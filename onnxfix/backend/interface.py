@@ -262,7 +262,7 @@ def _lacking(device: str, process: int) -> str:
 
 
 def target_of(choice: Choice) -> str:
-    """The product line of the TensorRT that is used; the default target for a release of none."""
+    """The release of the TensorRT that is used; the default target if it is unknown."""
     return (target_judging(choice.package, choice.version) or DEFAULT).name
 
 

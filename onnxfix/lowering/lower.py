@@ -32,7 +32,7 @@ _NORMS = (
 @dataclass(frozen=True)
 class Wish:
     """What was asked for: the type, the budget (share of each output's scale), the types of the interface, patterns of
-    nodes to keep, the product line, seconds for the search, and the most samples."""
+    nodes to keep, the target, seconds for the search, and the most samples."""
 
     to: Low
     budget: float

@@ -97,7 +97,7 @@ class Remedy:
 class TrtFact:
     """The TensorRT that judged a model.
 
-    ``target`` is the title of the product line that the model is for, if it is another one ("": the same).
+    ``target`` is the title of the target that the model is for, if it is another one ("": the same).
     ``builds`` are the results of building the original and the fixed model, or the only model. ``reads``
     says, in the same order, how TensorRT reads them, and ``feeds`` counts the inputs of that comparison.
     ``gpu`` is where engines were executed ("": nowhere). ``part`` says how much of the model was judged ("":

@@ -26,7 +26,7 @@ class TrtOptions:
     ``package`` is auto, tensorrt or tensorrt-rtx; ``compute_capability`` what to build for ("8.9", None: this machine's
     GPU, else 8.9). ``min_shapes``, ``opt_shapes`` and ``max_shapes`` are specs such as ``x:1x3``, also one text, or
     shapes by the names of inputs (``{"x": (1, 3)}``); inputs that they leave out get sizes derived from the model's
-    symbols. ``target`` is the name of the product line that the model is meant for. ``save_engine`` and
+    symbols. ``target`` is the name of the target that the model is meant for. ``save_engine`` and
     ``timing_cache`` are files, ``plugins`` libraries that serve operators of the model. ``timeout`` is in seconds, for
     parsing and for building each, ``memory_mb`` bounds the child (None: three quarters of what is available).
     ``batch_sweep`` is the greatest batch of the sweep, 0 for none. ``benchmark`` asks for the engines' latency, where

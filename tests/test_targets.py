@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 from itertools import islice, pairwise
 from pathlib import Path
@@ -31,6 +32,7 @@ from onnxfix.targets import (
 from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import findings
 from support import models
+from support.cli import run
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -238,6 +240,26 @@ def test_check_knows_the_release(operator: str) -> None:
         assert f"(target {known.name}," in " ".join(str(report).split())
         errors = {finding.code for finding in report.findings if finding.severity == "error"}
         assert bool(errors) is (RELEASES.index(known) < first), (target, errors)
+
+
+def test_targets_lists_the_releases_and_what_differs() -> None:
+    code, out, _ = run("targets")
+    lines = out.splitlines()
+    assert code == 0
+    assert len(lines) == len(RELEASES) + 3
+    assert lines[10] == (
+        "trt10.3   opset 20-22; JetPack 6.1, 6.2, 6.2.1, 6.2.2; onnx-tensorrt's docs/operators.md of 10.1 and 10.6, "
+        "and TensorRT 10.6.0, measured"
+    )
+    code, out, _ = run("targets", "jetpack6.2", "11.2")
+    assert code == 0
+    assert re.search("^  only trt11.2 .*Attention, .*DFT, .*Swish, TensorScatter$", out, re.MULTILINE)
+    assert re.search("^  only trt10.3 +–$", out, re.MULTILINE)
+    assert re.search("^  types +Clip, CumSum, Pow: also INT32 INT64$", out, re.MULTILINE)
+    assert re.search(
+        "^  GridSample +trt10.3: .*4D input; trt11.2: Input must be 4D or 5D$", out, re.MULTILINE
+    )
+    assert run("targets", "10.3")[0] == 2
 
 
 @pytest.mark.parametrize(

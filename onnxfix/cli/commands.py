@@ -335,6 +335,21 @@ _ALL = (
         },
     ),
     Command(
+        "targets", "knowledge", "Look up",
+        "List the releases of TensorRT that --target knows, or what differs between two.",
+        (
+            Argument(
+                "targets", "TARGET", "Two targets to compare: 10.3, jetpack6.2, trt11, rtx.",
+                required=False, many=True, complete="targets",
+            ),
+        ),
+        (),
+        {
+            "onnxfix targets": "Each release: opset, types, JetPacks, where its facts come from.",
+            "onnxfix targets 10.3 11.2": "Operators, types and restrictions that differ.",
+        },
+    ),
+    Command(
         "doctor", "doctor", "Look up",
         "Show which checks this machine can run, why others cannot run, and how to enable them.",
         (),

@@ -1,4 +1,4 @@
-"""``onnxfix explain`` and ``rules``: what onnxfix knows."""
+"""``onnxfix explain``, ``rules`` and ``targets``: what onnxfix knows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from onnxfix.report.render.doctor import pack_sections
 from onnxfix.report.render.lines import line, print_lines
 from onnxfix.report.render.rules import family_lines, hits_lines, print_rule, rules_json, rules_lines
 from onnxfix.report.render.stream import output
+from onnxfix.report.render.targets import difference_lines, targets_lines
 from onnxfix.report.render.terminal import section_lines
 from onnxfix.rewrite.packs import installed
 from onnxfix.rewrite.registry import registry
+from onnxfix.targets import target_named
 
 _EXAMPLES = 2
 """Examples on a page without ``--verbose``."""
@@ -66,3 +68,11 @@ def rules(given: Given) -> None:
     else:
         print_lines(rules_lines(chosen))
         print_lines(section_lines(pack_sections(installed(origins=True)), verbose=True))
+
+
+def targets(given: Given) -> None:
+    """List the releases, or what differs between two targets."""
+    known = [target_named(name) for name in given.targets or ()]
+    if len(known) not in (0, 2):
+        raise UsageError("give two targets to compare, or none to list them")
+    print_lines(difference_lines(*known) if known else targets_lines())

@@ -1,5 +1,5 @@
-"""Writes docs/rules/, docs/schema/, docs/options.md, docs/misimports.md, docs/conformance.md, the tables of
-docs/hazards.md and the catalog of the rules, rules/onnxfix_rules/catalog.json: ``python docs/make.py``.
+"""Writes docs/rules/, docs/schema/, docs/options.md, docs/releases.md, docs/misimports.md, docs/conformance.md, the
+tables of docs/hazards.md and the catalog of the rules, rules/onnxfix_rules/catalog.json: ``python docs/make.py``.
 
 With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
 
@@ -39,10 +39,12 @@ from making.families import families_page  # noqa: E402
 from making.messages import messages_page  # noqa: E402
 from making.misimports import misimports_page  # noqa: E402
 from making.options import options_page  # noqa: E402
+from making.releases import releases_page  # noqa: E402
 from making.schemas import schemas  # noqa: E402
 
 HAZARDS = DOCS / "hazards.md"
 OPTIONS = DOCS / "options.md"
+RELEASES = DOCS / "releases.md"
 PAGES = DOCS / "rules"
 SCHEMAS = DOCS / "schema"
 MISIMPORTS = DOCS / "misimports.md"
@@ -144,8 +146,8 @@ def _sentence(text: str) -> str:
 def main() -> int:
     """Write what has changed, and remove the pages of rules that are gone; with ``--check``, only say so."""
     parser = argparse.ArgumentParser(
-        description="Write docs/rules/, docs/schema/, docs/options.md, docs/misimports.md, docs/conformance.md, "
-        "the tables of docs/hazards.md and the catalog of the rules."
+        description="Write docs/rules/, docs/schema/, docs/options.md, docs/releases.md, docs/misimports.md, "
+        "docs/conformance.md, the tables of docs/hazards.md and the catalog of the rules."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args().check
@@ -185,6 +187,7 @@ def contents() -> dict[Path, str]:
     files[PAGES / "families.md"] = families_page(rules, facts)
     files[PAGES / "messages.md"] = messages_page(rules, facts)
     files[OPTIONS] = options_page()
+    files[RELEASES] = releases_page()
     files[MISIMPORTS] = misimports_page(
         VARIANTS.read_text(encoding="utf-8"), {number: anchor(number, titles) for number in titles}
     )

@@ -71,11 +71,23 @@ class Facts(NamedTuple):
     notes: dict[str, str]
 
 
+class Row(NamedTuple):
+    """What holds for operators in all releases from ``first`` to ``last``: see the head of operators.tsv."""
+
+    operators: frozenset[str]
+    first: Version
+    last: Version
+    types: str
+    restriction: str
+    source: str
+
+
 @cache
-def _operators() -> list[tuple[frozenset[str], Version, Version, str, str]]:
+def operator_rows() -> list[Row]:
+    """The rows of operators.tsv."""
     return [
-        (names(operators), version_of(first), version_of(last), types, restriction)
-        for operators, first, last, types, restriction, _ in _rows("operators")
+        Row(names(operators), version_of(first), version_of(last), *rest)
+        for operators, first, last, *rest in _rows("operators")
     ]
 
 
@@ -84,7 +96,7 @@ def facts_of(version: Version) -> Facts:
     types: Types = {}
     missing: frozenset[str] = frozenset()
     restrictions: dict[str, list[str]] = {}
-    for operators, first, last, listed, restriction in _operators():
+    for operators, first, last, listed, restriction, _ in operator_rows():
         if not first <= version <= last:
             continue
         if listed == "no":

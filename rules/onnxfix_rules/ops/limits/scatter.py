@@ -168,8 +168,8 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     """A ScatterND or ScatterElements with `reduction`.
 
     ## Why it matters
-    The parser stops: `ScatterND with reduction is not supported.`, measured with TensorRT-RTX 1.7.1, and so does that
-    of TensorRT 10.1. For ScatterElements TensorRT has a plugin, which TensorRT-RTX lacks: `Unsupported reduction type`.
+    The parser stops: `ScatterND with reduction is not supported.`, measured with TensorRT-RTX 1.7.1, as that of 10.1.
+    ScatterElements is a plugin, which RTX lacks: `Unsupported reduction type`. 8.6.1 ignores the attribute.
 
     ## Fix
     With constant indices without duplicates: gather the current elements, combine them with the updates, and scatter
@@ -190,7 +190,7 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__ScatterND.html
     """
     kind = node.attr("reduction", "none")
-    if kind not in _OPS or (node.op_type == "ScatterElements" and target_of(model).package == "tensorrt"):
+    if kind not in _OPS or (node.op_type == "ScatterElements" and target_of(model).has_plugin(node.op_type)):
         return
     if _scatter_indices.are_distinct(node, model) is True:
         fix = _gathered(node, model, _OPS[kind])
@@ -306,7 +306,7 @@ scatter_with_reduction.examples = [
         before=f'{_EL} {_PLACES} {{ y = ScatterElements<axis = 0, reduction = "add">(x, i, u) }}',
         after=f"""{_EL} {_PLACES} {{
             g = GatherElements<axis = 0>(x, i)  r = Add(g, u)  y = ScatterElements<axis = 0>(x, i, r) }}""",
-        target="rtx",
+        target="trt8.6",
     ),
     Flagged(
         "duplicate indices",

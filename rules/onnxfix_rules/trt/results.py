@@ -66,6 +66,12 @@ _REASONS = (
     (r"not compatible for elementwise|broadcast dimensions must be conformable", "RSH010 BRC004"),
     (r"slope tensor must be unidirectional broadcastable", "BRC007"),
     (r"size elements must be non-negative", "BRC008"),
+    (
+        r"activations for the reverse pass|Sequence dimension must be -2|STFT on real-valued|dynamic axes for pad|"
+        r"input K as an initializer|dynamic ReverseSequence lengths|Unsupported pad mode",
+        "OPS124",
+    ),
+    (r"Depth input of IOneHotLayer", "OPS040 OPS124"),
     (r"IRecurrenceLayer must have inputs with same shape|inputs to IRecurrenceLayer", "CTL015 OPS011"),
     (r"No nesting relationship", "CTL016"),
     (r"CHECK\(static_cast<size_t>\(i\) < op->input_size\(\)\) failed", "CTL011"),

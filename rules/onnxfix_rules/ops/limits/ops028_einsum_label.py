@@ -19,7 +19,6 @@ from onnxfix.rule import (
     Severity,
     Silent,
     rule,
-    target_of,
 )
 
 
@@ -29,8 +28,8 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     ONNX allows uppercase letters, which label other axes than lowercase ones. TensorRT stops: `Invalid character(s) in
-    Einsum equation: A,B,B,C,A,C`, measured with TensorRT-RTX 1.7.1. Diagonals, ellipses and three operands build there.
-    NVIDIA's list for TensorRT 8.5 excludes ellipses and diagonals, whatever the letters: a warning for TensorRT 8.
+    Einsum equation: A,B,B,C,A,C`, measured with TensorRT-RTX 1.7.1. Diagonals, ellipses and three operands build there;
+    OPS124 reports releases that do not take them.
 
     ## Fix
     Relabel with the first unused lowercase letters. Exact: labels are only names. An equation without `->` orders the
@@ -47,11 +46,6 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
         return
     invalid = sorted(set(equation) - set(string.ascii_lowercase + " .,->"))
     if not invalid:
-        target = target_of(model)
-        unlisted = "" if target.int64 else _unlisted(equation)
-        if unlisted:
-            message = f"{unlisted} in the equation {equation}, which {target.title} may not support"
-            yield Match(message, node=node, severity=Severity.WARNING)
         return
     relabeled = _relabeled(equation)
     fix = None
@@ -61,14 +55,6 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
         fix = Fix(f"relabel as {relabeled}", draft.edits)
     text = f"TensorRT supports only lowercase letters in an equation, and {equation} has {', '.join(invalid)}"
     yield Match(text, node=node, fix=fix)
-
-
-def _unlisted(equation: str) -> str:
-    """What NVIDIA's list for TensorRT 8.5 excludes, "" if nothing."""
-    if "..." in equation:
-        return "an ellipsis"
-    operands = equation.replace(" ", "").partition("->")[0].split(",")
-    return "a diagonal" if any(len(set(operand)) < len(operand) for operand in operands) else ""
 
 
 def _relabeled(equation: str) -> str | None:
@@ -154,16 +140,6 @@ einsum_label.examples = [
         """g (float[3,3] x, float[2,3,3] z) => (float[3] u, float[2,3] v, float[2,3] w) {
             u = Einsum<equation = "ii->i">(x)  v = Einsum<equation = "...ii->...i">(z)
             w = Einsum<equation = "ij,bjk,kk->bi">(x, z, x) }""",
-    ),
-    Flagged(
-        "a diagonal and an ellipsis, for TensorRT 8",
-        """g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
-        target="trt8.6",
-    ),
-    Flagged(
-        "a diagonal, for TensorRT 8",
-        """g (float[3,3] z) => (float[3] w) { w = Einsum<equation = "ii->i">(z) }""",
-        target="trt8.4",
     ),
     Silent(
         "a diagonal and an ellipsis, for TensorRT 11",

@@ -106,7 +106,7 @@ def _match(node: Node, model: Model, write: Callable[[Node, Draft], None]) -> It
         if node.scope.opset() < 13:
             raise Unable
         write(node, draft)
-        fix = Fix("compute it by matrix products", draft.edits)
+        fix = Fix("compute it by matrix products", draft.edits, Safety.NUMERIC)
     except Unable:
         pass
     message = f"{target_of(model).title} imports no operator of {_ML}, such as {node.op_type}"

@@ -85,7 +85,7 @@ def _without_dilations(node: Node, dilations: Sequence[int]) -> Fix | None:
     draft.set_attr(node, "dilations", None)
     if node.attr("kernel_shape") is not None:
         draft.set_attr(node, "kernel_shape", spans)
-    return Fix("write the zeros between the weights", draft.edits)
+    return Fix("write the zeros between the weights", draft.edits, Safety.NUMERIC)
 
 
 def _above_one(node: Node, name: str) -> bool:

@@ -153,9 +153,9 @@ def nms_without_score_threshold(node: Node, model: Model) -> Iterator[Match]:
     TensorRT from 8.5 on, and was never run.
 
     ## Fix
-    Use minus infinity as the threshold. The same boxes where scores are finite; minus infinity and NaN, which are above
-    nothing, would be selected without a threshold, so the fix requires `--numeric-fixes`. The parser imports the value
-    unchanged (measured).
+    Use minus infinity as the threshold, of shape [1], since ONNX's reference implementation fails on a scalar. The same
+    boxes where scores are finite; minus infinity and NaN, which are above nothing, would be selected without a
+    threshold, so the fix requires `--numeric-fixes`. The parser imports the value unchanged (measured).
 
     ## References
     - https://docs.nvidia.com/deeplearning/tensorrt/api/c_api/classnvinfer1_1_1_i_n_m_s_layer.html
@@ -167,7 +167,7 @@ def nms_without_score_threshold(node: Node, model: Model) -> Iterator[Match]:
     draft = Draft(node)
     for index in range(len(node.inputs), 4):
         draft.set_input(node, index, None)
-    draft.set_input(node, 4, draft.constant(np.array(-np.inf, np.float32), "threshold"))
+    draft.set_input(node, 4, draft.constant(np.array([-np.inf], np.float32), "threshold"))
     are_probabilities = _are_probabilities(scores)
     yield Match(
         "NonMaxSuppression without a score_threshold: ONNX selects among all boxes, TensorRT among those with a score "
@@ -202,13 +202,13 @@ nms_without_score_threshold.examples = [
     Fixed(
         "with iou_threshold",
         before=f"{ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i) }}",
-        after=f"{ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
+        after=f"{ALONE} <{_M}, {_I}, float[1] t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
         safety=Safety.NUMERIC,
     ),
     Fixed(
         "without iou_threshold; boxes are centers and sizes",
         before=f"{START} <{_M}> {{ y = NonMaxSuppression<center_point_box = 1>(b, s, m) }}",
-        after=f"""{START} <{_M}, float t = {{-inf}}> {{
+        after=f"""{START} <{_M}, float[1] t = {{-inf}}> {{
             y = NonMaxSuppression<center_point_box = 1>(b, s, m, , t) }}""",
         safety=Safety.NUMERIC,
         opset=11,
@@ -216,7 +216,7 @@ nms_without_score_threshold.examples = [
     Fixed(
         "an empty name for the threshold",
         before=f"{ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i, ) }}",
-        after=f"{ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
+        after=f"{ALONE} <{_M}, {_I}, float[1] t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
         safety=Safety.NUMERIC,
         runs=False,
     ),
@@ -229,7 +229,7 @@ nms_without_score_threshold.examples = [
         after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}
             <domain: "my", opset_import: ["" : 18]> F (b, s, m, i) => (y) {{
-                t = Constant<value = float {{-inf}}>()  y = NonMaxSuppression(b, s, m, i, t) }}""",
+                t = Constant<value = float[1] {{-inf}}>()  y = NonMaxSuppression(b, s, m, i, t) }}""",
         safety=Safety.NUMERIC,
     ),
     Flagged(

@@ -302,6 +302,7 @@ lp_pool_window_over_edge.examples = [
         "dynamic sizes: one padding is correct for all",
         before=f"{_ANY} {{ y = LpPool<{_APART}, pads = [0,0,1,1], ceil_mode = 1>(x) }}",
         after=f"{_ANY} {{ y = LpPool<{_APART}, pads = [0,0,1,1]>(x) }}",
+        safety=Safety.EXACT,
     ),
     _fixed(
         "a dynamic size that is always odd",

@@ -1,5 +1,6 @@
-"""Writes docs/rules/, docs/schema/, docs/options.md, docs/releases.md, docs/misimports.md, docs/conformance.md, the
-tables of docs/hazards.md and the catalog of the rules, rules/onnxfix_rules/catalog.json: ``python docs/make.py``.
+"""Writes docs/rules/, docs/schema/, docs/options.md, docs/releases.md, docs/misimports.md, docs/faults.md,
+docs/conformance.md, the tables of docs/hazards.md and the catalog of the rules, rules/onnxfix_rules/catalog.json:
+``python docs/make.py``.
 
 With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
 
@@ -28,6 +29,7 @@ from onnxfix.report.render.rules import rule_markdown
 from onnxfix.rewrite import catalog
 from onnxfix.rewrite.registry import BUILT_IN, rules_of
 from onnxfix.rule import Rule
+from onnxfix.targets.documented import faults, version_of
 
 DOCS = Path(__file__).resolve().parent
 if str(DOCS) not in sys.path:  # where another program loads this file
@@ -41,6 +43,7 @@ from making.misimports import misimports_page  # noqa: E402
 from making.options import options_page  # noqa: E402
 from making.releases import releases_page  # noqa: E402
 from making.schemas import schemas  # noqa: E402
+from making.tables import cell  # noqa: E402
 
 HAZARDS = DOCS / "hazards.md"
 OPTIONS = DOCS / "options.md"
@@ -49,12 +52,23 @@ PAGES = DOCS / "rules"
 SCHEMAS = DOCS / "schema"
 MISIMPORTS = DOCS / "misimports.md"
 MEASURED = DOCS.parent / "benchmarks" / "gpu" / "hazards.json"
+FAULTS = DOCS / "faults.md"
 CONFORMANCE = DOCS / "conformance.md"
 RECORDED = DOCS.parent / "benchmarks" / "conformance" / "results.json"
 VARIANTS = DOCS.parent / "benchmarks" / "misimports" / "found.md"
 CATALOG = DOCS.parent / "rules" / BUILT_IN / catalog.NAME
 MOST_EXAMPLES = 6
 """Examples on a page; the rule's file and ``onnxfix explain`` have them all."""
+_FAULTS = """\
+# Known faults of TensorRT's releases
+
+From public reports, release notes and the parser's source, which change: each row has the day on which its source was
+read, and its words. The table was not confirmed by executing the releases; where onnxfix measured one, the rule's page
+says so. `onnxfix check --target 10.12` reports what a release has of it. A dash in the column of rules: the pattern is
+not precise enough to be found in a graph. A dash in the column "fixed": no source says so.
+
+| fault | releases | fixed | GPUs | pattern | effect | workaround | certainty | rule | source |
+|---|---|---|---|---|---|---|---|---|---|"""
 _TITLE = re.compile(r"^### (\d+)\. (.+)$", re.MULTILINE)
 
 #: A verdict of hazards.py -> what the table says of the rule, and what a page says of such examples.
@@ -147,7 +161,7 @@ def main() -> int:
     """Write what has changed, and remove the pages of rules that are gone; with ``--check``, only say so."""
     parser = argparse.ArgumentParser(
         description="Write docs/rules/, docs/schema/, docs/options.md, docs/releases.md, docs/misimports.md, "
-        "docs/conformance.md, the tables of docs/hazards.md and the catalog of the rules."
+        "docs/faults.md, docs/conformance.md, the tables of docs/hazards.md and the catalog of the rules."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args().check
@@ -191,11 +205,25 @@ def contents() -> dict[Path, str]:
     files[MISIMPORTS] = misimports_page(
         VARIANTS.read_text(encoding="utf-8"), {number: anchor(number, titles) for number in titles}
     )
+    files[FAULTS] = faults_page()
     files[CONFORMANCE] = conformance_page(json.loads(RECORDED.read_text(encoding="utf-8")))
     files[HAZARDS] = filled(hazards, titles, rules, facts, engines)
     files[CATALOG] = catalog.text_of(rules)
     files |= {SCHEMAS / name: text for name, text in schemas().items()}
     return files
+
+
+def faults_page() -> str:
+    """The page of known faults, from the table of onnxfix/targets."""
+    rows = []
+    for fault in sorted(faults().values(), key=lambda fault: version_of(fault.first)):
+        span = fault.first if fault.first == fault.last else f"{fault.first} to {fault.last or 'the newest'}"
+        rule = f"[{fault.rule}](rules/{fault.rule}.md)" if fault.rule != "-" else "–"
+        texts = (fault.pattern, fault.effect, fault.workaround or "–", fault.certainty)
+        source = f"{cell(fault.source)}, read on {fault.read}: “{cell(fault.words)}”"
+        cells = (f"`{fault.id}`", span, fault.fixed or "–", fault.where, *map(cell, texts), rule, source)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([_FAULTS, *rows]) + "\n"
 
 
 def titles_of(catalogue: str) -> dict[int, str]:

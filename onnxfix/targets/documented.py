@@ -7,6 +7,7 @@ accepts: ``onnxfix.targets`` compares the lists with the measurements.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -114,3 +115,24 @@ def describe_lists(version: Version) -> str:
     around = [max((one for one in known if one <= version), default=None)]
     around += [min((one for one in known if one >= version), default=None)]
     return " and ".join(dict.fromkeys(".".join(map(str, one)) for one in around if one is not None))
+
+
+#: A known fault, in the words of its source (faults.tsv says what each column is).
+Fault = namedtuple(
+    "Fault", "id first last fixed where pattern effect certainty workaround rule source read words"
+)
+
+
+@cache
+def faults() -> dict[str, Fault]:
+    """All known faults, by id."""
+    return {row[0]: Fault(*row) for row in _rows("faults")}
+
+
+def faults_of(version: Version) -> list[Fault]:
+    """The known faults of a release."""
+    return [
+        fault
+        for fault in faults().values()
+        if version_of(fault.first) <= version and (not fault.last or version <= version_of(fault.last))
+    ]

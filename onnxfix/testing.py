@@ -110,10 +110,7 @@ def check_example(rule: Rule, example: Example, *, proven: bool = False) -> None
         assert not run.applied, f"{label}: fixed although it only detects"
         return
     assert run.applied, f"{label}: found but not fixed"
-    safety = max(one.safety for one in run.applied)
-    assert safety == example.safety, (
-        f"{label}: the fix is {safety.name}, and the example {example.safety.name}"
-    )
+    assert max(one.safety for one in run.applied) == example.safety, f"{label}: its fix has another safety"
     wanted = model_of(example, example.after)
     difference = graph_difference(result, wanted)
     assert not difference, f"{label}: {difference}\ngot:\n{onnx.printer.to_text(result)}"

@@ -294,7 +294,7 @@ def _another_axis(node: Node, model: Model) -> Hit | None:
         node, inputs=[turned, draft.constant(np.array(common), "axis")], outputs=[draft.name("total")]
     )
     draft.replace_output(node, draft.add("Transpose", [total], perm=order))
-    return Hit(Fix("sum along the same axis as the others", draft.edits), tuple(others))
+    return Hit(Fix("sum along the same axis as the others", draft.edits, Safety.NUMERIC), tuple(others))
 
 
 def _axis_of(node: Node, model: Model) -> int | None:

@@ -56,8 +56,9 @@ def linear_model(node: Node, model: Model) -> Iterator[Match]:
     LinearRegressor and LinearClassifier become MatMul and Add, Scaler becomes Sub and Mul, Normalizer a reduction and
     Div. The label is that of the largest score. NUMERIC: products are added in another order.
 
-    No fix for data other than matrices of float, for labels that are strings, for a classifier with one row of
-    coefficients, for another norm than L1, and for the post transforms PROBIT and SOFTMAX_ZERO.
+    No fix for data other than matrices of float with a known number of columns, for labels that are strings, for a
+    classifier with one row of coefficients, for another norm than L1, and for the post transforms PROBIT and
+    SOFTMAX_ZERO.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx_aionnxml_LinearClassifier.html
@@ -85,9 +86,10 @@ def tree_ensemble(node: Node, model: Model) -> Iterator[Match]:
     leaf is reached where the count is the number of its right turns: sums of 1 and -1 are exact. A second MatMul adds
     the leaves' weights. NUMERIC: these are added in another order. The label is that of the largest score.
 
-    No fix for data other than matrices of float, several kinds of comparison, aggregates other than the sum, labels
-    that are strings, fewer than three classes, negative weights of a classifier or leaves without any, base values of
-    a classifier (of a regressor: targets that no tree always has), and more than 2**20 places in the constants.
+    No fix for data other than matrices of float with a known number of columns, several kinds of comparison,
+    aggregates other than the sum, labels that are strings, fewer than three classes, negative weights of a classifier
+    or leaves without any, base values of a classifier (of a regressor: targets that no tree always has), and more than
+    2**20 places in the constants.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx_aionnxml_TreeEnsembleClassifier.html
@@ -101,9 +103,7 @@ def _match(node: Node, model: Model, write: Callable[[Node, Draft], None]) -> It
     data, draft, fix = node.require(0), Draft(node), None
     draft.remove(node)
     try:
-        if model.shapes.elem_type(data) != TensorProto.FLOAT or model.shapes.rank(data) != 2:
-            raise Unable
-        if node.scope.opset() < 13:
+        if model.shapes.elem_type(data) != TensorProto.FLOAT or node.scope.opset() < 13:
             raise Unable
         write(node, draft)
         fix = Fix("compute it by matrix products", draft.edits, Safety.NUMERIC)
@@ -115,6 +115,14 @@ def _match(node: Node, model: Model, write: Callable[[Node, Draft], None]) -> It
 
 def _numbers(node: Node, name: str) -> Array:
     return np.array(node.attr(name, []), np.float32)
+
+
+def _columns(node: Node) -> int:
+    """The number of features."""
+    shape = node.model.shapes.shape(node.require(0)) or ()
+    if len(shape) != 2 or shape[1].value is None:
+        raise Unable
+    return shape[1].value
 
 
 def _text(node: Node, name: str, default: str) -> str:
@@ -148,14 +156,14 @@ def _label(node: Node, draft: Draft, scores: str, labels: list[int], count: int)
 
 def _scale(node: Node, draft: Draft) -> None:
     offset, scale = _numbers(node, "offset"), _numbers(node, "scale")
-    if not offset.size or not scale.size:
+    if not {offset.size, scale.size} <= {1, _columns(node)}:
         raise Unable
     moved = draft.add("Sub", [node.require(0), draft.constant(offset)])
     _deliver(node, draft, 0, "Mul", [moved, draft.constant(scale)])
 
 
 def _normalize(node: Node, draft: Draft) -> None:
-    if _text(node, "norm", "MAX") != "L1":  # L2 of tiny numbers underflows
+    if _text(node, "norm", "MAX") != "L1" or not _columns(node):  # L2 of tiny numbers underflows
         raise Unable
     norm = draft.along("ReduceL1", node.require(0), [1], keepdims=1)
     empty = draft.add("Equal", [norm, draft.constant(np.zeros((), np.float32))])
@@ -166,7 +174,7 @@ def _normalize(node: Node, draft: Draft) -> None:
 def _sums(node: Node, draft: Draft, count: int) -> str:
     """Data times coefficients plus intercepts."""
     weights, intercepts = _numbers(node, "coefficients"), _numbers(node, "intercepts")
-    if count < 1 or not weights.size or weights.size % count or intercepts.size not in (0, count):
+    if count < 1 or weights.size != count * _columns(node) or intercepts.size not in (0, count):
         raise Unable
     found = draft.add("MatMul", [node.require(0), draft.constant(weights.reshape(count, -1).T)])
     return draft.add("Add", [found, draft.constant(intercepts)]) if intercepts.size else found
@@ -204,7 +212,10 @@ def _trees(node: Node, draft: Draft) -> None:
     leaves, count = _leaf_weights(node, "class" if classifies else "target")
     inner = max(1, *(len(branches) for branches, _ in paths))
     ends = max(len(found) for _, found in paths)
+    read = {branch[0] for branches, _ in paths for branch in branches.values()}
     if not is_small(len(paths), inner, ends) or not is_small(len(paths), ends, count):
+        raise Unable
+    if not read <= {*range(_columns(node))}:
         raise Unable
     turns, right = (
         np.zeros((len(paths), inner, ends), np.float32),
@@ -316,6 +327,12 @@ _flagged = partial(Flagged, safety=Safety.NUMERIC)
 _ROWS = "coefficients = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], intercepts = [0.5, 0.0, 1.0]"
 
 linear_model.examples = [
+    Flagged(
+        "a dynamic number of features, which may not be that of the coefficients",
+        f"{_X.replace('N,2', 'N,D')}(float[N,3] y) {{ y = ai.onnx.ml.LinearRegressor<{_ROWS}, targets = 3>(x) }}",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
     _fixed(
         "a Scaler",
         before=f"{_X}(float[N,2] y) {{ y = ai.onnx.ml.Scaler<offset = [1.0, 2.0], scale = [0.5, 2.0]>(x) }}",

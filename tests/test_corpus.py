@@ -13,6 +13,8 @@ from onnxfix.runtime.sandbox import Worker
 from support.paths import ROOT
 
 pytestmark = pytest.mark.corpus
+#: No runtime takes scalar bounds of a Slice, sizes of decoder_kv depend on each other, and the If is not valid ONNX.
+LEFT_OUT = ("kinds/sliced_", "cases/decoder_kv", "cases/if_branch_declares_input")
 
 
 def outcomes(cases: Iterator[Case], folder: Path) -> list[Outcome]:
@@ -51,6 +53,7 @@ def test_onnx_data(tmp_path: Path) -> None:
 def test_real_exports(tmp_path: Path, folder: Path, short_stride: int) -> None:
     if not folder.is_dir():
         pytest.skip("the larger set of exports is not beside this checkout; fixtures/ stands for it")
-    found = outcomes(islice(folder_cases([folder]), 0, None, short_stride), tmp_path)
+    cases = (case for case in folder_cases([folder]) if not case.name.startswith(LEFT_OUT))
+    found = outcomes(islice(cases, 0, None, short_stride), tmp_path)
     assert found
     assert_sound(found)

@@ -164,8 +164,10 @@ def test_the_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
     assert tops == {"onnxfix", "onnxfix_rules", f"onnxfix-{VERSION}.dist-info"}
     assert {"onnxfix/py.typed", "onnxfix_rules/py.typed"} <= names
     assert f"onnxfix-{VERSION}.dist-info/licenses/LICENSE" in names
-    # The templates, the style and the script of HTML reports are read from beside their code.
-    own = [path for kind in ("py", "css", "js", "j2") for path in (ROOT / "onnxfix").rglob(f"*.{kind}")]
+    # The parts of HTML reports and the facts about releases are read from beside their code.
+    own = [
+        path for kind in ("py", "css", "js", "j2", "tsv") for path in (ROOT / "onnxfix").rglob(f"*.{kind}")
+    ]
     sources = {f"onnxfix/{path.relative_to(ROOT / 'onnxfix')}" for path in own}
     rules = ROOT / "rules" / "onnxfix_rules"
     sources |= {f"onnxfix_rules/{path.relative_to(rules)}" for path in rules.rglob("*.py")}

@@ -125,9 +125,7 @@ def test_a_statically_quantized_model(tmp_path: Path, kind: QuantType, symmetric
     fixed = onnx.load(tmp_path / "fixed.onnx")
     assert not foreign(fixed)
     operators = {node.op_type for node in fixed.graph.node}
-    assert ("QuantizeLinear" in operators) == symmetric, (
-        "INT8 execution stays where zero points are in the middle"
-    )
+    assert "QuantizeLinear" in operators, "INT8 execution stays"
 
 
 @FACT

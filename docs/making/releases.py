@@ -9,7 +9,7 @@ import onnx.defs
 
 from making.tables import cell
 from onnxfix.targets import TARGETS
-from onnxfix.targets.documented import RELEASES, Version, facts_of, operator_rows
+from onnxfix.targets.documented import RELEASES, Version, facts_of, operator_rows, text_of
 
 _SHOWN = "8.4 8.5 8.6 9.0 9.3 10.0 10.3 10.6 10.8 10.12 10.14 10.15 11.0 11.2"
 _HEAD = """\
@@ -51,10 +51,10 @@ In the words of the source. `list`: NVIDIA's docs/operators.md of these releases
 def releases_page() -> str:
     """The page."""
     names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
-    shown = [version for version in RELEASES if ".".join(map(str, version)) in _SHOWN.split()]
+    shown = [version for version in RELEASES if text_of(version) in _SHOWN.split()]
     return _HEAD.format(
         releases="\n".join(_release(version, names) for version in RELEASES),
-        columns=" | ".join(_name(version) for version in shown),
+        columns=" | ".join(text_of(version) for version in shown),
         rules="---|" * len(shown),
         operators="\n".join(
             f"| {name} | {' | '.join(_word(name, version) for version in shown)} |" for name in names
@@ -63,20 +63,16 @@ def releases_page() -> str:
     )
 
 
-def _name(version: Version) -> str:
-    return ".".join(map(str, version))
-
-
 def _release(version: Version, names: list[str]) -> str:
     release, counts = RELEASES[version], Counter(_word(name, version) for name in names)
     numbers = " | ".join(str(counts[word]) for word in ("yes", "part", "no", "?"))
     listed = "yes" if release.listed else "no"
-    return f"| {_name(version)} | {release.opset} | {', '.join(release.jetpacks)} | {listed} | {numbers} |"
+    return f"| {text_of(version)} | {release.opset} | {', '.join(release.jetpacks)} | {listed} | {numbers} |"
 
 
 def _word(name: str, version: Version) -> str:
     """How a release takes an operator."""
-    imports = TARGETS[f"trt{_name(version)}"].imports(name)
+    imports = TARGETS[f"trt{text_of(version)}"].imports(name)
     if imports is None:
         return "?"
     return "no" if not imports else "part" if name in facts_of(version).notes else "yes"
@@ -87,6 +83,6 @@ def _restrictions(names: list[str]) -> Iterator[str]:
     for name in names:
         for row in rows:
             if name in row.operators:
-                first, last = _name(row.first), _name(row.last)
+                first, last = text_of(row.first), text_of(row.last)
                 span = first if first == last else f"{first} to {last}"
                 yield f"| {name} | {span} | {cell(row.restriction)} | {cell(row.source)} |"

@@ -21,7 +21,7 @@ from onnxfix.files import dtypes
 from onnxfix.names import DEFAULT_TARGET, Releases
 from onnxfix.names import TARGETS as NAMES
 from onnxfix.targets import documented, measured, plugins
-from onnxfix.targets.documented import RELEASES, Facts, Types, names, table
+from onnxfix.targets.documented import RELEASES, Facts, Types, names, table, text_of
 
 _NONE: frozenset[str] = frozenset()
 
@@ -264,7 +264,7 @@ class _Targets(Mapping[str, Target]):
         return len(NAMES)
 
 
-_RELEASE_NAMES = {f"trt{major}.{minor}": (major, minor) for major, minor in RELEASES}
+_RELEASE_NAMES = {f"trt{text_of(version)}": version for version in RELEASES}
 _JETPACKS = {
     jetpack: name for name, version in _RELEASE_NAMES.items() for jetpack in RELEASES[version].jetpacks
 }

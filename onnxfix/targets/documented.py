@@ -38,6 +38,11 @@ def version_of(text: str) -> Version:
     return tuple(map(int, text.split(".")))
 
 
+def text_of(version: Version) -> str:
+    """10.3 for (10, 3)."""
+    return ".".join(map(str, version))
+
+
 def _rows(name: str) -> Iterator[list[str]]:
     """The rows of a table, without its comments and its header."""
     lines = Path(__file__).with_name(f"{name}.tsv").read_text("utf-8").splitlines()
@@ -114,7 +119,7 @@ def describe_lists(version: Version) -> str:
     known = [one for one, release in RELEASES.items() if release.listed]
     around = [max((one for one in known if one <= version), default=None)]
     around += [min((one for one in known if one >= version), default=None)]
-    return " and ".join(dict.fromkeys(".".join(map(str, one)) for one in around if one is not None))
+    return " and ".join(dict.fromkeys(text_of(one) for one in around if one is not None))
 
 
 #: A known fault, in the words of its source (faults.tsv says what each column is).

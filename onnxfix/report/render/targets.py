@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from onnxfix.names import TARGETS as NAMES
 from onnxfix.report.render.lines import Line, labeled, line
 from onnxfix.targets import TARGETS, Support, Target
-from onnxfix.targets.documented import RELEASES
+from onnxfix.targets.documented import RELEASES, text_of
 
 _LABEL = 19
 
@@ -16,7 +16,7 @@ def targets_lines() -> Iterator[Line]:
     """A line for each release: newest opset, element types that came with it, JetPacks, source; then other names."""
     known: frozenset[str] = frozenset()
     for version, release in RELEASES.items():
-        target = TARGETS["trt" + ".".join(map(str, version))]
+        target = TARGETS[f"trt{text_of(version)}"]
         added = sorted(release.types - known) if known else ()
         facts = [f"opset {release.opset}", f"also {' '.join(added)}" if added else ""]
         facts += [f"JetPack {', '.join(release.jetpacks)}" if release.jetpacks else "", target.source]
@@ -45,14 +45,11 @@ def difference_lines(old: Target, new: Target) -> Iterator[Line]:
             yield labeled(name, said, columns=_LABEL)
 
 
-_Types = tuple[str, ...]
-
-
 def _differences(
     old: Mapping[str, Support], new: Mapping[str, Support], names: list[str]
-) -> dict[tuple[_Types, _Types], list[str]]:
+) -> dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]]:
     """The types that are known to be taken by one alone -> the operators."""
-    found: dict[tuple[_Types, _Types], list[str]] = {}
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for name in names:
         before, after = (side[name].types - {"DOUBLE"} for side in (old, new))  # read as FLOAT by all
         if before != after:

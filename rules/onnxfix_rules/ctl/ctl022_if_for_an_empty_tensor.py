@@ -21,6 +21,7 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ctl import _inline
+from onnxfix_rules.prc._common import producer
 
 _ELEMENTWISE = frozenset(("Add", "Cast", "Div", "Identity", "Max", "Min", "Mul", "Sub"))
 _REST = frozenset(
@@ -76,15 +77,15 @@ def if_for_an_empty_tensor(node: Node, model: Model) -> Iterator[Match]:
 
 def _tested(condition: Value, model: Model) -> Dim | None:
     """The only dynamic size of the tensor that the condition finds empty; None for other conditions."""
-    test = _made_by(condition, ("Equal",))
+    test = _made_by(condition, "Equal")
     if test is None:
         return None
     number, zero = test.require(0), test.require(1).constant()
-    size = _made_by(number, ("Size", "ReduceProd"))
+    size = _made_by(number, "Size", "ReduceProd")
     if zero is None or zero.size != 1 or zero.item() != 0 or size is None:
         return None
     if size.op_type == "ReduceProd":
-        size = _made_by(size.require(0), ("Shape",))
+        size = _made_by(size.require(0), "Shape")
         if size is None or size.proto.attribute:
             return None
     dims = model.shapes.shape(size.require(0)) or ()
@@ -92,12 +93,11 @@ def _tested(condition: Value, model: Model) -> Dim | None:
     return dynamic[0] if len(dynamic) == 1 and all(dim.value != 0 for dim in dims) else None
 
 
-def _made_by(value: Value, operators: Sequence[str]) -> Node | None:
+def _made_by(value: Value, *operators: str) -> Node | None:
     """The node of one of these operators that computes a value, at most with another type."""
-    node = value.producer
-    while node is not None and node.is_onnx and node.op_type in ("Cast", "Identity"):
-        node = node.require(0).producer
-    return node if node is not None and node.is_onnx and node.op_type in operators else None
+    while (moved := producer(value, "Cast", "Identity")) is not None:
+        value = moved.require(0)
+    return producer(value, *operators)
 
 
 def _agree_if_empty(tested: Dim, empty: Scope, branch: Scope, model: Model) -> bool:

@@ -14,19 +14,19 @@ from onnx import TensorProto
 from onnxfix.rule import Draft, Fix, Model, Node, Safety, Scope, Severity, Value, is_float
 from onnxfix_rules.ops._bounds import number
 from onnxfix_rules.ops.misimports._workarounds import (
+    WHOLE,
     WORKAROUNDS,
     Hit,
     Known,
     elem_of,
     is_depthwise,
     is_small,
-    producer,
     readers,
     shape_of,
     sole_producer,
 )
+from onnxfix_rules.prc._common import HIGHEST, producer
 
-_WHOLE = (TensorProto.INT32, TensorProto.INT64)
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -79,7 +79,7 @@ def _depthwise_int8(node: Node, model: Model) -> Hit | None:
 
 
 def _large_integers(node: Node, model: Model) -> Hit | None:
-    return Hit() if elem_of(node, model, 0) in _WHOLE and not is_small(node.require(0), model) else None
+    return Hit() if elem_of(node, model, 0) in WHOLE and not is_small(node.require(0), model) else None
 
 
 def _clip_before_size(node: Node, model: Model) -> Hit | None:
@@ -152,7 +152,7 @@ def _shared_operand(node: Node, model: Model) -> Hit | None:
 def _beyond_half(node: Node, model: Model) -> Hit | None:
     for value in node.inputs[:2]:
         array = None if value is None else value.constant()
-        large = array is not None and array.dtype == np.float32 and bool((np.abs(array) > 65504).any())
+        large = array is not None and array.dtype == np.float32 and bool((np.abs(array) > HIGHEST).any())
         if value is not None and large:
             return Hit(reads=(value,))
     return None
@@ -241,11 +241,7 @@ def _resize_after_if(node: Node, model: Model) -> Hit | None:
         return None
     shape = model.shapes.shape(transpose.require(0))
     dynamic = shape is not None and any(dim.value is None for dim in shape)
-    return Hit(reads=(transpose, choice)) if dynamic and not _is_known(choice) else None
-
-
-def _is_known(choice: Node) -> bool:
-    return choice.require(0).is_constant
+    return Hit(reads=(transpose, choice)) if dynamic and not choice.require(0).is_constant else None
 
 
 def _attention_of_transposed_input(node: Node, model: Model) -> Hit | None:

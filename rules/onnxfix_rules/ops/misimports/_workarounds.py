@@ -14,9 +14,10 @@ from onnx import TensorProto
 from onnxfix.rule import Draft, Fix, Model, Node, Safety, Severity, Value, target_of
 from onnxfix_rules.ops._bounds import number
 from onnxfix_rules.ops._integers import range_of
+from onnxfix_rules.prc._common import producer
 
 _EXACT_IN_FLOAT = 1 << 24
-_WHOLE = (TensorProto.INT32, TensorProto.INT64)
+WHOLE = (TensorProto.INT32, TensorProto.INT64)
 
 
 class Hit(NamedTuple):
@@ -34,12 +35,6 @@ class Known(NamedTuple):
     find: Callable[[Node, Model], Hit | None]
     effect: str
     severity: Severity | None = None
-
-
-def producer(value: Value | None, op_type: str) -> Node | None:
-    """The node of ONNX's operator that computes a value; None if it is another one."""
-    node = None if value is None else value.producer
-    return node if node is not None and node.is_onnx and node.op_type == op_type else None
 
 
 def sole_producer(value: Value | None, op_type: str) -> Node | None:
@@ -202,7 +197,7 @@ def _pointwise_groups(node: Node, model: Model) -> Hit | None:
 
 def _large_maximum(node: Node, model: Model) -> Hit | None:
     data, elem = node.require(0), elem_of(node, model, 0)
-    if elem not in _WHOLE or is_small(data, model):
+    if elem not in WHOLE or is_small(data, model):
         return None
     reduction, opset = node.op_type.replace("Arg", "Reduce"), node.scope.opset()
     if not 12 <= opset < 18 or target_of(model).accepts(reduction, elem) is not True:
@@ -218,7 +213,7 @@ def _large_maximum(node: Node, model: Model) -> Hit | None:
 
 def _product_between_transposes(node: Node, model: Model) -> Hit | None:
     product, permutation = sole_producer(node.input(0), "Mul"), node.attr("perm")
-    if product is None or permutation is None or elem_of(node, model, 0) not in _WHOLE:
+    if product is None or permutation is None or elem_of(node, model, 0) not in WHOLE:
         return None
     before = [producer(value, "Transpose") for value in product.inputs]
     inverse = [int(axis) for axis in np.argsort(permutation)]
@@ -264,7 +259,7 @@ def _half_groups(node: Node, model: Model) -> Hit | None:
 
 def _large_remainder(node: Node, model: Model) -> Hit | None:
     data, divisor, elem = node.require(0), node.require(1), elem_of(node, model, 0)
-    if elem not in _WHOLE or node.attr("fmod", 0) or is_small(data, model):
+    if elem not in WHOLE or node.attr("fmod", 0) or is_small(data, model):
         return None
     array = divisor.constant()
     if array is None or array.size == 0 or array.min() < 1:

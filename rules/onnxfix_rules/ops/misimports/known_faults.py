@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, partial
@@ -21,14 +23,13 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix.targets.documented import RELEASES, Fault, faults_of
+from onnxfix.targets.documented import RELEASES, Fault, faults, faults_of
 from onnxfix_rules.ops.misimports._faults import KNOWN
 from onnxfix_rules.ops.misimports._workarounds import Known
 
 _OPERATORS = tuple(dict.fromkeys(name for known in KNOWN.values() for name in known.operators.split()))
 
 
-# Long because: its page has a line for each fault.
 @rule("OPS123", ops=_OPERATORS, safety=Safety.NUMERIC, severity=Severity.WARNING)
 def known_fault(node: Node, model: Model) -> Iterator[Match]:
     """A pattern with a known fault of the target's release, by public reports, release notes or the parser's source.
@@ -37,53 +38,7 @@ def known_fault(node: Node, model: Model) -> Iterator[Match]:
     Not confirmed here: onnxfix executed none of these. Each fault has its releases, its effect, who saw it, and the
     source, read on 2026-11-30; public reports change. [The table](../faults.md) has the words of each source.
 
-    - `conv-tensor-weights-no-kernel-shape`: 8.4 to 10.3, parser refuses, confirmed by NVIDIA (onnx-tensorrt's
-      changelog, 10.4 GA)
-    - `convtranspose-1d-output-padding`: 8.4, build fails, confirmed by NVIDIA (onnx-tensorrt's changelog, 8.5 GA,
-      Fixed)
-    - `flatten-1d`: 8.4, parser refuses, confirmed by NVIDIA (onnx-tensorrt's changelog, 8.5 GA, Fixed)
-    - `flatten-noop-84`: 8.4, parser refuses, confirmed by NVIDIA (onnx-tensorrt's changelog, 22.08 Release (8.4.2),
-      Fixes)
-    - `if-shared-initializer-names`: 8.4, parser refuses, confirmed by NVIDIA (onnx-tensorrt's changelog, 8.5 GA,
-      Fixed)
-    - `loop-int-max-trip`: 8.4, build fails, confirmed by NVIDIA (onnx-tensorrt's changelog, 8.5 GA, Fixed)
-    - `reduce-noop-empty-axes-ignored`: 8.4 to 9.3, wrong values, confirmed by NVIDIA (the parser's source of
-      branches 8.4-GA to 9.3)
-    - `scatterelements-more-indices`: 8.4 to 9.3, parser refuses, confirmed by NVIDIA (NVIDIA/TensorRT#3650, #2735)
-    - `split-uneven-num-outputs`: 8.4 to 9.3, wrong values, confirmed by NVIDIA (NVIDIA/TensorRT#3466)
-    - `conv3d-groups-kernel1`: 8.5, build fails, reported, reproduced by others (pytorch/TensorRT#1445, PR 1486)
-    - `qdq-dwconv-swish-end`: 8.5 to 8.6, build fails, confirmed by NVIDIA (NVIDIA/TensorRT#3385 (8.5.2)
-    - `argmax-int32-via-float`: 8.6 to 9.2, wrong values, confirmed by NVIDIA (the parser's source of branches 8.6-GA
-      to 9.2)
-    - `float-clip-before-shape`: 8.6, build fails, confirmed by NVIDIA (NVIDIA/TensorRT#3639)
-    - `layernorm-float-shape-86`: 8.6, build fails, confirmed by NVIDIA (NVIDIA/TensorRT#3490)
-    - `max-extra-transposes`: 8.6, wrong values, reported once (NVIDIA/TensorRT#3451, #3453)
-    - `mul-between-transposes-int`: 8.6, wrong values, confirmed by NVIDIA (NVIDIA/TensorRT#3447)
-    - `qdq-depthwise-conv`: 8.6, build fails, reported once (NVIDIA/TensorRT#4060)
-    - `reshape-mul-reducesum`: 8.6, wrong values, confirmed by NVIDIA (NVIDIA/TensorRT#3645)
-    - `topk-int32-via-float`: 8.6, wrong values, confirmed by NVIDIA (the parser's source of branches 8.6-GA)
-    - `cast-extra-transpose-output`: 9.1 to 9.2, wrong values, confirmed by NVIDIA (NVIDIA/TensorRT#3478, #3476,
-      #3477)
-    - `conv-clip-100`: 10.0, wrong values, reported once (NVIDIA/TensorRT#3938)
-    - `gemv-twice`: 10.0 to 10.1, wrong values, confirmed by NVIDIA (NVIDIA/TensorRT release notes 10.1.0, Known
-      Issues, quoted in NVIDIA/TensorRT#3969)
-    - `groupnorm-half-groups`: 10.1, build fails, reported once (NVIDIA/TensorRT#3956)
-    - `mod-int-large`: 10.7, wrong values, reported once (NVIDIA/TensorRT#4702)
-    - `cumsum-several-axes`: 10.8 to 10.11, wrong values, reported, reproduced by others (onnx/onnx-tensorrt#1034)
-    - `matmul-add-clip`: 10.12 to 10.13, wrong values, reported once (NVIDIA/TensorRT#4606)
-    - `fc-horizontal-fusion-sm110`: 10.13, sm_110 (Jetson Thor), wrong values, reported, reproduced by others
-      (NVIDIA/TensorRT-Edge-LLM#151, #105)
-    - `half-weights-overflow-blackwell`: 10.13, Blackwell, weak typing, wrong values, confirmed by NVIDIA (NVIDIA
-      TensorRT 10.13.3 Limitations, copy at http://www.pswp.cn/web/96762.shtml)
-    - `slice-fill-conv-blackwell`: 10.13, Blackwell, build fails, confirmed by NVIDIA (NVIDIA TensorRT release notes
-      10.13.3, quoted by a public repository)
-    - `convtranspose-3d-sm120`: 10.15, sm_120, build fails, reported, reproduced by others (NVIDIA/TensorRT#4715)
-    - `attention-in-if`: 10.16, build fails, reported once (NVIDIA/TensorRT#4757)
-    - `cast-float-int32-nan`: 10.16, wrong values, reported once (NVIDIA/TensorRT#4775)
-    - `clip-nan`: 10.16, wrong values, reported once (NVIDIA/TensorRT#4773)
-    - `min-nan`: 10.16, wrong values, reported once (NVIDIA/TensorRT#4758)
-    - `if-transpose-resize`: 11.1 to 11.2, wrong values, reported once (NVIDIA/TensorRT#4846)
-    - `transpose-input-mha`: 11.2, wrong values, reported once (NVIDIA/TensorRT#4826)
+    {faults}
 
     The releases are those of which the source speaks; others may be affected, too. A target that stands for several
     releases is judged as the newest one. A warning where NVIDIA confirmed the fault, or others reproduced it; an error
@@ -127,10 +82,30 @@ def _active(oldest: tuple[int, ...], newest: tuple[int, ...]) -> dict[str, list[
     return found
 
 
+def _span(fault: Fault, before: str = ", ") -> str:
+    """The releases, and the GPUs if not all."""
+    releases = fault.first if fault.first == fault.last else f"{fault.first} to {fault.last}"
+    return releases + ("" if fault.where.startswith("any") else f"{before}{fault.where}")
+
+
 def _describe(fault: Fault, known: Known) -> str:
-    span = fault.first if fault.first == fault.last else f"{fault.first} to {fault.last}"
-    place = "" if fault.where.startswith("any") else f" on {fault.where}"
-    return f"known fault of TensorRT {span}{place} ({fault.source.split(';')[0]}): {known.effect}"
+    span = _span(fault, " on ")
+    return f"known fault of TensorRT {span} ({fault.source.split(';')[0]}): {known.effect}"
+
+
+def _list_faults() -> str:
+    """A line for each fault: its releases, its effect, who saw it, and the source."""
+    lines = []
+    for fault in (one for one in faults().values() if one.id in KNOWN):
+        source = re.sub(r" \([^()]*\)$", "", fault.source.split(";")[0])
+        source = source.replace("onnx/onnx-tensorrt docs/Changelog.md", "onnx-tensorrt's changelog")
+        source = source.replace("onnx/onnx-tensorrt, parser source", "the parser's source")
+        text = f"- `{fault.id}`: {_span(fault)}, {fault.effect}, {fault.certainty} ({source})"
+        lines += textwrap.wrap(text, 113, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+known_fault.doc = known_fault.doc.format(faults=_list_faults())
 
 
 def _severity(fault: Fault, known: Known) -> Severity:

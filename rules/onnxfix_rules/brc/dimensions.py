@@ -77,16 +77,19 @@ def _message(meeting: Meeting, more: int) -> str:
 
 
 _flagged = partial(Flagged, runs=False)
+
+
+def _add(b: str, b_values: str, x: str = "N,3") -> str:
+    return f"g (float[{x}] x) => (float[{x}] y) <float[{b}] b = {{{b_values}}}> {{ y = Add(x, b) }}"
+
+
 dimensions_that_may_differ.examples = [
     Flagged("two symbols", "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }"),
     Flagged(
         "unnamed dimensions, which are different symbols",
         "g (float[?,3] x, float[?,3] z) => (float[?,3] y) { y = Mul(x, z) }",
     ),
-    Flagged(
-        "a sequence and a constant of static length",
-        "g (float[N,S] x) => (float[N,S] y) <float[1,4] b = {1,2,3,4}> { y = Add(x, b) }",
-    ),
+    Flagged("a sequence and a constant of static length", _add("1,4", "1,2,3,4", x="N,S")),
     Flagged(
         "S and 2 * S, which are equal only at 0",
         "g (float[N,S] x) => (float[N,K] y) { c = Concat<axis=1>(x, x)  y = Sub(c, x) }",
@@ -123,10 +126,7 @@ dimensions_that_may_differ.examples = [
         "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
         "  y = Add(c, d) }",
     ),
-    Flagged(
-        "a sequence and a constant of length 2",
-        "g (float[N,S] x) => (float[N,S] y) <float[1,2] b = {1,2}> { y = Add(x, b) }",
-    ),
+    Flagged("a sequence and a constant of length 2", _add("1,2", "1,2", x="N,S")),
     _flagged("two static sizes", "g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }"),
     Silent(
         "a PRelu of static sizes, which BRC007 reports",
@@ -156,10 +156,7 @@ dimensions_that_may_differ.examples = [
         "g (float[N] x, float[M] z) => (float[K] y) <int64[1] a = {0}> { i = NonZero(x)"
         "  j = Squeeze(i, a)  v = Gather(x, j)  y = Add(z, v) }",
     ),
-    Silent(
-        "a batch and a static size, which BRC005 reports",
-        "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
-    ),
+    Silent("a batch and a static size, which BRC005 reports", _add("2,3", "1,2,3,4,5,6")),
 ]
 
 
@@ -281,10 +278,7 @@ broadcast_at_batch_one_only.examples = [
         "[N, H, S] with a mask [N, S], which lacks a dimension",
         "g (float[N,4,S] x, bool[N,S] m) => (float[N,4,S] y) <float z = {0}> { y = Where(m, x, z) }",
     ),
-    Flagged(
-        "a constant traced at batch 2",
-        "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
-    ),
+    Flagged("a constant traced at batch 2", _add("2,3", "1,2,3,4,5,6")),
     _flagged(
         "a batch of 1 traced into a Reshape: S with N * S",
         "g (float[N,S,2] x) => (float[N,S,2] y) <int64[3] s = {1,-1,2}> { r = Reshape(x, s)  y = Add(x, r) }",
@@ -314,7 +308,7 @@ broadcast_at_batch_one_only.examples = [
         "an input of batch 1 with one of batch N",
         "g (float[N,3] x, float[1,3] m) => (float[N,3] y) { y = Add(x, m) }",
     ),
-    Silent("a bias", "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }"),
+    Silent("a bias", _add("3", "1,2,3")),
     Silent(
         "an attention mask", "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }"
     ),

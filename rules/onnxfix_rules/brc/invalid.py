@@ -62,17 +62,17 @@ _fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
 _flagged = partial(Flagged, runs=False, safety=Safety.UNSAFE)
 
 
+def _prelu(x: str, y: str, s: str, s_values: str = "1, 2") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) <float[{s}] s = {{{s_values}}}> {{ y = PRelu(x, s) }}"
+
+
 prelu_slope_not_broadcastable.examples = [
     _fixed(
         "one slope per channel, as before opset 7",
-        before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-        after=f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        before=_prelu("N,2,4,4", "N,2,4,4", "2"),
+        after=_prelu("N,2,4,4", "N,2,4,4", "2,1,1"),
     ),
-    Flagged(
-        "the fix requires --unsafe-fixes",
-        f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-        runs=False,
-    ),
+    Flagged("the fix requires --unsafe-fixes", _prelu("N,2,4,4", "N,2,4,4", "2"), runs=False),
     _fixed(
         "a slope that is not constant",
         before="g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) { y = PRelu(x, s) }",
@@ -80,34 +80,19 @@ prelu_slope_not_broadcastable.examples = [
             r = Reshape(s, t)  y = PRelu(x, r) }""",
         opset=9,
     ),
-    _flagged(
-        "the data would have to be repeated",
-        "g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
-    ),
-    _flagged(
-        "a slope of a higher rank",
-        "g (float[4] x) => (float[1,4] y) <float[1,4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
-    ),
-    Silent(
-        "one slope per channel, correctly aligned",
-        f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-    ),
+    _flagged("the data would have to be repeated", _prelu("1,1,4", "1,1,4", "2,1")),
+    _flagged("a slope of a higher rank", _prelu("4", "1,4", "1,4", s_values="1, 2, 3, 4")),
+    Silent("one slope per channel, correctly aligned", _prelu("N,2,4,4", "N,2,4,4", "2,1,1")),
     Silent(
         "as many channels as columns: in ONNX, one slope per column",
-        "g (float[N,4,2,4] x) => (float[N,4,2,4] y) <float[4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
+        _prelu("N,4,2,4", "N,4,2,4", "4", s_values="1, 2, 3, 4"),
     ),
-    Silent("a single slope", f"{_IMAGE} <float[1] s = {{1}}> {{ y = PRelu(x, s) }}"),
-    Silent(
-        "a size that may be equal, which BRC004 reports",
-        "g (float[N,2,H,W] x) => (float[N,2,H,W] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
-    ),
-    Silent(
-        "a matrix, whose columns are the channels",
-        "g (float[N,2] x) => (float[N,2] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
-    ),
+    Silent("a single slope", _prelu("N,2,4,4", "N,2,4,4", "1", s_values="1")),
+    Silent("a size that may be equal, which BRC004 reports", _prelu("N,2,H,W", "N,2,H,W", "2")),
+    Silent("a matrix, whose columns are the channels", _prelu("N,2", "N,2", "2")),
     Silent(
         "opset 6, where it means one slope per channel",
-        f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        _prelu("N,2,4,4", "N,2,4,4", "2"),
         opset=6,
         runs=False,
     ),
@@ -146,37 +131,31 @@ def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
     yield Match(f"Expand to a size of {negative[0]}", node=node, fix=fix, reads=(wanted,))
 
 
+def _expand(x: str, y: str, s: str) -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) <int64[2] s = {{{s}}}> {{ y = Expand(x, s) }}"
+
+
 expand_to_minus_one.examples = [
     _fixed(
         "-1 for an unchanged size, as in torch",
-        before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
-        after="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+        before=_expand("2,1", "2,3", "-1, 3"),
+        after=_expand("2,1", "2,3", "1, 3"),
     ),
-    Flagged(
-        "the fix requires --unsafe-fixes",
-        "g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
-        runs=False,
-    ),
+    Flagged("the fix requires --unsafe-fixes", _expand("2,1", "2,3", "-1, 3"), runs=False),
     _fixed(
         "a computed shape",
         before="""g (float[N,1] x) => (float[N,3] y) <int64[1] m = {-1}, int64[1] c = {3}> {
             s = Concat<axis = 0>(m, c)  y = Expand(x, s) }""",
-        after="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+        after=_expand("N,1", "N,3", "1, 3"),
     ),
-    _flagged(
-        "another negative size",
-        "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-2, 3}> { y = Expand(x, s) }",
-    ),
+    _flagged("another negative size", _expand("N,1", "N,3", "-2, 3")),
     _flagged(
         "a shape with a dynamic size",
         """g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
             s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
     ),
-    Silent(
-        "1 for an unchanged size",
-        "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
-    ),
-    Silent("a size of 0", "g (float[1,1] x) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(x, s) }"),
+    Silent("1 for an unchanged size", _expand("N,1", "N,3", "1, 3")),
+    Silent("a size of 0", _expand("1,1", "0,3", "0, 3")),
     Silent("the shape is an input", "g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }"),
     Silent(
         "a Reshape, where -1 is valid",

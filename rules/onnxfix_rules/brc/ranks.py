@@ -93,16 +93,24 @@ def _unsqueezed(node: Node, short: list[tuple[Operand, Value, int]]) -> Draft:
     return draft
 
 
+def _add_reshaped(z: str, x: str = "N,1") -> str:
+    return f"g (float[{x}] x, float[{z}] z, int64[K] s) => (float[] y) {{ r = Reshape(x, s)  y = Add(r, z) }}"
+
+
+def _add(x: str, z: str, y: str, elem: str = "float") -> str:
+    return f"g ({elem}[{x}] x, {elem}[{z}] z) => ({elem}[{y}] y) {{ y = Add(x, z) }}"
+
+
 rank_mismatched_runtime_operand.examples = [
     Fixed(
         "a graph input of lower rank",
-        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+        before=_add("N,2,3", "3", "N,2,3"),
         after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) <int64[2] a = {0,1}>"
         " { u = Unsqueeze(z, a)  y = Add(x, u) }",
     ),
     Fixed(
         "opset 11, where the axes are an attribute",
-        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+        before=_add("N,2,3", "3", "N,2,3"),
         after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { u = Unsqueeze<axes=[0,1]>(z)  y = Add(x, u) }",
         opset=11,
     ),
@@ -153,11 +161,7 @@ rank_mismatched_runtime_operand.examples = [
         "g (float[N,3] x, int8[3] q) => (float[N,3] y) <float s = {0.5}, int8 z = {0}>"
         " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
     ),
-    Silent(
-        "unknown rank",
-        "g (float[N,3] x, float[3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
-        runs=False,
-    ),
+    Silent("unknown rank", _add_reshaped("3", x="N,3"), runs=False),
     Silent(
         "an Expand, whose data may have any rank",
         "g (float[3] x) => (float[2,3] y) <int64[2] s = {2,3}> { y = Expand(x, s) }",
@@ -192,7 +196,7 @@ def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
 
 
 two_sided_broadcast.examples = [
-    Flagged("a column and a row", "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }"),
+    Flagged("a column and a row", _add("2,1", "1,3", "2,3")),
     Flagged("symbolic sizes", "g (float[N,1] x, float[1,M] z) => (bool[N,M] y) { y = Less(x, z) }"),
     Flagged("operands of different rank", "g (float[N,1] x, float[3] z) => (float[N,3] y) { y = Sub(x, z) }"),
     Flagged(
@@ -203,15 +207,12 @@ two_sided_broadcast.examples = [
         "batch dimensions of a MatMul",
         "g (float[N,1,2,3] x, float[1,4,3,2] z) => (float[N,4,2,2] y) { y = MatMul(x, z) }",
     ),
-    Silent(
-        "one operand has the result's shape",
-        "g (float[N,1,3] x, float[N,2,3] z) => (float[N,2,3] y) { y = Add(x, z) }",
-    ),
+    Silent("one operand has the result's shape", _add("N,1,3", "N,2,3", "N,2,3")),
     Silent(
         "one of three operands has the result's shape",
         "g (bool[N,1] p, float[1,3] x, float[N,3] z) => (float[N,3] y) { y = Where(p, x, z) }",
     ),
-    Silent("all dimensions are 1", "g (float[1,1] x, float[1] z) => (float[1,1] y) { y = Add(x, z) }"),
+    Silent("all dimensions are 1", _add("1,1", "1", "1,1")),
     Silent(
         "an attention mask", "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }"
     ),
@@ -219,11 +220,7 @@ two_sided_broadcast.examples = [
         "an Expand, which is explicit",
         "g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2,1}> { y = Expand(x, s) }",
     ),
-    Silent(
-        "unknown rank",
-        "g (float[N,1] x, float[1,3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
-        runs=False,
-    ),
+    Silent("unknown rank", _add_reshaped("1,3"), runs=False),
 ]
 
 
@@ -307,19 +304,19 @@ def _static_result(broadcast: Broadcast) -> list[int] | None:
 implicit_repetition.examples = [
     Fixed(
         "static sizes, with a constant target",
-        before="g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
+        before=_add("2,1", "1,3", "2,3"),
         after="g (float[2,1] x, float[1,3] z) => (float[2,3] y) <int64[2] s = {2,3}, int64[2] t = {2,3}>"
         " { a = Expand(x, s)  b = Expand(z, t)  y = Add(a, b) }",
     ),
     Fixed(
         "symbolic sizes, with the other operand's shape as target",
-        before="g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Add(x, z) }",
+        before=_add("N,1", "1,M", "N,M"),
         after="g (float[N,1] x, float[1,M] z) => (float[N,M] y)"
         " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
     ),
     Fixed(
         "sizes that may differ",
-        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
+        before=_add("N,3", "M,3", "K,3"),
         after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
         " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
     ),
@@ -336,10 +333,7 @@ implicit_repetition.examples = [
         " s = Shape(x)  a = Expand(p, s)  t = Shape(p)  b = Expand(x, t)"
         " u = Shape(p)  c = Expand(z, u)  v = Shape(x)  d = Expand(c, v)  y = Where(a, b, d) }",
     ),
-    Flagged(
-        "half precision, which has no exact fix",
-        "g (float16[2,1] x, float16[1,3] z) => (float16[2,3] y) { y = Add(x, z) }",
-    ),
+    Flagged("half precision, which has no exact fix", _add("2,1", "1,3", "2,3", elem="float16")),
     Flagged(
         "Pow, which has a kernel of its own for an exponent of one element",
         "g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Pow(x, z) }",
@@ -375,14 +369,6 @@ implicit_repetition.examples = [
         "g (float[N,1,2,3] x, float[1,4,3,2] z, float[1,3] w) => (float[N,4,2,2] y, float[2,3] v)"
         " <int64[2] s = {2,1}> { y = MatMul(x, z)  v = Expand(w, s) }",
     ),
-    Silent(
-        "opset 7, which has no Expand",
-        "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
-        opset=7,
-    ),
-    Silent(
-        "unknown rank",
-        "g (float[N,1] x, float[1,3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
-        runs=False,
-    ),
+    Silent("opset 7, which has no Expand", _add("2,1", "1,3", "2,3"), opset=7),
+    Silent("unknown rank", _add_reshaped("1,3"), runs=False),
 ]

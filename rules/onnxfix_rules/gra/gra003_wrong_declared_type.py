@@ -146,33 +146,24 @@ _MAIN: dict[Context, str] = {
     "function": "the call's output has the type that the body gives it",
 }
 
+
+def _abs(a: str, x: str = "N,3", y: str = "N,3", elem: str = "float") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) <{elem}[{a}] a> {{ a = Neg(x)  y = Abs(a) }}"
+
+
 wrong_declared_type.examples = [
     Fixed(
-        "wrong element type",
-        before="g (float[N] x) => (float[N] y) <float16[N] a> { a = Neg(x)  y = Abs(a) }",
-        after="g (float[N] x) => (float[N] y) <float[N] a> { a = Neg(x)  y = Abs(a) }",
+        "wrong element type", before=_abs("N", x="N", y="N", elem="float16"), after=_abs("N", x="N", y="N")
     ),
-    Fixed(
-        "wrong dimension",
-        before="g (float[N,3] x) => (float[N,3] y) <float[N,4] a> { a = Neg(x)  y = Abs(a) }",
-        after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
-    ),
-    Fixed(
-        "wrong rank",
-        before="g (float[N,3] x) => (float[N,3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
-        after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
-    ),
+    Fixed("wrong dimension", before=_abs("N,4"), after=_abs("N,3")),
+    Fixed("wrong rank", before=_abs("3"), after=_abs("N,3")),
     Fixed(
         "graph output: -1 for a size that the graph determines",
         before="g (float[N,3] x) => (float[N,-1] y) { y = Neg(x) }",
         after="g (float[N,3] x) => (float[N,?] y) { y = Neg(x) }",
         differs=_MAIN,
     ),
-    Fixed(
-        "an inner -1",
-        before="g (float[N,3] x) => (float[N,3] y) <float[-1,-1] a> { a = Neg(x)  y = Abs(a) }",
-        after="g (float[N,3] x) => (float[N,3] y) <float[-1,3] a> { a = Neg(x)  y = Abs(a) }",
-    ),
+    Fixed("an inner -1", before=_abs("-1,-1"), after=_abs("-1,3")),
     Flagged(
         "graph output: -1, and a wrong size",
         "g (float[2,3] x) => (float[-1,4] y) { y = Neg(x) }",
@@ -182,13 +173,13 @@ wrong_declared_type.examples = [
     Flagged(
         "graph output: wrong element type", "g (float[N] x) => (float16[N] y) { y = Neg(x) }", differs=_MAIN
     ),
-    Silent("correct", "g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }"),
+    Silent("correct", _abs("N,3")),
     Silent(
         "other names for the same dimension do not contradict it",
         "g (float[N,3] x) => (float[A,B] y) <float[M,K] a, float[P,3] b> { a = Neg(x)  b = Exp(a)  y = Abs(b) }",
     ),
     Silent("-1 for a dynamic size", "g (float[N] x) => (float[-1] y) { y = Neg(x) }"),
-    Silent("N may be 3", "g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }"),
+    Silent("N may be 3", _abs("3", x="N", y="3")),
     Silent(
         "unknown result of a custom operator",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float16[7] a>

@@ -251,12 +251,17 @@ _K = "<int64[1] k = {1}>"
 _numeric = partial(Fixed, safety=Safety.NUMERIC, opset=17, ir_version=8)
 _flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8)
 _silent = partial(Silent, opset=17, ir_version=8)
+
+
+def _reduce_sum(x: str, k_values: str, elem: str = "float16", k: str = "1", attributes: str = "") -> str:
+    return (
+        f"g ({elem}[{x}] x) => ({elem}[{x}] y) <int64[{k}] k = {{{k_values}}}> {{ "
+        f"e = Exp(x)  s = ReduceSum{attributes}(e, k)  y = Div(e, s) }}"
+    )
+
+
 decomposed_softmax.examples = [
-    _numeric(
-        "divided by the sum",
-        f"{_ROWS} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-        f"{_ROWS} {{ y = Softmax<axis=1>(x) }}",
-    ),
+    _numeric("divided by the sum", _reduce_sum("N,8", "1"), f"{_ROWS} {{ y = Softmax<axis=1>(x) }}"),
     _numeric(
         "axes as an attribute, opset 11, the last axis",
         f"{_ROWS} {{ e = Exp(x)  s = ReduceSum<axes=[-1]>(e)  y = Div(e, s) }}",
@@ -265,8 +270,7 @@ decomposed_softmax.examples = [
     ),
     _numeric(
         "over an inner axis",
-        "g (float16[2,N,8] x) => (float16[2,N,8] y) <int64[1] k = {-2}>"
-        " { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
+        _reduce_sum("2,N,8", "-2"),
         "g (float16[2,N,8] x) => (float16[2,N,8] y) { y = Softmax<axis=1>(x) }",
     ),
     _flagged(
@@ -279,37 +283,20 @@ decomposed_softmax.examples = [
         "g (float16[N,8] x) => (float16[N,8] y, float16[N,8] z)"
         f" {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s)  z = Neg(e) }}",
     ),
-    _flagged(
-        "over two axes",
-        f"{_ROWS} <int64[2] k = {{0, 1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-    ),
-    _flagged(
-        "of rank 1, which TensorRT's Softmax does not support",
-        "g (float16[N] x) => (float16[N] y) <int64[1] k = {0}> { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
-    ),
+    _flagged("over two axes", _reduce_sum("N,8", "0, 1", k="2")),
+    _flagged("of rank 1, which TensorRT's Softmax does not support", _reduce_sum("N", "0")),
     _silent(
         "the maximum is subtracted",
         f"{_ROWS} {_K} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  e = Exp(d)  s = ReduceSum(e, k)  y = Div(e, s) }}",
     ),
-    _silent(
-        "in float32",
-        f"g (float[N,8] x) => (float[N,8] y) {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-    ),
-    _silent(
-        "in bfloat16",
-        f"g (bfloat16[N,8] x) => (bfloat16[N,8] y) {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-        runs=False,
-    ),
+    _silent("in float32", _reduce_sum("N,8", "1", elem="float")),
+    _silent("in bfloat16", _reduce_sum("N,8", "1", elem="bfloat16"), runs=False),
     _silent(
         "the sum of another exponential",
         "g (float16[N,8] x, float16[N,8] z) => (float16[N,8] y)"
         f" {_K} {{ e = Exp(x)  f = Exp(z)  s = ReduceSum(f, k)  y = Div(e, s) }}",
     ),
-    _silent(
-        "the sum without the reduced dimension",
-        f"g (float16[8,8] x) => (float16[8,8] y) {_K}"
-        " { e = Exp(x)  s = ReduceSum<keepdims=0>(e, k)  y = Div(e, s) }",
-    ),
+    _silent("the sum without the reduced dimension", _reduce_sum("8,8", "1", attributes="<keepdims=0>")),
     _silent("a mean", f"{_ROWS} {{ e = Exp(x)  s = ReduceMean<axes=[1]>(e)  y = Div(e, s) }}"),
     _silent(
         "the sum over the exponential", f"{_ROWS} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(s, e) }}"

@@ -274,19 +274,14 @@ def _length(node: Node, model: Model) -> int:
     return max((size for size in found if size is not None), default=0)
 
 
+def _mat_mul(a: str, b: str, elem: str = "float16", y: str = "2,2") -> str:
+    return f"g ({elem}[{a}] a, {elem}[{b}] b) => ({elem}[{y}] y) {{ y = MatMul(a, b) }}"
+
+
 long_dot_product.examples = [
-    _flagged(
-        "a product of two non-constant matrices",
-        "g (float16[2,16384] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
-    ),
-    _flagged(
-        "a vector as the first operand",
-        "g (float16[20000] a, float16[20000,2] b) => (float16[2] y) { y = MatMul(a, b) }",
-    ),
-    _flagged(
-        "the length is known only from the second operand",
-        "g (float16[2,K] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
-    ),
+    _flagged("a product of two non-constant matrices", _mat_mul("2,16384", "16384,2")),
+    _flagged("a vector as the first operand", _mat_mul("20000", "20000,2", y="2")),
+    _flagged("the length is known only from the second operand", _mat_mul("2,K", "16384,2")),
     _flagged(
         "Gemm with a transposed first operand",
         "g (float16[16384,2] a, float16[K,3] b) => (float16[2,3] y) { y = Gemm<transA=1>(a, b) }",
@@ -299,13 +294,8 @@ long_dot_product.examples = [
         "a convolution with a kernel as large as the image",
         "g (float16[1,64,16,16] a, float16[2,64,16,16] w) => (float16[1,2,1,1] y) { y = Conv(a, w) }",
     ),
-    _silent("shorter", "g (float16[2,16383] a, float16[16383,2] b) => (float16[2,2] y) { y = MatMul(a, b) }"),
-    _silent("in float32", "g (float[2,16384] a, float[16384,2] b) => (float[2,2] y) { y = MatMul(a, b) }"),
-    _silent(
-        "of unknown length", "g (float16[2,K] a, float16[K,2] b) => (float16[2,2] y) { y = MatMul(a, b) }"
-    ),
-    _silent(
-        "large in another dimension",
-        "g (float16[16384,2] a, float16[2,2] b) => (float16[16384,2] y) { y = MatMul(a, b) }",
-    ),
+    _silent("shorter", _mat_mul("2,16383", "16383,2")),
+    _silent("in float32", _mat_mul("2,16384", "16384,2", elem="float")),
+    _silent("of unknown length", _mat_mul("2,K", "K,2")),
+    _silent("large in another dimension", _mat_mul("16384,2", "2,2", y="16384,2")),
 ]

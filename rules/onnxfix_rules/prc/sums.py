@@ -114,10 +114,14 @@ _flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8)
 _IO = "g (float16[N,8] x) => (float16[N,1] y)"
 
 
+def _reduce_l2(elem: str) -> str:
+    return f"g ({elem}[N,8] x) => ({elem}[N,1] y) {{ y = ReduceL2<axes=[1]>(x) }}"
+
+
 sum_in_half_precision.examples = [
     _fixed(
         "a length, axes as an attribute",
-        f"{_IO} {{ y = ReduceL2<axes=[1]>(x) }}",
+        _reduce_l2("float16"),
         f"{_IO} {{ w = Cast<to=FLOAT>(x)  r = ReduceL2<axes=[1]>(w)  y = Cast<to=FLOAT16>(r) }}",
         opset=13,
     ),
@@ -179,19 +183,8 @@ sum_in_half_precision.examples = [
         "g (float16[N,8] x) => (float16[N,8] y) <int64[1] a = {1}>"
         " { e = Exp(x)  s = ReduceSum(e, a)  y = Div(e, s) }",
     ),
-    Silent(
-        "in float32",
-        "g (float[N,8] x) => (float[N,1] y) { y = ReduceL2<axes=[1]>(x) }",
-        opset=17,
-        ir_version=8,
-    ),
-    Silent(
-        "in bfloat16",
-        "g (bfloat16[N,8] x) => (bfloat16[N,1] y) { y = ReduceL2<axes=[1]>(x) }",
-        opset=17,
-        ir_version=8,
-        runs=False,
-    ),
+    Silent("in float32", _reduce_l2("float"), opset=17, ir_version=8),
+    Silent("in bfloat16", _reduce_l2("bfloat16"), opset=17, ir_version=8, runs=False),
     Silent(
         "axes that depend on the function's caller",
         '<ir_version: 10, opset_import: ["" : 13, "my" : 1]>'

@@ -110,27 +110,33 @@ _ADD = "d = DequantizeLinear(w, s, z)  y = Add(x, d)"
 _fixed = partial(Fixed, ir_version=10, opset=21)
 
 
+def _add(elem: str, w_values: str, x: str = "N,4", w: str = "1,4") -> str:
+    return f"""g (float[{x}] x) => (float[{x}] y) <{elem}[{w}] w = {{{w_values}}}, float s = {{0.1}}> {{
+        d = DequantizeLinear(w, s)  y = Add(x, d) }}"""
+
+
+def _mul(x: str, elem: str, w: str, w_values: str) -> str:
+    return f"""g (float[{x}] x) => (float[{x}] y) <{elem}[{w}] w = {{{w_values}}}, float s = {{0.5}}> {{
+        d = DequantizeLinear(w, s)  y = Mul(x, d) }}"""
+
+
 unsupported_quantized_constant.examples = [
     Fixed(
         "uint8 around 128",
         before=f"""g (float[N,4] x) => (float[N,4] y) <uint8[1,4] w = {{0, 127, 128, 255}}, float s = {{0.1}},
             uint8 z = {{128}}> {{ {_ADD} }}""",
-        after="""g (float[N,4] x) => (float[N,4] y) <int8[1,4] w = {-128, -1, 0, 127}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+        after=_add("int8", "-128, -1, 0, 127"),
     ),
     Fixed(
         "uint8 without a zero point, all values below 128",
-        before="""g (float[N,4] x) => (float[N,4] y) <uint8[1,4] w = {0, 1, 2, 127}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
-        after="""g (float[N,4] x) => (float[N,4] y) <int8[1,4] w = {0, 1, 2, 127}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+        before=_add("uint8", "0, 1, 2, 127"),
+        after=_add("int8", "0, 1, 2, 127"),
     ),
     Fixed(
         "int8 around 5 with values that fit",
         before=f"""g (float[N,3] x) => (float[N,3] y) <int8[1,3] w = {{-123, 5, 127}}, float s = {{0.1}},
             int8 z = {{5}}> {{ {_ADD} }}""",
-        after="""g (float[N,3] x) => (float[N,3] y) <int8[1,3] w = {-128, 0, 122}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+        after=_add("int8", "-128, 0, 122", x="N,3", w="1,3"),
     ),
     Fixed(
         "int8 around 5 with smallest values that do not fit: floats",
@@ -186,15 +192,10 @@ unsupported_quantized_constant.examples = [
         "uint4 around 8 becomes int4 (0, 7, 8, 15, two per byte)",
         before="""g (float[N,4] x) => (float[N,4] y) <uint4[1,4] w = {112, 248}, float s = {0.1}, uint4 z = {8}> {
             d = DequantizeLinear(w, s, z)  y = Add(x, d) }""",
-        after="""g (float[N,4] x) => (float[N,4] y) <int4[1,4] w = {248, 112}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+        after=_add("int4", "248, 112"),
     ),
     _fixed(
-        "uint4 around 0 becomes int8",
-        before="""g (float[N,4] x) => (float[N,4] y) <uint4[1,4] w = {112, 248}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
-        after="""g (float[N,4] x) => (float[N,4] y) <int8[1,4] w = {0, 7, 8, 15}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+        "uint4 around 0 becomes int8", before=_add("uint4", "112, 248"), after=_add("int8", "0, 7, 8, 15")
     ),
     Fixed(
         "two readers share the new constant, a third keeps the old one",
@@ -231,8 +232,7 @@ unsupported_quantized_constant.examples = [
         "an empty tensor",
         before=f"""g (float[N,0] x) => (float[N,0] y) <uint8[1,0] w = {{}}, float s = {{0.1}}, uint8 z = {{3}}>
             {{ {_ADD} }}""",
-        after="""g (float[N,0] x) => (float[N,0] y) <int8[1,0] w = {}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+        after=_add("int8", "", x="N,0", w="1,0"),
     ),
     Fixed(
         "a scalar",
@@ -240,25 +240,13 @@ unsupported_quantized_constant.examples = [
             d = DequantizeLinear(w, s, z)  y = Mul(x, d) }""",
         after="g (float[N,2] x) => (float[N,2] y) <float d = {1.5}> { y = Mul(x, d) }",
     ),
-    Silent(
-        "a one-element vector is supported",
-        """g (float[N,2] x) => (float[N,2] y) <int8[1] w = {3}, float s = {0.5}> {
-            d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
-    ),
+    Silent("a one-element vector is supported", _mul("N,2", "int8", "1", "3")),
     _fixed(
         "an odd number of int4 elements (1, 2, 3)",
-        before="""g (float[N,3] x) => (float[N,3] y) <int4[3] w = {33, 3}, float s = {0.5}> {
-            d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
-        after="""g (float[N,3] x) => (float[N,3] y) <int8[3] w = {1, 2, 3}, float s = {0.5}> {
-            d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
+        before=_mul("N,3", "int4", "3", "33, 3"),
+        after=_mul("N,3", "int8", "3", "1, 2, 3"),
     ),
-    Silent(
-        "an even number of int4 elements",
-        """g (float[N,2] x) => (float[N,2] y) <int4[2] w = {33}, float s = {0.5}> {
-            d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
-        opset=21,
-        ir_version=10,
-    ),
+    Silent("an even number of int4 elements", _mul("N,2", "int4", "2", "33"), opset=21, ir_version=10),
     Silent(
         "int8 around 0, explicitly and by default",
         """g (float[N,2] x) => (float[N,2] y) <int8[2] w = {-128, 127}, float s = {0.1}, int8 z = {0}> {
@@ -275,11 +263,7 @@ unsupported_quantized_constant.examples = [
             uint8 z = {{128}}> {{ {_ADD} }}""",
         safety=Safety.NUMERIC,
     ),
-    Silent(
-        "int32 is covered by QDQ005",
-        """g (float[N,2] x) => (float[N,2] y) <int32[2] w = {0, 255}, float s = {0.1}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
-    ),
+    Silent("int32 is covered by QDQ005", _add("int32", "0, 255", x="N,2", w="2")),
 ]
 
 

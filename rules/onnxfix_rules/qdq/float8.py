@@ -117,6 +117,13 @@ def _add(shop: Workshop, node: Node, op_type: str, inputs: Sequence[Value | str]
 _fixed = partial(Fixed, ir_version=11, opset=24)
 _flagged = partial(Flagged, opset=19)
 _silent = partial(Silent, opset=19)
+
+
+def _quantize_linear(attributes: str, elem: str = "float8e4m3fn") -> str:
+    return f"""g (float[N] x) => (float[N] y) <float s = {{1}}, {elem} z = {{0}}> {{
+        q = QuantizeLinear{attributes}(x, s, z)  y = DequantizeLinear(q, s, z) }}"""
+
+
 cast_to_or_from_float8.examples = [
     Fixed(
         "a round trip",
@@ -183,11 +190,7 @@ cast_to_or_from_float8.examples = [
         "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
         target="trt8.6",
     ),
-    _silent(
-        "QuantizeLinear and DequantizeLinear",
-        """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
+    _silent("QuantizeLinear and DequantizeLinear", _quantize_linear("")),
     _silent(
         "other casts", "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT16>(x)  y = Cast<to = FLOAT>(q) }"
     ),
@@ -238,26 +241,10 @@ def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
 
 
 unsupported_float8_form.examples = [
-    _flagged(
-        "float8e5m2",
-        """g (float[N] x) => (float[N] y) <float s = {1}, float8e5m2 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
-    _flagged(
-        "overflow to NaN",
-        """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
-    _silent(
-        "float8e4m3fn with saturation",
-        """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
-    _silent(
-        "the attribute has no effect on integers",
-        """g (float[N] x) => (float[N] y) <float s = {1}, int8 z = {0}> {
-            q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
+    _flagged("float8e5m2", _quantize_linear("", elem="float8e5m2")),
+    _flagged("overflow to NaN", _quantize_linear("<saturate = 0>")),
+    _silent("float8e4m3fn with saturation", _quantize_linear("")),
+    _silent("the attribute has no effect on integers", _quantize_linear("<saturate = 0>", elem="int8")),
 ]
 
 

@@ -236,24 +236,22 @@ def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
     yield Match(message, node=node, fix=fix, reads=(data, scale))
 
 
+def _dequantize_linear(elem: str) -> str:
+    return f"""g ({elem}[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{
+        q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }}"""
+
+
 quantized_int32.examples = [
     Fixed(
         "non-constant int32",
-        before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        before=_dequantize_linear("int32"),
         after="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
             f = Cast<to = FLOAT>(x)  q = QuantizeLinear(f, s, z)  y = DequantizeLinear(q, s, z) }""",
         opset=13,
         safety=Safety.NUMERIC,
         runs=False,
     ),
-    Flagged(
-        "requires --numeric-fixes",
-        """g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=23,
-        ir_version=11,
-    ),
+    Flagged("requires --numeric-fixes", _dequantize_linear("int32"), opset=23, ir_version=11),
     Flagged(
         "opset 19: the scale has the data's type, and int32 holds no fractions",
         """g (int32[N,4] x, int32 s) => (int8[N,4] q) <int8 z = {0}> { q = QuantizeLinear(x, s, z) }""",
@@ -261,11 +259,7 @@ quantized_int32.examples = [
         safety=Safety.NUMERIC,
         runs=False,
     ),
-    Silent(
-        "floats",
-        """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
+    Silent("floats", _dequantize_linear("float")),
     Silent(
         "dequantized int32 is covered by QDQ005",
         "g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",

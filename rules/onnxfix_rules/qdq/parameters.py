@@ -144,33 +144,28 @@ _BLOCKS = "d = DequantizeLinear<axis = 1, block_size = 2>(w, s)  y = MatMul(x, d
 _fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
+def _add(w: str, s: str) -> str:
+    return f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{{w}}}, float[2] s = {{{s}}}> {{
+        d = DequantizeLinear(w, s)  y = Add(x, d) }}"""
+
+
 scale_not_positive.examples = [
     Fixed(
         "a dead channel: weights and scale are 0",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 0}}> {{
-            {_ADD} }}""",
-        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
-            {_ADD} }}""",
+        before=_add("1, 0, 2, 0", "0.5, 0"),
+        after=_add("1, 0, 2, 0", "0.5, 1"),
     ),
     Fixed(
         "weights that a zero scale turns into 0",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
-            {_ADD} }}""",
-        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
-            {_ADD} }}""",
+        before=_add("1, 7, 2, 9", "0.5, 0"),
+        after=_add("1, 0, 2, 0", "0.5, 1"),
     ),
     _fixed(
         "a negative weight times 0 is -0.0, which would become 0.0",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
-            {_ADD} }}""",
-        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
-            {_ADD} }}""",
+        before=_add("1, -7, 2, 9", "0.5, 0"),
+        after=_add("1, 0, 2, 0", "0.5, 1"),
     ),
-    Flagged(
-        "-0.0 requires --numeric-fixes",
-        f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
-            {_ADD} }}""",
-    ),
+    Flagged("-0.0 requires --numeric-fixes", _add("1, -7, 2, 9", "0.5, 0")),
     Fixed(
         "another reader keeps the old constants",
         before="""g (float[N,2] x) => (float[N,2] y, float[2,2] u, int8[2,2] v) <int8[2,2] w = {1, 7, 2, 9},
@@ -181,10 +176,8 @@ scale_not_positive.examples = [
     ),
     Fixed(
         "negative scales of weights",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 0, 3}}, float[2] s = {{0.5, -1}}> {{
-            {_ADD} }}""",
-        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -2, 0, -3}}, float[2] s = {{0.5, 1}}> {{
-            {_ADD} }}""",
+        before=_add("1, 2, 0, 3", "0.5, -1"),
+        after=_add("1, -2, 0, -3", "0.5, 1"),
     ),
     _fixed(
         "int4 blocks in which 0 and -8 are turned (0, -8, 1, -8)",
@@ -193,8 +186,7 @@ scale_not_positive.examples = [
     ),
     _fixed(
         "a turned -128: floats",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -128, 3, 0}}, float[2] s = {{0.5, -1}}> {{
-            {_ADD} }}""",
+        before=_add("1, -128, 3, 0", "0.5, -1"),
         after="g (float[N,2] x) => (float[N,2] y) <float[2,2] d = {0.5, 128, 1.5, -0}> { y = Add(x, d) }",
     ),
     _fixed(
@@ -211,11 +203,7 @@ scale_not_positive.examples = [
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         safety=Safety.NUMERIC,
     ),
-    Silent(
-        "positive scales",
-        f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1e-30}}> {{
-            {_ADD} }}""",
-    ),
+    Silent("positive scales", _add("1, 0, 2, 0", "0.5, 1e-30")),
     Silent(
         "int4 on TensorRT-RTX",
         f"{_FOUR} <int4[2,2] w = {{128, 129}}, float[2,1] s = {{-0.5, 1}}> {{ {_BLOCKS} }}",

@@ -55,11 +55,16 @@ _fixed = partial(Fixed, safety=Safety.NUMERIC)
 _flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 
 
+def _quantize_linear(z: str, x: str = "N,4", elem: str = "uint8") -> str:
+    return (
+        f"g (float[{x}] x) => (float[{x}] y) <float s = {{0.1}}, {elem} z = {{{z}}}> {{ "
+        f"q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }}"
+    )
+
+
 centered_unsigned_quantization.examples = [
     Fixed(
-        "a Q/DQ pair with one scale",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
-        after=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
+        "a Q/DQ pair with one scale", before=_quantize_linear("128"), after=_quantize_linear("0", elem="int8")
     ),
     Fixed(
         "per-channel scales, negative axis",
@@ -135,7 +140,7 @@ centered_unsigned_quantization.examples = [
         "output_dtype names the output type as well",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
             q = QuantizeLinear<output_dtype = 2>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
+        after=_quantize_linear("0", elem="int8"),
         opset=21,
         ir_version=10,
     ),
@@ -166,14 +171,8 @@ centered_unsigned_quantization.examples = [
         """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}, uint8 w = {127}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, w) }""",
     ),
-    Silent(
-        "around 127 the limits differ: QDQ003",
-        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{127}}> {{ {_PAIR} }}",
-    ),
-    Silent(
-        "int8 around 0",
-        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
-    ),
+    Silent("around 127 the limits differ: QDQ003", _quantize_linear("127")),
+    Silent("int8 around 0", _quantize_linear("0", elem="int8")),
     Silent(
         "the zero point may be overridden",
         f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
@@ -254,7 +253,7 @@ _ROUNDED, _ONE = "f = Div(x, s)  r = Round(f)  a = Add(r, c)", "q = QuantizeLine
 nonzero_zero_point.examples = [
     _fixed(
         "uint8 around 37",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
+        before=_quantize_linear("37"),
         after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
     ),
     *(
@@ -296,13 +295,10 @@ nonzero_zero_point.examples = [
             float[2,1] m = {{100, -700}}, float n = {{-50}}> {{ {_ROUNDED}  {_ONE}  k = Transpose(q)
             {_DQ.replace("(q", "(k")}  p = MatMul(v, d)  y = Sub(p, m)  e = Sub(d, n)  u = Relu(e) }}""",
     ),
-    Flagged(
-        "losing INT8 requires --numeric-fixes",
-        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
-    ),
+    Flagged("losing INT8 requires --numeric-fixes", _quantize_linear("37")),
     _fixed(
         "int8 around -128: equivalent to uint8 around 0",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{-128}}> {{ {_PAIR} }}",
+        before=_quantize_linear("-128", elem="int8"),
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {-128}, float h = {127}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, z, h)  b = Sub(c, z)  y = Mul(b, s) }""",
     ),
@@ -361,7 +357,7 @@ nonzero_zero_point.examples = [
     ),
     _fixed(
         "opset 10, which has no Round",
-        before=f"g (float[2,4] x) => (float[2,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
+        before=_quantize_linear("37", x="2,4"),
         after="""g (float[2,4] x) => (float[2,4] y) <float s = {0.1}, float z = {37}, float k = {0.5}, float t = {2},
             float e = {1.49011612e-8}, float o = {0}> { d = Div(x, s)
             f = Floor(d)  p0 = Sub(d, f)  p1 = Sub(p0, k)  h0 = Mul(f, k)  h1 = Floor(h0)  h2 = Mul(h1, t)
@@ -380,10 +376,7 @@ nonzero_zero_point.examples = [
             int8[2] w = {0, 0}> { q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
             p = QuantizeLinear(d, t, w)  y = DequantizeLinear(p, t, w) }""",
     ),
-    Silent(
-        "uint8 around 128 is covered by QDQ001",
-        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
-    ),
+    Silent("uint8 around 128 is covered by QDQ001", _quantize_linear("128")),
     Silent(
         "a moved quantized constant is covered by QDQ012",
         """g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 100, 3, 4}, float s = {0.1}, uint8 z = {3}> {

@@ -74,47 +74,38 @@ _fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
 _flagged = partial(Flagged, runs=False)
 
 
+def _reshape(x: str, y: str, s_values: str, attributes: str, s: str = "2") -> str:
+    return (
+        f"g (float[{x}] x) => (float[{y}] y) <int64[{s}] s = {{{s_values}}}> {{ "
+        f"y = Reshape{attributes}(x, s) }}"
+    )
+
+
 nonempty_reshape_to_empty.examples = [
     _fixed(
-        "six elements cannot become an empty tensor",
-        before=_BEFORE,
-        after="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
+        "six elements cannot become an empty tensor", before=_BEFORE, after=_reshape("2,3", "A,B", "0, 3", "")
     ),
     Flagged("reported only, by default", _BEFORE, runs=False),
     _flagged(
         "copying would not fit either: [2, 5] from six elements",
-        "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 5}> { y = Reshape<allowzero=1>(x, s) }",
+        _reshape("2,3", "A,B", "0, 5", "<allowzero=1>"),
         safety=Safety.UNSAFE,
     ),
     _fixed(
         "works only if N is 0",
-        before="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
-        after="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
+        before=_reshape("N,3", "A,B", "0, 3", "<allowzero=1>"),
+        after=_reshape("N,3", "A,B", "0, 3", ""),
     ),
-    Flagged(
-        "reported by default where N may be 0",
-        "g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Silent(
-        "the data is empty: [0, 4] becomes [4, 0]",
-        "g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Silent(
-        "the data is empty for every N",
-        "g (float[0,N] x) => (float[0,2,2] y) <int64[3] s = {0, 2, 2}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Silent(
-        "without allowzero the 0 copies",
-        "g (float[2,3] x) => (float[2,3] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
-    ),
+    Flagged("reported by default where N may be 0", _reshape("N,3", "A,B", "0, 3", "<allowzero=1>")),
+    Silent("the data is empty: [0, 4] becomes [4, 0]", _reshape("0,4", "4,0", "4, 0", "<allowzero=1>")),
+    Silent("the data is empty for every N", _reshape("0,N", "0,2,2", "0, 2, 2", "<allowzero=1>", s="3")),
+    Silent("without allowzero the 0 copies", _reshape("2,3", "2,3", "0, 3", "")),
     Silent(
         "unknown data",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { u = my.op(x) y = Reshape<allowzero=1>(u, s) }""",
     ),
-    Silent(
-        "no 0", "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 2}> { y = Reshape<allowzero=1>(x, s) }"
-    ),
+    Silent("no 0", _reshape("2,3", "A,B", "3, 2", "<allowzero=1>")),
 ]
 
 
@@ -148,14 +139,9 @@ def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
 
 
 zero_without_counterpart.examples = [
+    _flagged("position 2 of a tensor with axes 0 and 1", _reshape("2,6", "A,B,C", "2, 6, 0", "", s="3")),
     _flagged(
-        "position 2 of a tensor with axes 0 and 1",
-        "g (float[2,6] x) => (float[A,B,C] y) <int64[3] s = {2, 6, 0}> { y = Reshape(x, s) }",
-    ),
-    _flagged(
-        "a known rank with unknown sizes; opset 13",
-        "g (float[N,M] x) => (float[A,B,C] y) <int64[3] s = {0, -1, 0}> { y = Reshape(x, s) }",
-        opset=13,
+        "a known rank with unknown sizes; opset 13", _reshape("N,M", "A,B,C", "0, -1, 0", "", s="3"), opset=13
     ),
     _flagged(
         "the other elements of the shape are computed",
@@ -163,14 +149,8 @@ zero_without_counterpart.examples = [
             d = Shape(x) s = Concat<axis=0>(d, z) y = Reshape(x, s) }""",
     ),
     _flagged("a scalar has no axes", "g (float x) => (float[A] y) <int64[1] s = {0}> { y = Reshape(x, s) }"),
-    Silent(
-        "the last axis may be copied",
-        "g (float[2,6] x) => (float[A,6] y) <int64[2] s = {-1, 0}> { y = Reshape(x, s) }",
-    ),
-    Silent(
-        "with allowzero=1 nothing is copied",
-        "g (float[0] x) => (float[2,0] y) <int64[2] s = {2, 0}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
+    Silent("the last axis may be copied", _reshape("2,6", "A,6", "-1, 0", "")),
+    Silent("with allowzero=1 nothing is copied", _reshape("0", "2,0", "2, 0", "<allowzero=1>")),
     Silent(
         "the rank is unknown",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>

@@ -195,6 +195,13 @@ _fixed = partial(Fixed, target="trt10.6")
 _POWER = "g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }"
 _SLICE = "g (float[4,N] x, int64[1] s, int64[1] e, int64[1] a) => (float[A,B] y) { y = Slice(x, s, e, a) }"
 _VOLUME = "g (float[1,1,2,3,4] x, float[1,2,2,2,3] p) => (float[1,1,2,2,2] y) { y = GridSample(x, p) }"
+
+
+def _scatter_nd(attributes: str) -> str:
+    return f"""g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {{
+        y = ScatterND{attributes}(x, i, u) }}"""
+
+
 form_of_a_later_release.examples = [
     Fixed(
         "the last dimensions, for TensorRT 8.6",
@@ -240,29 +247,13 @@ form_of_a_later_release.examples = [
     ),
     Fixed(
         "for TensorRT 10.7 too",
-        before="""g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
-            y = ScatterND<reduction = "none">(x, i, u) }""",
+        before=_scatter_nd('<reduction = "none">'),
         after="g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) { y = ScatterND(x, i, u) }",
         target="10.7",
     ),
-    Silent(
-        "another reduction: OPS039",
-        """g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
-        target="trt10.6",
-    ),
-    Silent(
-        "TensorRT 10.9 and later take the default",
-        """g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
-            y = ScatterND<reduction = "none">(x, i, u) }""",
-        target="10.9",
-    ),
-    Flagged(
-        "computed axes of a Slice, for TensorRT 10.2",
-        _SLICE,
-        target="10.2",
-        runs=False,
-    ),
+    Silent("another reduction: OPS039", _scatter_nd('<reduction = "add">'), target="trt10.6"),
+    Silent("TensorRT 10.9 and later take the default", _scatter_nd('<reduction = "none">'), target="10.9"),
+    Flagged("computed axes of a Slice, for TensorRT 10.2", _SLICE, target="10.2", runs=False),
     Silent("TensorRT 10.3 takes them", _SLICE, target="10.3", runs=False),
     Silent("an integer exponent, since 10.8", _POWER, target="10.8"),
     Flagged("images of three dimensions, for TensorRT 11.1", _VOLUME, opset=20, target="11.1", runs=False),

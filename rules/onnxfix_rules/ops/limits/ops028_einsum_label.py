@@ -7,19 +7,7 @@ from collections.abc import Iterator
 
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.rule import (
-    Draft,
-    Fix,
-    Fixed,
-    Flagged,
-    Match,
-    Model,
-    Node,
-    Safety,
-    Severity,
-    Silent,
-    rule,
-)
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 
 
 @rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[63])
@@ -90,6 +78,10 @@ def _long() -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
+def _einsum(attributes: str) -> str:
+    return f"g (float[2,3] x) => (float[3,2] y) {{ y = Einsum<{attributes}>(x) }}"
+
+
 einsum_label.examples = [
     Fixed(
         "uppercase",
@@ -110,24 +102,17 @@ einsum_label.examples = [
     ),
     Fixed(
         "without an arrow the result's axes are alphabetical, which becomes explicit",
-        before='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "KH">(x) }',
-        after='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "ab->ba">(x) }',
+        before=_einsum('equation = "KH"'),
+        after=_einsum('equation = "ab->ba"'),
     ),
-    Flagged(
-        "mixed case without an arrow: backends disagree on the order",
-        'g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "aB">(x) }',
-    ),
+    Flagged("mixed case without an arrow: backends disagree on the order", _einsum('equation = "aB"')),
     Fixed(
         "without an arrow, a repeated label is summed, and the ellipsis comes first",
         before='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...KL,KM">(x, z) }',
         after='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...ab,ac->...bc">(x, z) }',
     ),
     Flagged("more than 26 different labels", lambda: _long(), runs=False),
-    Flagged(
-        "a label that ONNX does not allow",
-        'g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "a1->1a">(x) }',
-        runs=False,
-    ),
+    Flagged("a label that ONNX does not allow", _einsum('equation = "a1->1a"'), runs=False),
     Silent("lowercase", f'{_XY} {{ y = Einsum<equation = "ab , bc -> ac">(x, z) }}'),
     Silent(
         "the equation is an attribute of the surrounding function",

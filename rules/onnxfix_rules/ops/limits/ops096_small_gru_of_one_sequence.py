@@ -127,6 +127,11 @@ _fixed = partial(Fixed, safety=Safety.NUMERIC, target="rtx")
 _silent = partial(Silent, target="rtx")
 
 
+def _gru(attributes: str, x: str = "8,1,2", w: str = "1,9,2", r: str = "1,9,3", h: str = "1,1,3") -> str:
+    return f"""g (float[{x}] x, float[{w}] w, float[{r}] r) => (float[{h}] h) {{
+        , h = GRU<{attributes}>(x, w, r) }}"""
+
+
 small_gru_of_one_sequence.examples = [
     _fixed(
         "the last state, length 8",
@@ -168,25 +173,13 @@ small_gru_of_one_sequence.examples = [
     ),
     Flagged("the hidden size from R", _BEFORE.replace("<hidden_size = 3>", ""), target="rtx"),
     Silent("another target", _BEFORE),
-    _silent(
-        "linear_before_reset=1",
-        f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{
-            , h = GRU<hidden_size = 3, linear_before_reset = 1>(x, w, r) }}""",
-    ),
+    _silent("linear_before_reset=1", _gru("hidden_size = 3, linear_before_reset = 1")),
     Silent("batch 2", _BEFORE.replace("[8,1,2]", "[8,2,2]").replace("[1,1,3] h", "[1,2,3] h"), target="rtx"),
     _silent("a dynamic batch", _BEFORE.replace("[8,1,2]", "[8,B,2]").replace("[1,1,3] h", "[1,B,3] h")),
     Silent("length 1", _BEFORE.replace("[8,1,2]", "[1,1,2]"), target="rtx"),
     Silent("a dynamic length", _BEFORE.replace("[8,1,2]", "[T,1,2]"), target="rtx"),
-    _silent(
-        "a hidden size above 16",
-        """g (float[8,1,2] x, float[1,51,2] w, float[1,51,17] r) => (float[1,1,17] h) {
-            , h = GRU<hidden_size = 17>(x, w, r) }""",
-    ),
-    _silent(
-        "layout=1: OPS011 comes first",
-        """g (float[1,8,2] x, float[1,9,2] w, float[1,9,3] r) => (float[1,1,3] h) {
-            , h = GRU<hidden_size = 3, layout = 1>(x, w, r) }""",
-    ),
+    _silent("a hidden size above 16", _gru("hidden_size = 17", w="1,51,2", r="1,51,17", h="1,1,17")),
+    _silent("layout=1: OPS011 comes first", _gru("hidden_size = 3, layout = 1", x="1,8,2")),
     _silent(
         "an LSTM",
         """g (float[8,1,2] x, float[1,12,2] w, float[1,12,3] r) => (float[1,1,3] h) {

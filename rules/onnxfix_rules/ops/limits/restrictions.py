@@ -80,6 +80,10 @@ _BOTH = 'direction = "bidirectional", activations ='
 _DFT = "g (TYPE[1,6,2] x) => (TYPE[1,N,M] y) <int64 n = {8}> { y = DFT<axis = 1"
 
 
+def _einsum(z: str, y: str, attributes: str) -> str:
+    return f"g (float[{z}] z) => (float[{y}] y) {{ y = Einsum<{attributes}>(z) }}"
+
+
 restricted_form.examples = [
     _flagged(
         "the axes of a Pad are an input, for TensorRT 10.3",
@@ -167,25 +171,13 @@ restricted_form.examples = [
         target="trt8.5",
     ),
     _flagged(
-        "an ellipsis, for TensorRT 8",
-        f'g (float[2,3,3] z) => (float[3,3,2] y) {{ {_E} "a...->...a">(z) }}',
-        target="trt8.6",
+        "an ellipsis, for TensorRT 8", _einsum("2,3,3", "3,3,2", 'equation = "a...->...a"'), target="trt8.6"
     ),
     _silent(
-        "an ellipsis, for TensorRT 9",
-        f'g (float[2,3,3] z) => (float[3,3,2] y) {{ {_E} "a...->...a">(z) }}',
-        target="trt9.0",
+        "an ellipsis, for TensorRT 9", _einsum("2,3,3", "3,3,2", 'equation = "a...->...a"'), target="trt9.0"
     ),
-    _flagged(
-        "a diagonal, for TensorRT 10.11",
-        f'g (float[3,3] z) => (float[3] y) {{ {_E} "ii->i">(z) }}',
-        target="trt10.11",
-    ),
-    _silent(
-        "a diagonal, for TensorRT 10.12",
-        f'g (float[3,3] z) => (float[3] y) {{ {_E} "ii->i">(z) }}',
-        target="trt10.12",
-    ),
+    _flagged("a diagonal, for TensorRT 10.11", _einsum("3,3", "3", 'equation = "ii->i"'), target="trt10.11"),
+    _silent("a diagonal, for TensorRT 10.12", _einsum("3,3", "3", 'equation = "ii->i"'), target="trt10.12"),
     _flagged(
         "a dimension of 1 that is broadcast",
         f'g (float[1,3] x, float[2,3] z) => (float[2] y) {{ {_E} "ij,ij->i">(x, z) }}',

@@ -76,10 +76,12 @@ def remainder_of_floats(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
+def _mod(attributes: str, elem: str = "float", x: str = "N,3") -> str:
+    return f"g ({elem}[{x}] x, {elem}[3] d) => ({elem}[{x}] y) {{ y = Mod{attributes}(x, d) }}"
+
+
 remainder_of_floats.examples = [
-    Flagged(
-        "a non-constant divisor", "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }"
-    ),
+    Flagged("a non-constant divisor", _mod("<fmod = 1>")),
     Flagged(
         "constant divisors, one of them infinite",
         """g (float[N,3] x) => (float[N,3] y) <float[3] d = {2, -inf, 3}> { y = Mod<fmod = 1>(x, d) }""",
@@ -100,23 +102,15 @@ remainder_of_floats.examples = [
             y = If(c)<then_branch = p () => (float[3] u) <float d = {inf}> { u = Mod<fmod = 1>(x, d) },
                       else_branch = q () => (float[3] v) { v = Neg(x) }> }""",
     ),
-    Silent(
-        "integers, where TensorRT is exact",
-        "g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod<fmod = 1>(x, d) }",
-    ),
-    Silent(
-        "fmod=0: the divisor's sign (OPS055)",
-        "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
-        opset=28,
-        ir_version=14,
-    ),
+    Silent("integers, where TensorRT is exact", _mod("<fmod = 1>", elem="int32")),
+    Silent("fmod=0: the divisor's sign (OPS055)", _mod(""), opset=28, ir_version=14),
     Silent(
         "a local function, which may be called with integers",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (int32[3] x, int32[3] d) => (int32[3] y) { y = my.F(x, d) }
             <domain: "my", opset_import: ["" : 18]> F (a, b) => (c) { c = Mod<fmod = 1>(a, b) }""",
     ),
-    Silent("empty tensor", "g (float[0,3] x, float[3] d) => (float[0,3] y) { y = Mod<fmod = 1>(x, d) }"),
+    Silent("empty tensor", _mod("<fmod = 1>", x="0,3")),
 ]
 
 

@@ -152,10 +152,14 @@ def _fix(node: Node, data: Value, block: object, shape: Sequence[Dim] | None) ->
     return Fix("use the default order and permute the channels", draft.edits)
 
 
+def _space_to_depth(x: str, y: str, attributes: str = 'blocksize = 2, mode = "CRD"') -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) {{ y = SpaceToDepth<{attributes}>(x) }}"
+
+
 space_to_depth_crd.examples = [
     _fixed(
         "static sizes",
-        before="""g (float[1,2,4,6] x) => (float[1,8,2,3] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
+        before=_space_to_depth("1,2,4,6", "1,8,2,3"),
         after="""g (float[1,2,4,6] x) => (float[1,8,2,3] y)
             <int64[6] s = {0, 2, 2, 2, 3, 2}, int64[4] t = {0, 8, 2, 3}> {
             a = Reshape(x, s)  b = Transpose<perm = [0,1,3,5,2,4]>(a)  y = Reshape(b, t) }""",
@@ -170,27 +174,16 @@ space_to_depth_crd.examples = [
     ),
     _fixed(
         "a dynamic image: a Gather permutes the channels",
-        before="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
+        before=_space_to_depth("N,2,H,W", "N,8,P,Q"),
         after="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) <int64[8] i = {0, 2, 4, 6, 1, 3, 5, 7}> {
             a = SpaceToDepth<blocksize = 2>(x)  y = Gather<axis = 1>(a, i) }""",
     ),
     Flagged(
-        "the number of channels is dynamic",
-        """g (float[N,C,H,W] x) => (float[N,K,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
-        opset=28,
-        ir_version=10,
+        "the number of channels is dynamic", _space_to_depth("N,C,H,W", "N,K,P,Q"), opset=28, ir_version=10
     ),
-    _silent(
-        "one channel: both orders are the same",
-        """g (float[N,1,H,W] x) => (float[N,4,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
-    ),
-    _silent(
-        "explicit DCR",
-        """g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2, mode = "DCR">(x) }""",
-    ),
-    _silent(
-        "DCR by default", "g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2>(x) }"
-    ),
+    _silent("one channel: both orders are the same", _space_to_depth("N,1,H,W", "N,4,P,Q")),
+    _silent("explicit DCR", _space_to_depth("N,2,4,4", "N,8,2,2", attributes='blocksize = 2, mode = "DCR"')),
+    _silent("DCR by default", _space_to_depth("N,2,4,4", "N,8,2,2", attributes="blocksize = 2")),
     Silent(
         "DepthToSpace is imported correctly in both orders",
         """g (float[N,8,2,2] x) => (float[N,2,4,4] y) { y = DepthToSpace<blocksize = 2, mode = "CRD">(x) }""",
@@ -249,11 +242,15 @@ def grid_sample_mode(node: Node, model: Model) -> Iterator[Match]:
 _IO = "g (float[N,C,H,W] x, float[N,3,4,2] p) => (float[N,C,3,4] y)"
 
 
+def _grid_sample(attributes: str, x: str = "N,C,H,W", p: str = "N,3,4,2", y: str = "N,C,3,4") -> str:
+    return f"g (float[{x}] x, float[{p}] p) => (float[{y}] y) {{ y = GridSample{attributes}(x, p) }}"
+
+
 grid_sample_mode.examples = [
     Fixed(
         "linear, which is the default",
-        before=f'{_IO} {{ y = GridSample<mode = "linear", align_corners = 1, padding_mode = "border">(x, p) }}',
-        after=f'{_IO} {{ y = GridSample<align_corners = 1, padding_mode = "border">(x, p) }}',
+        before=_grid_sample('<mode = "linear", align_corners = 1, padding_mode = "border">'),
+        after=_grid_sample('<align_corners = 1, padding_mode = "border">'),
         opset=20,
         target="trt10",
     ),
@@ -261,24 +258,19 @@ grid_sample_mode.examples = [
         "for TensorRT 11, of volumes",
         before="""g (float[1,1,2,3,4] x, float[1,2,2,2,3] p) => (float[1,1,2,2,2] y) {
             y = GridSample<mode = "linear">(x, p) }""",
-        after="""g (float[1,1,2,3,4] x, float[1,2,2,2,3] p) => (float[1,1,2,2,2] y) { y = GridSample(x, p) }""",
+        after=_grid_sample("", x="1,1,2,3,4", p="1,2,2,2,3", y="1,1,2,2,2"),
         opset=22,
     ),
-    Flagged("cubic", f'{_IO} {{ y = GridSample<mode = "cubic">(x, p) }}', opset=20, target="trt10"),
-    Silent("nearest", f'{_IO} {{ y = GridSample<mode = "nearest">(x, p) }}', opset=20, target="trt10"),
-    Silent("no mode", f"{_IO} {{ y = GridSample(x, p) }}", opset=20, target="trt10"),
+    Flagged("cubic", _grid_sample('<mode = "cubic">'), opset=20, target="trt10"),
+    Silent("nearest", _grid_sample('<mode = "nearest">'), opset=20, target="trt10"),
+    Silent("no mode", _grid_sample(""), opset=20, target="trt10"),
     Silent(
         "before opset 20 the names are those that TensorRT knows",
-        f'{_IO} {{ y = GridSample<mode = "bilinear">(x, p) }}',
+        _grid_sample('<mode = "bilinear">'),
         opset=16,
         target="trt10",
     ),
-    Silent(
-        "TensorRT-RTX 1.7.1 knows the names",
-        f'{_IO} {{ y = GridSample<mode = "linear">(x, p) }}',
-        opset=20,
-        target="rtx",
-    ),
+    Silent("TensorRT-RTX 1.7.1 knows the names", _grid_sample('<mode = "linear">'), opset=20, target="rtx"),
     Silent(
         "volumes, which TensorRT 10 rejects",
         """g (float[1,1,2,3,4] x, float[1,2,2,2,3] p) => (float[1,1,2,2,2] y) {
@@ -286,12 +278,7 @@ grid_sample_mode.examples = [
         opset=20,
         target="trt10",
     ),
-    Silent(
-        "TensorRT 8.4 has no GridSample",
-        f'{_IO} {{ y = GridSample<mode = "linear">(x, p) }}',
-        opset=20,
-        target="trt8.4",
-    ),
+    Silent("TensorRT 8.4 has no GridSample", _grid_sample('<mode = "linear">'), opset=20, target="trt8.4"),
     Silent(
         "the caller sets the mode",
         """<ir_version: 9, opset_import: ["" : 20, "my" : 1]>

@@ -74,10 +74,17 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
 _BOUNDS = "<float a = {5}, float b = {1}>"
 
 
+def _clip(elem: str, x: str, a: str, b: str) -> str:
+    return (
+        f"g ({elem}[{x}] x) => ({elem}[{x}] y) <{elem} a = {{{a}}}, {elem} b = {{{b}}}> {{ "
+        f"y = Clip(x, a, b) }}"
+    )
+
+
 clip_with_crossed_bounds.examples = [
     Fixed(
         "crossed: ONNX gives the maximum everywhere",
-        before=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ y = Clip(x, a, b) }}",
+        before=_clip("float", "N,3", "5", "1"),
         after=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ m = Max(x, a)  y = Min(m, b) }}",
     ),
     Fixed(
@@ -108,17 +115,9 @@ clip_with_crossed_bounds.examples = [
         opset=10,
         runs=False,
     ),
-    Silent(
-        "bounds in order",
-        "g (float[3] x) => (float[3] y) <float a = {1}, float b = {5}> { y = Clip(x, a, b) }",
-    ),
-    Silent(
-        "equal bounds", "g (float[3] x) => (float[3] y) <float a = {5}, float b = {5}> { y = Clip(x, a, b) }"
-    ),
-    Silent(
-        "integers, which TensorRT clips correctly",
-        "g (int32[3] x) => (int32[3] y) <int32 a = {5}, int32 b = {1}> { y = Clip(x, a, b) }",
-    ),
+    Silent("bounds in order", _clip("float", "3", "1", "5")),
+    Silent("equal bounds", _clip("float", "3", "5", "5")),
+    Silent("integers, which TensorRT clips correctly", _clip("int32", "3", "5", "1")),
     Silent(
         "a bound that is a graph input",
         "g (float[3] x, float a) => (float[3] y) <float b = {1}> { y = Clip(x, a, b) }",
@@ -203,13 +202,13 @@ _WIDE = "<int32 a = {-10}, int32 b = {20}>"
 clip_of_int8.examples = [
     Fixed(
         "both bounds",
-        before=f"g (int8[N,3] x) => (int8[N,3] y) {_BOTH} {{ y = Clip(x, a, b) }}",
+        before=_clip("int8", "N,3", "-10", "20"),
         after=f"""g (int8[N,3] x) => (int8[N,3] y) {_WIDE} {{
             v = Cast<to = INT32>(x)  c = Clip(v, a, b)  y = Cast<to = INT8>(c) }}""",
     ),
     Fixed(
         "both bounds, for TensorRT 10.6, which takes int8 for a quantized type",
-        before=f"g (int8[N,3] x) => (int8[N,3] y) {_BOTH} {{ y = Clip(x, a, b) }}",
+        before=_clip("int8", "N,3", "-10", "20"),
         after="""g (int8[N,3] x) => (int8[N,3] y) <float s = {1}, float a = {-10}, float b = {20}, int8 z = {0}> {
             v = DequantizeLinear(x, s)  c = Clip(v, a, b)  y = QuantizeLinear(c, s, z) }""",
         target="trt10.6",
@@ -242,25 +241,22 @@ clip_of_int8.examples = [
     ),
     Fixed(
         "bounds that include every int8",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {-128}, int8 b = {127}> { y = Clip(x, a, b) }",
+        before=_clip("int8", "7", "-128", "127"),
         after="""g (int8[7] x) => (int8[7] y) <int32 a = {-128}, int32 b = {127}> {
             v = Cast<to = INT32>(x)  c = Clip(v, a, b)  y = Cast<to = INT8>(c) }""",
     ),
     Fixed(
         "crossed bounds: ONNX gives the upper bound everywhere",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {5}, int8 b = {-3}> { y = Clip(x, a, b) }",
+        before=_clip("int8", "7", "5", "-3"),
         after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}, int32 b = {-3}> {
             v = Cast<to = INT32>(x)  c = Clip(v, a, b)  y = Cast<to = INT8>(c) }""",
     ),
-    Silent("bounds of 0", "g (int8[7] x) => (int8[7] y) <int8 a = {0}, int8 b = {0}> { y = Clip(x, a, b) }"),
+    Silent("bounds of 0", _clip("int8", "7", "0", "0")),
     Silent(
         "a lower bound of 0, which is what TensorRT uses",
         "g (int8[7] x) => (int8[7] y) <int8 a = {0}> { y = Clip(x, a) }",
     ),
-    Silent(
-        "crossed bounds that give 0 everywhere",
-        "g (int8[7] x) => (int8[7] y) <int8 a = {5}, int8 b = {0}> { y = Clip(x, a, b) }",
-    ),
+    Silent("crossed bounds that give 0 everywhere", _clip("int8", "7", "5", "0")),
     Silent("no bounds", "g (int8[7] x) => (int8[7] y) { y = Clip(x) }"),
     Silent(
         "an upper bound alone, which is rejected (OPS054)",
@@ -280,20 +276,11 @@ clip_of_int8.examples = [
             g (int8[7] x) => (int8[7] y) <int8 a = {-10}> { y = my.F(x, a) }
             <domain: "my", opset_import: ["" : 18]> F (t, u) => (r) { r = Clip(t, u) }""",
     ),
-    Silent("empty tensor", f"g (int8[0] x) => (int8[0] y) {_BOTH} {{ y = Clip(x, a, b) }}"),
-    Silent(
-        "opset 11 has no Clip of integers",
-        f"g (int8[7] x) => (int8[7] y) {_BOTH} {{ y = Clip(x, a, b) }}",
-        opset=11,
-    ),
-    Silent("int32", f"g (int32[7] x) => (int32[7] y) {_WIDE} {{ y = Clip(x, a, b) }}"),
-    Silent(
-        "uint8, which is rejected",
-        "g (uint8[7] x) => (uint8[7] y) <uint8 a = {1}, uint8 b = {20}> { y = Clip(x, a, b) }",
-    ),
-    Silent(
-        "floats", "g (float[7] x) => (float[7] y) <float a = {-10}, float b = {20}> { y = Clip(x, a, b) }"
-    ),
+    Silent("empty tensor", _clip("int8", "0", "-10", "20")),
+    Silent("opset 11 has no Clip of integers", _clip("int8", "7", "-10", "20"), opset=11),
+    Silent("int32", _clip("int32", "7", "-10", "20")),
+    Silent("uint8, which is rejected", _clip("uint8", "7", "1", "20")),
+    Silent("floats", _clip("float", "7", "-10", "20")),
 ]
 
 

@@ -95,6 +95,13 @@ _PER_CHANNEL = "<float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 2}>"
 _fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
+def _group_normalization(
+    x: str, elem: str = "float", s: str = "1", attributes: str = "num_groups = 1"
+) -> str:
+    return f"""g ({elem}[{x}] x, {elem}[{s}] s, {elem}[{s}] b) => ({elem}[{x}] y) {{
+        y = GroupNormalization<{attributes}>(x, s, b) }}"""
+
+
 group_normalization_of_one_group.examples = [
     _fixed(
         "an image; scale and bias per channel, since opset 21",
@@ -114,8 +121,9 @@ group_normalization_of_one_group.examples = [
     ),
     _fixed(
         "a signal in half precision, with all attributes and a dynamic number of channels",
-        before="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y) {
-            y = GroupNormalization<num_groups = 1, epsilon = 0.01, stash_type = 1>(x, s, b) }""",
+        before=_group_normalization(
+            "N,C,L", elem="float16", s="C", attributes="num_groups = 1, epsilon = 0.01, stash_type = 1"
+        ),
         after="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y)
             <int64[1] a = {1}, int64[1] c = {1}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
             y = LayerNormalization<axis = 1, epsilon = 0.01, stash_type = 1>(x, u, v) }""",
@@ -159,15 +167,10 @@ group_normalization_of_one_group.examples = [
     ),
     Silent(
         "a scale per channel where opset 20 requires one per group: ONNX Runtime rejects it",
-        """g (float[2,4,3,3] x, float[4] s, float[4] b) => (float[2,4,3,3] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        _group_normalization("2,4,3,3", s="4"),
         opset=20,
     ),
-    Flagged(
-        "without --numeric-fixes: reported only",
-        """g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-    ),
+    Flagged("without --numeric-fixes: reported only", _group_normalization("2,4,3")),
     Silent(
         "two groups",
         f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_PER_CHANNEL} {{
@@ -185,16 +188,8 @@ group_normalization_of_one_group.examples = [
             y = GroupNormalization<num_groups = 4>(x, s, b) }}""",
         opset=21,
     ),
-    Silent(
-        "one channel: both are the same",
-        """g (float[N,1,H,W] x, float[1] s, float[1] b) => (float[N,1,H,W] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-    ),
-    Silent(
-        "empty tensor",
-        """g (float[2,4,0] x, float[1] s, float[1] b) => (float[2,4,0] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-    ),
+    Silent("one channel: both are the same", _group_normalization("N,1,H,W")),
+    Silent("empty tensor", _group_normalization("2,4,0")),
     Silent(
         'vectors, which the parser rejects: "Input to normalization should be at least 3D"',
         f"""g (float[2,4] x) => (float[2,4] y) {_PER_CHANNEL} {{
@@ -208,12 +203,7 @@ group_normalization_of_one_group.examples = [
             <domain: "my", opset_import: ["" : 18]> F <n> (x, s, b) => (y) {
                 y = GroupNormalization<num_groups : int = @n>(x, s, b) }""",
     ),
-    Silent(
-        "TensorRT 8.4 has no importer for it",
-        """g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-        target="trt8.4",
-    ),
+    Silent("TensorRT 8.4 has no importer for it", _group_normalization("2,4,3"), target="trt8.4"),
 ]
 
 

@@ -146,8 +146,12 @@ def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
         yield Match(message, node=node, severity=Severity.WARNING)
 
 
+def _gather(y: str, i: str, i_values: str, x: str = "4,3") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) <int64[{i}] i = {{{i_values}}}> {{ y = Gather(x, i) }}"
+
+
 index_out_of_range.examples = [
-    Flagged("Gather", "g (float[4,N] x) => (float[2,N] y) <int64[2] i = {0, 9}> { y = Gather(x, i) }"),
+    Flagged("Gather", _gather("2,N", "2", "0, 9", x="4,N")),
     Flagged(
         "Gather, a negative index below the range",
         "g (float[N,4] x) => (float[N] y) <int64 i = {-5}> { y = Gather<axis = -1>(x, i) }",
@@ -177,34 +181,19 @@ index_out_of_range.examples = [
         "GatherND with a batch dimension that is shorter than the indexed axis",
         "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 2}> { y = GatherND<batch_dims = 1>(x, i) }",
     ),
-    Silent(
-        "negative indices within range",
-        "g (float[4,3] x) => (float[2,3] y) <int64[2] i = {-4, -1}> { y = Gather(x, i) }",
-    ),
-    Silent("a dynamic axis", "g (float[N,3] x) => (float[1,3] y) <int64[1] i = {9}> { y = Gather(x, i) }"),
+    Silent("negative indices within range", _gather("2,3", "2", "-4, -1")),
+    Silent("a dynamic axis", _gather("1,3", "1", "9", x="N,3")),
     Silent(
         "indices that are not constant", "g (float[4,3] x, int64[1] i) => (float[1,3] y) { y = Gather(x, i) }"
     ),
-    Silent("empty indices", "g (float[4,3] x) => (float[0,3] y) <int64[0] i = {}> { y = Gather(x, i) }"),
+    Silent("empty indices", _gather("0,3", "0", "")),
     Silent(
         "GatherND in range",
         "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, -3}> { y = GatherND(x, i) }",
     ),
-    Flagged(
-        "a negative index, for TensorRT 8.0 and 8.1",
-        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
-        target="trt8.4",
-    ),
-    Silent(
-        "a negative index, for TensorRT-RTX",
-        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
-        target="rtx",
-    ),
-    Silent(
-        "a negative index, for TensorRT 8.6",
-        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
-        target="trt8.6",
-    ),
+    Flagged("a negative index, for TensorRT 8.0 and 8.1", _gather("1,3", "1", "-1"), target="trt8.4"),
+    Silent("a negative index, for TensorRT-RTX", _gather("1,3", "1", "-1"), target="rtx"),
+    Silent("a negative index, for TensorRT 8.6", _gather("1,3", "1", "-1"), target="trt8.6"),
 ]
 
 

@@ -120,8 +120,12 @@ _HALF = "g (float16[N,60000] x) => (float16[N,60000] y)"
 _fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
+def _log_softmax(x: str, attributes: str, elem: str = "float") -> str:
+    return f"g ({elem}[{x}] x) => ({elem}[{x}] y) {{ y = LogSoftmax{attributes}(x) }}"
+
+
 log_softmax_underflow.examples = [
-    _fixed("the last axis, by default", before=f"{_N8} {{ y = LogSoftmax(x) }}", after=_after(_N8, "-1")),
+    _fixed("the last axis, by default", before=_log_softmax("N,8", ""), after=_after(_N8, "-1")),
     _fixed(
         "another axis, of dynamic size, between other nodes",
         before="g (float[N,C,H,W] x) => (float[N,C,H,W] y) { n = Neg(x)  z = LogSoftmax<axis = 1>(n)  y = Neg(z) }",
@@ -129,12 +133,12 @@ log_softmax_underflow.examples = [
     ),
     _fixed(
         "half precision and a vocabulary: computed in float32",
-        before=f"{_HALF} {{ y = LogSoftmax<axis = -1>(x) }}",
+        before=_log_softmax("N,60000", "<axis = -1>", elem="float16"),
         after=_after(_HALF, "-1", "w", "z", "w = Cast<to = FLOAT>(x)", "y = Cast<to = FLOAT16>(z)"),
     ),
     _fixed(
         "bfloat16",
-        before="g (bfloat16[2,8] x) => (bfloat16[2,8] y) { y = LogSoftmax(x) }",
+        before=_log_softmax("2,8", "", elem="bfloat16"),
         after=_after(
             "g (bfloat16[2,8] x) => (bfloat16[2,8] y)",
             "-1",
@@ -147,33 +151,33 @@ log_softmax_underflow.examples = [
     ),
     _fixed(
         "float64, which TensorRT imports as float32",
-        before="g (double[2,8] x) => (double[2,8] y) { y = LogSoftmax(x) }",
+        before=_log_softmax("2,8", "", elem="double"),
         after=_after("g (double[2,8] x) => (double[2,8] y)", "-1"),
     ),
     _fixed(
         "before opset 18 the axes of ReduceMax are an attribute",
-        before=f"{_N8} {{ y = LogSoftmax<axis = -2>(x) }}",
+        before=_log_softmax("N,8", "<axis = -2>"),
         after=f"""{_N8} <int64[1] b = {{-2}}> {{ m = ReduceMax<axes = [-2]>(x)  d = Sub(x, m)  e = Exp(d)
             s = ReduceSum(e, b)  l = Log(s)  y = Sub(d, l) }}""",
         opset=13,
     ),
     _fixed(
         "before opset 13 all axes from the given one on count together; both reductions have attributes",
-        before="g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax(x) }",
+        before=_log_softmax("2,3,4", ""),
         after="""g (float[2,3,4] x) => (float[2,3,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
         opset=12,
     ),
     _fixed(
         "a negative axis before opset 13; an unknown shape",
-        before="g (float[A,B,C] x) => (float[A,B,C] y) { y = LogSoftmax<axis = -2>(x) }",
+        before=_log_softmax("A,B,C", "<axis = -2>"),
         after="""g (float[A,B,C] x) => (float[A,B,C] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
         opset=11,
     ),
     _fixed(
         "a vector before opset 13, which TensorRT treats as a matrix",
-        before="g (float[8] x) => (float[8] y) { y = LogSoftmax<axis = 0>(x) }",
+        before=_log_softmax("8", "<axis = 0>"),
         after="""g (float[8] x) => (float[8] y) { m = ReduceMax<axes = [0]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [0]>(e)  l = Log(s)  y = Sub(d, l) }""",
         opset=9,
@@ -229,12 +233,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
         runs=False,
     ),
-    Flagged(
-        "before opset 7 Sub does not broadcast",
-        f"{_N8} {{ y = LogSoftmax(x) }}",
-        opset=6,
-        safety=Safety.NUMERIC,
-    ),
+    Flagged("before opset 7 Sub does not broadcast", _log_softmax("N,8", ""), opset=6, safety=Safety.NUMERIC),
     _fixed(
         "an ArgMax along the first of two axes that are normalized together",
         before="""g (float[2,3,4] x) => (int64[2,1,4] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = 1>(z) }""",
@@ -244,20 +243,16 @@ log_softmax_underflow.examples = [
     ),
     _fixed(
         "two axes that are normalized together, one of them of length 1",
-        before="g (float[2,1,4] x) => (float[2,1,4] y) { y = LogSoftmax(x) }",
+        before=_log_softmax("2,1,4", ""),
         after="""g (float[2,1,4] x) => (float[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
         opset=9,
     ),
+    Silent("one score: the result is 0", _log_softmax("N,1,4", "<axis = 1>")),
     Silent(
-        "one score: the result is 0", "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }"
+        "one score in two axes of length 1, before opset 13", _log_softmax("N,1,1", "<axis = 1>"), opset=11
     ),
-    Silent(
-        "one score in two axes of length 1, before opset 13",
-        "g (float[N,1,1] x) => (float[N,1,1] y) { y = LogSoftmax<axis = 1>(x) }",
-        opset=11,
-    ),
-    Silent("empty tensor", "g (float[2,0] x) => (float[2,0] y) { y = LogSoftmax(x) }"),
+    Silent("empty tensor", _log_softmax("2,0", "")),
     Silent(
         "only an ArgMax reads it",
         "g (float[N,8] x) => (int64[N,1] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = -1>(z) }",
@@ -265,18 +260,11 @@ log_softmax_underflow.examples = [
     Silent("unused result", "g (float[N,8] x) => (float[N,8] y) { z = LogSoftmax(x)  y = Neg(x) }"),
     Silent(
         "a vector since opset 13, which TensorRT rejects: OPS023 makes it a matrix first",
-        "g (float[8] x) => (float[8] y) { y = LogSoftmax(x) }",
+        _log_softmax("8", ""),
     ),
     Silent("a scalar, which has no axis", "g (float x) => (float y) { y = LogSoftmax(x) }", runs=False),
-    Silent(
-        "a nonexistent axis", "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = 2>(x) }", runs=False
-    ),
-    Silent(
-        "a negative axis before opset 11",
-        "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = -1>(x) }",
-        opset=9,
-        runs=False,
-    ),
+    Silent("a nonexistent axis", _log_softmax("2,3", "<axis = 2>"), runs=False),
+    Silent("a negative axis before opset 11", _log_softmax("2,3", "<axis = -1>"), opset=9, runs=False),
     Silent("a Softmax and a Log, which underflow in ONNX too", f"{_N8} {{ s = Softmax(x)  y = Log(s) }}"),
     Silent(
         "every call of the function sets the axis",

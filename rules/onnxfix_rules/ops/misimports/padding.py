@@ -183,12 +183,12 @@ def _pads(node: Node) -> list[int] | None:
     return None if array is None else [int(p) for p in array.reshape(-1)]
 
 
+def _pad(y: str, x: str = "1,3", p: str = "0, 4, 0, 5", attributes: str = '<mode = "reflect">') -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) <int64[4] p = {{{p}}}> {{ y = Pad{attributes}(x, p) }}"
+
+
 reflect_padding_too_wide.examples = [
-    Flagged(
-        "as wide as the axis",
-        'g (float[1,3] x) => (float[1,6] y) <int64[4] p = {0, 0, 0, 3}> { y = Pad<mode = "reflect">(x, p) }',
-        runs=False,
-    ),
+    Flagged("as wide as the axis", _pad("1,6", p="0, 0, 0, 3"), runs=False),
     Flagged(
         "one axis, by the axes input",
         """g (float[N,3] x) => (float[N,7] y) <int64[2] p = {4, 0}, int64[1] a = {-1}> {
@@ -201,24 +201,10 @@ reflect_padding_too_wide.examples = [
         opset=10,
         runs=False,
     ),
-    Silent(
-        "one less than the axis",
-        'g (float[1,3] x) => (float[1,7] y) <int64[4] p = {0, 2, 0, 2}> { y = Pad<mode = "reflect">(x, p) }',
-    ),
-    Silent(
-        "mode = wrap may be wider than the axis",
-        'g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "wrap">(x, p) }',
-        opset=19,
-    ),
-    Silent(
-        "constant padding",
-        "g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad(x, p) }",
-    ),
-    Silent(
-        "a dynamic axis",
-        'g (float[1,N] x) => (float[1,M] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "reflect">(x, p) }',
-        runs=False,
-    ),
+    Silent("one less than the axis", _pad("1,7", p="0, 2, 0, 2")),
+    Silent("mode = wrap may be wider than the axis", _pad("1,12", attributes='<mode = "wrap">'), opset=19),
+    Silent("constant padding", _pad("1,12", attributes="")),
+    Silent("a dynamic axis", _pad("1,M", x="1,N"), runs=False),
     Silent(
         "edge padding of any width; negative pads",
         """g (float[1,3] x) => (float[1,12] y, float[1,1] z)

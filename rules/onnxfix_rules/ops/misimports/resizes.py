@@ -154,6 +154,11 @@ _fixed = partial(Fixed, opset=11)
 _silent = partial(Silent, opset=11)
 
 
+def _resize(x: str, y: str, s_values: str, s: str = "4") -> str:
+    return f"""g (float[{x}] x) => (float[{y}] y) <float[0] r = {{}}, float[{s}] s = {{{s_values}}}> {{
+        y = Resize<coordinate_transformation_mode = "tf_half_pixel_for_nn", mode = "linear">(x, r, s) }}"""
+
+
 half_pixel_for_nn.examples = [
     _fixed(
         "linear, scales of 2 and 1.5",
@@ -181,8 +186,7 @@ half_pixel_for_nn.examples = [
     ),
     _fixed(
         "an image of dynamic size that may keep its size: ONNX Runtime copies it",
-        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        before=_resize("1,1,H,W", "1,1,A,B", "1, 1, 0.6, 0.6"),
         after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
         safety=Safety.UNSAFE,
@@ -190,14 +194,12 @@ half_pixel_for_nn.examples = [
     ),
     Flagged(
         "the same without --unsafe-fixes: reported only",
-        f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        _resize("1,1,H,W", "1,1,A,B", "1, 1, 0.6, 0.6"),
         opset=11,
     ),
     _fixed(
         "the same factors with static sizes",
-        before=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        before=_resize("N,2,8,8", "N,2,4,4", "1, 1, 0.6, 0.6"),
         after=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
     ),
@@ -227,20 +229,11 @@ half_pixel_for_nn.examples = [
         "half_pixel mode",
         f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<mode = "linear">(x, r, s) }}',
     ),
-    _silent(
-        "nothing is resized",
-        f"""g (float[N,2,4,4] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1, 1}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-    ),
-    _silent(
-        "one pixel has no neighbor",
-        f"""g (float[N,2,1,1] x) => (float[N,2,3,2] y) <{_ROI}, float[4] s = {{1, 1, 3, 2}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-    ),
+    _silent("nothing is resized", _resize("N,2,4,4", "N,2,4,4", "1, 1, 1, 1")),
+    _silent("one pixel has no neighbor", _resize("N,2,1,1", "N,2,3,2", "1, 1, 3, 2")),
     _fixed(
         "half of each size: the copy has no rounding of a sum",
-        before=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 0.5}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        before=_resize("1,2,8", "1,2,4", "1, 1, 0.5", s="3"),
         after=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 1}}, int64[1] b = {{1}},
             int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",

@@ -259,21 +259,19 @@ def _outcomes(broadcast: Broadcast, names: frozenset[str]) -> str:
     return f"batch 1: {at_batch(broadcast, names, 1)}; batch 2: {at_batch(broadcast, names, 2)}"
 
 
+def _mul(y: str, x: str = "N,4", w: str = "N") -> str:
+    return f"g (float[{x}] x, float[{w}] w) => (float[{y}] y) {{ y = Mul(x, w) }}"
+
+
 broadcast_at_batch_one_only.examples = [
-    Flagged(
-        "(N, 1) with (N,) gives (N, N), correct only at N = 1",
-        "g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
-    ),
+    Flagged("(N, 1) with (N,) gives (N, N), correct only at N = 1", _mul("N,K", x="N,1")),
     Flagged("(N,) with (N, 1)", "g (float[N] w, float[N,1] x) => (float[N,K] y) { y = Sub(w, x) }"),
     Flagged(
         "a reduction without keepdims",
         "g (float[N,3] x) => (float[N,K] y) <int64[1] a = {1}> { m = ReduceMax<keepdims=0>(x, a)"
         " n = ReduceMax(x, a)  y = Sub(n, m) }",
     ),
-    _flagged(
-        "[N, C] with [N], which scales a sample at N = 1 and a channel at N = C",
-        "g (float[N,4] x, float[N] w) => (float[N,4] y) { y = Mul(x, w) }",
-    ),
+    _flagged("[N, C] with [N], which scales a sample at N = 1 and a channel at N = C", _mul("N,4")),
     Flagged(
         "[N, H, S] with a mask [N, S], which lacks a dimension",
         "g (float[N,4,S] x, bool[N,S] m) => (float[N,4,S] y) <float z = {0}> { y = Where(m, x, z) }",
@@ -331,10 +329,7 @@ broadcast_at_batch_one_only.examples = [
         "a position embedding",
         "g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,3] p = {1,2,3,4,5,6}> { y = Add(x, p) }",
     ),
-    Silent(
-        "one element per sample, of shape [N, 1]",
-        "g (float[N,4] x, float[N,1] w) => (float[N,4] y) { y = Mul(x, w) }",
-    ),
+    Silent("one element per sample, of shape [N, 1]", _mul("N,4", w="N,1")),
     Silent(
         "a causal mask: positions, not samples",
         "g (int64[N,S] i) => (bool[S,S] y) <int64[1] a = {1}, int64[1] b = {0}, int64 z = {0}, int64 o = {1}> {"

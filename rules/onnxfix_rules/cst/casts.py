@@ -70,35 +70,39 @@ def _goes_back(pair: cst.Pair, model: Model) -> bool:
     return any(cst.cast_type(r, model) == pair.b and cst.keeps_values(r, pair.b) for r in readers)
 
 
+def _casts(a: str, c: str, first: str, second: str) -> str:
+    return f"g ({a}[N] x) => ({c}[N] y) {{ a = Cast<{first}>(x)  y = Cast<{second}>(a) }}"
+
+
 redundant_cast_chain.examples = [
     Fixed(
         "int64 holds every int32",
-        before="g (int32[N] x) => (float[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(a) }",
+        before=_casts("int32", "float", "to=INT64", "to=FLOAT"),
         after="g (int32[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
         "TensorRT does not support uint8 between two nodes",
-        before="g (bool[N] x) => (float[N] y) { a = Cast<to=UINT8>(x)  y = Cast<to=FLOAT>(a) }",
+        before=_casts("bool", "float", "to=UINT8", "to=FLOAT"),
         after="g (bool[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
         "float to double preserves NaN, infinities and the sign of zero",
-        before="g (float[N] x) => (bool[N] y) { a = Cast<to=DOUBLE>(x)  y = Cast<to=BOOL>(a) }",
+        before=_casts("float", "bool", "to=DOUBLE", "to=BOOL"),
         after="g (float[N] x) => (bool[N] y) { y = Cast<to=BOOL>(x) }",
     ),
     Fixed(
         "bfloat16 is a float with fewer bits",
-        before="g (bfloat16[N] x) => (double[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=DOUBLE>(a) }",
+        before=_casts("bfloat16", "double", "to=FLOAT", "to=DOUBLE"),
         after="g (bfloat16[N] x) => (double[N] y) { y = Cast<to=DOUBLE>(x) }",
     ),
     Fixed(
         "integers wrap alike from any wider integer type",
-        before="g (int32[N] x) => (uint8[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=UINT8>(a) }",
+        before=_casts("int32", "uint8", "to=INT64", "to=UINT8"),
         after="g (int32[N] x) => (uint8[N] y) { y = Cast<to=UINT8>(x) }",
     ),
     Fixed(
         "an int16 fits int32, so the path through float is defined",
-        before="g (int16[N] x) => (int32[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=INT32>(a) }",
+        before=_casts("int16", "int32", "to=FLOAT", "to=INT32"),
         after="g (int16[N] x) => (int32[N] y) { y = Cast<to=INT32>(x) }",
     ),
     Fixed(
@@ -159,7 +163,7 @@ redundant_cast_chain.examples = [
     ),
     Fixed(
         "IR version 3",
-        before="g (int32[N] x) => (float[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(a) }",
+        before=_casts("int32", "float", "to=INT64", "to=FLOAT"),
         after="g (int32[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
         opset=8,
         ir_version=3,
@@ -177,41 +181,26 @@ redundant_cast_chain.examples = [
         "a no-op first Cast is covered by CST002",
         "g (int32[N] x) => (int64[N] y) { a = Cast<to=INT32>(x)  b = Cast<to=INT64>(a)  y = Neg(b) }",
     ),
-    Silent(
-        "float to half rounds",
-        "g (float[N] x) => (double[N] y) { a = Cast<to=FLOAT16>(x)  y = Cast<to=DOUBLE>(a) }",
-    ),
-    Silent(
-        "int64 to int32 wraps",
-        "g (int64[N] x) => (float[N] y) { a = Cast<to=INT32>(x)  y = Cast<to=FLOAT>(a) }",
-    ),
+    Silent("float to half rounds", _casts("float", "double", "to=FLOAT16", "to=DOUBLE")),
+    Silent("int64 to int32 wraps", _casts("int64", "float", "to=INT32", "to=FLOAT")),
     Silent(
         "a double that passes through float is rounded twice",
-        "g (double[N] x) => (float16[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=FLOAT16>(a) }",
+        _casts("double", "float16", "to=FLOAT", "to=FLOAT16"),
     ),
-    Silent(
-        "int32 above 2**24 rounds in float",
-        "g (int32[N] x) => (int64[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=INT64>(a) }",
-    ),
-    Silent(
-        "bool keeps only zero or nonzero",
-        "g (float[N] x) => (int64[N] y) { a = Cast<to=BOOL>(x)  y = Cast<to=INT64>(a) }",
-    ),
+    Silent("int32 above 2**24 rounds in float", _casts("int32", "int64", "to=FLOAT", "to=INT64")),
+    Silent("bool keeps only zero or nonzero", _casts("float", "int64", "to=BOOL", "to=INT64")),
     Silent(
         "doubles that do not fit uint8 are undefined, integers wrap",
-        "g (uint32[N] x) => (uint8[N] y) { a = Cast<to=DOUBLE>(x)  y = Cast<to=UINT8>(a) }",
+        _casts("uint32", "uint8", "to=DOUBLE", "to=UINT8"),
     ),
     Silent(
         "NaN has no integer, so results for float types may differ",
-        "g (float16[N] x) => (int64[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=INT64>(a) }",
+        _casts("float16", "int64", "to=FLOAT", "to=INT64"),
     ),
-    Silent(
-        "number formatting in strings varies",
-        "g (int32[N] x) => (string[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=STRING>(a) }",
-    ),
+    Silent("number formatting in strings varies", _casts("int32", "string", "to=INT64", "to=STRING")),
     Silent(
         "not every backend casts half to float8 directly",
-        "g (float16[N] x) => (float8e4m3fn[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=FLOAT8E4M3FN>(a) }",
+        _casts("float16", "float8e4m3fn", "to=FLOAT", "to=FLOAT8E4M3FN"),
         opset=19,
     ),
     Silent(
@@ -228,7 +217,7 @@ redundant_cast_chain.examples = [
     ),
     Fixed(
         "int8",
-        before="g (int8[N] x) => (float[N] y) { a = Cast<to=INT32>(x)  y = Cast<to=FLOAT>(a) }",
+        before=_casts("int8", "float", "to=INT32", "to=FLOAT"),
         after="g (int8[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
@@ -316,13 +305,13 @@ no_op_cast.examples = [
     ),
     Fixed(
         "float8e5m2 without saturation keeps infinities",
-        before="g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=FLOAT8E5M2, saturate=0>(x)  y = Cast<to=FLOAT>(a) }",
+        before=_casts("float8e5m2", "float", "to=FLOAT8E5M2, saturate=0", "to=FLOAT"),
         after="g (float8e5m2[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
         opset=19,
     ),
     Silent(
         "a Cast to float8e5m2 that saturates makes infinities finite",
-        "g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=FLOAT8E5M2>(x)  y = Cast<to=FLOAT>(a) }",
+        _casts("float8e5m2", "float", "to=FLOAT8E5M2", "to=FLOAT"),
         opset=19,
     ),
     Silent(

@@ -124,6 +124,12 @@ def _match(value: Value, node: Node, model: Model, what: str) -> Match:
     )
 
 
+def _cast(attributes: str) -> str:
+    return (
+        f"g (float[2] x) => (float[2] y) {{ a = Cast<{attributes}>(x)  b = Neg(a)  y = Cast<to = FLOAT>(b) }}"
+    )
+
+
 value_of_unsupported_type.examples = [
     Flagged(
         "computed in uint16",
@@ -167,15 +173,8 @@ value_of_unsupported_type.examples = [
         "g (int4[2] x) => (float[2] y) <float s = {0.5}> { y = DequantizeLinear(x, s) }",
         opset=21,
     ),
-    Flagged(
-        "TensorRT 8.6 does not support bfloat16",
-        "g (float[2] x) => (float[2] y) { a = Cast<to = BFLOAT16>(x)  b = Neg(a)  y = Cast<to = FLOAT>(b) }",
-        target="trt8.6",
-    ),
-    Silent(
-        "TensorRT 11 supports it",
-        "g (float[2] x) => (float[2] y) { a = Cast<to = BFLOAT16>(x)  b = Neg(a)  y = Cast<to = FLOAT>(b) }",
-    ),
+    Flagged("TensorRT 8.6 does not support bfloat16", _cast("to = BFLOAT16"), target="trt8.6"),
+    Silent("TensorRT 11 supports it", _cast("to = BFLOAT16")),
     Silent(
         "inputs and outputs are covered by IFC005, derived values are not repeated",
         "g (uint16[2] x) => (uint16[2] y) { a = Add(x, x)  y = Mul(a, x) }",
@@ -214,8 +213,5 @@ value_of_unsupported_type.examples = [
         opset=26,
         runs=False,
     ),
-    Silent(
-        "supported types",
-        "g (float[2] x) => (float[2] y) { a = Cast<to = INT32>(x)  b = Neg(a)  y = Cast<to = FLOAT>(b) }",
-    ),
+    Silent("supported types", _cast("to = INT32")),
 ]

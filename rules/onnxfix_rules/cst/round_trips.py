@@ -69,6 +69,11 @@ def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
+def _of_unknown(elem: str, first: str, second: str) -> str:
+    return f"""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g ({elem}[N] x) => ({elem}[N] y) <{elem}[N] u>
+        {{ u = d.Unknown(x)  a = Cast<{first}>(u)  y = Cast<{second}>(a) }}"""
+
+
 exact_cast_round_trip.examples = [
     Fixed(
         "half to float and back",
@@ -168,12 +173,7 @@ exact_cast_round_trip.examples = [
         "not a round trip",
         "g (int32[N] x) => (uint32[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=UINT32>(a) }",
     ),
-    Silent(
-        "the first type is unknown",
-        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float16[N] x) => (float16[N] y) <float16[N] u>
-            { u = d.Unknown(x)  a = Cast<to=FLOAT>(u)  y = Cast<to=FLOAT16>(a) }""",
-        runs=False,
-    ),
+    Silent("the first type is unknown", _of_unknown("float16", "to=FLOAT", "to=FLOAT16"), runs=False),
 ]
 
 
@@ -297,12 +297,7 @@ lossy_cast_round_trip.examples = [
         "an operator in between",
         "g (float[N] x) => (float[N] y) { a = Cast<to=INT64>(x)  b = Neg(a)  y = Cast<to=FLOAT>(b) }",
     ),
-    Silent(
-        "the first type is unknown",
-        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
-            { u = d.Unknown(x)  a = Cast<to=FLOAT16>(u)  y = Cast<to=FLOAT>(a) }""",
-        runs=False,
-    ),
+    Silent("the first type is unknown", _of_unknown("float", "to=FLOAT16", "to=FLOAT"), runs=False),
     Flagged(
         "float rounds int32 above 2**24 as well",
         "g (int32[N] x) => (int32[N] y) { m = Cast<to=FLOAT>(x)  y = Cast<to=INT32>(m) }",

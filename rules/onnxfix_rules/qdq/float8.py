@@ -124,10 +124,14 @@ def _quantize_linear(attributes: str, elem: str = "float8e4m3fn") -> str:
         q = QuantizeLinear{attributes}(x, s, z)  y = DequantizeLinear(q, s, z) }}"""
 
 
+def _cast(attributes: str) -> str:
+    return f"g (float[N] x) => (float[N] y) {{ q = Cast<{attributes}>(x)  y = Cast<to = FLOAT>(q) }}"
+
+
 cast_to_or_from_float8.examples = [
     Fixed(
         "a round trip",
-        before="g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
+        before=_cast("to = FLOAT8E4M3FN"),
         after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
         opset=19,
@@ -175,25 +179,16 @@ cast_to_or_from_float8.examples = [
         "g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = FLOAT8E4M3FN>(x) }",
         runs=False,
     ),
-    _silent(
-        "float8e5m2, which TensorRT does not support in any form",
-        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E5M2>(x)  y = Cast<to = FLOAT>(q) }",
-    ),
+    _silent("float8e5m2, which TensorRT does not support in any form", _cast("to = FLOAT8E5M2")),
     Flagged(
         "before opset 19, which has the type and its quantizers: onnx.checker refuses the model",
-        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
+        _cast("to = FLOAT8E4M3FN"),
         runs=False,
         opset=18,
     ),
-    _silent(
-        "a target without float8 support",
-        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
-        target="trt8.6",
-    ),
+    _silent("a target without float8 support", _cast("to = FLOAT8E4M3FN"), target="trt8.6"),
     _silent("QuantizeLinear and DequantizeLinear", _quantize_linear("")),
-    _silent(
-        "other casts", "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT16>(x)  y = Cast<to = FLOAT>(q) }"
-    ),
+    _silent("other casts", _cast("to = FLOAT16")),
     _silent("Cast to float8e5m2", "g (float[2] x) => (float8e5m2[2] y) { y = Cast<to=FLOAT8E5M2>(x) }"),
 ]
 

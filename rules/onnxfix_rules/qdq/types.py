@@ -67,10 +67,17 @@ _fixed = partial(Fixed, ir_version=10, opset=21, safety=Safety.NUMERIC)
 _silent = partial(Silent, ir_version=10, opset=21)
 
 
+def _dequantize_linear(elem: str, z: str, s: str = "0.1") -> str:
+    return (
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{{s}}}, {elem} z = {{{z}}}> {{ "
+        f"q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }}"
+    )
+
+
 quantization_to_unsupported_type.examples = [
     _fixed(
         "int16",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
+        before=_dequantize_linear("int16", "0"),
         after="""g (float[N,4] x) => (float[N,4] y)
             <float s = {0.1}, float z = {0}, float l = {-32768}, float h = {32767}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
@@ -84,15 +91,10 @@ quantization_to_unsupported_type.examples = [
             n = Cast<to = FLOAT16>(c)  y = Mul(n, s) }""",
         runs=False,
     ),
-    Flagged(
-        "requires --numeric-fixes",
-        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
-        opset=21,
-        ir_version=10,
-    ),
+    Flagged("requires --numeric-fixes", _dequantize_linear("int16", "0"), opset=21, ir_version=10),
     _fixed(
         "uint4 around 3",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{3}}> {{ {_PAIR} }}",
+        before=_dequantize_linear("uint4", "3", s="0.5"),
         after="""g (float[N,4] x) => (float[N,4] y)
             <float s = {0.5}, float z = {3}, float l = {0}, float h = {15}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
@@ -108,10 +110,7 @@ quantization_to_unsupported_type.examples = [
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
         safety=Safety.NUMERIC,
     ),
-    _silent(
-        "uint4 around 8 is covered by QDQ001",
-        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{8}}> {{ {_PAIR} }}",
-    ),
+    _silent("uint4 around 8 is covered by QDQ001", _dequantize_linear("uint4", "8", s="0.5")),
     _silent(
         "int8 and int4",
         """g (float[N,4] x) => (float[N,4] y) <float s = {0.5}, int8 z = {0}, int4 w = {0}> {
@@ -304,7 +303,7 @@ uint8_read_as_int8.examples = [
     ),
     _numeric(
         "zero point 0",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{0}}> {{ {_PAIR} }}",
+        before=_dequantize_linear("uint8", "0"),
         after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
     ),
     _numeric(
@@ -388,10 +387,7 @@ uint8_read_as_int8.examples = [
         opset=21,
         ir_version=10,
     ),
-    Silent(
-        "other zero points are refused, not misread",
-        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
-    ),
+    Silent("other zero points are refused, not misread", _dequantize_linear("uint8", "37")),
     Flagged(
         "output_dtype UINT8 without a zero point",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE.replace('(x', '<output_dtype = 2>(x')} }}",

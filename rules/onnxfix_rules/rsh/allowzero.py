@@ -63,11 +63,15 @@ _fixed = partial(Fixed, runs=False, safety=Safety.UNSAFE)
 _flagged = partial(Flagged, opset=13, runs=False)
 
 
+def _reshape(x: str, y: str, s: str, attributes: str) -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) <int64[2] s = {{{s}}}> {{ y = Reshape{attributes}(x, s) }}"
+
+
 redundant_allowzero.examples = [
     Fixed(
         "no 0 in an initializer",
-        before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=1>(x, s) }",
-        after="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape(x, s) }",
+        before=_reshape("N,12", "M,6", "-1, 6", "<allowzero=1>"),
+        after=_reshape("N,12", "M,6", "-1, 6", ""),
     ),
     Fixed(
         "no 0 in a Constant node's value",
@@ -107,13 +111,12 @@ redundant_allowzero.examples = [
     ),
     Fixed(
         "TensorRT 8.4 requires the attribute: it becomes 0",
-        before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=1>(x, s) }",
-        after="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
+        before=_reshape("N,12", "M,6", "-1, 6", "<allowzero=1>"),
+        after=_reshape("N,12", "M,6", "-1, 6", "<allowzero=0>"),
         target="trt8.4",
     ),
     Silent(
-        "with a 0 in the shape the attribute has an effect",
-        "g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
+        "with a 0 in the shape the attribute has an effect", _reshape("0,4", "4,0", "4, 0", "<allowzero=1>")
     ),
     Silent(
         "N may be 0: then a 0 in the shape would copy the 4",
@@ -132,10 +135,7 @@ redundant_allowzero.examples = [
         "the shape is a scalar: the model is invalid",
         "g (float[4] x) => (float[A] y) <int64 s = {4}> { y = Reshape<allowzero=1>(x, s) }",
     ),
-    Silent(
-        "allowzero=0",
-        "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
-    ),
+    Silent("allowzero=0", _reshape("N,12", "M,6", "-1, 6", "<allowzero=0>")),
     Silent(
         "the attribute depends on the function's caller",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
@@ -187,7 +187,7 @@ zero_and_minus_one_with_allowzero.examples = [
     _fixed(
         "0 and -1 in one shape, which all backends refuse",
         before=_BEFORE,
-        after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape(x, s) }",
+        after=_reshape("2,3,4", "2,12", "0, -1", ""),
     ),
     Flagged("reported only, by default", _BEFORE, runs=False),
     _fixed(
@@ -199,23 +199,18 @@ zero_and_minus_one_with_allowzero.examples = [
     ),
     Flagged(
         "the 0 is beyond the data's last axis: nothing to copy",
-        "g (float[6] x) => (float[A,B] y) <int64[2] s = {-1, 0}> { y = Reshape<allowzero=1>(x, s) }",
+        _reshape("6", "A,B", "-1, 0", "<allowzero=1>"),
         safety=Safety.UNSAFE,
         runs=False,
     ),
     _fixed(
         "for TensorRT 8.4 the attribute is required",
         before=_BEFORE,
-        after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape<allowzero=0>(x, s) }",
+        after=_reshape("2,3,4", "2,12", "0, -1", "<allowzero=0>"),
         target="trt8.4",
     ),
-    Silent(
-        "without allowzero the 0 copies",
-        "g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape(x, s) }",
-    ),
-    Silent(
-        "no -1", "g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }"
-    ),
+    Silent("without allowzero the 0 copies", _reshape("2,3,4", "2,12", "0, -1", "")),
+    Silent("no -1", _reshape("0,4", "4,0", "4, 0", "<allowzero=1>")),
     Silent(
         "no literal 0: N may be 0, but then only that call fails",
         """g (float[N,4] x) => (float[N,4] y) <int64[1] m = {-1}, int64[1] i = {0}> {

@@ -70,13 +70,15 @@ _flagged = partial(Flagged, runs=False)
 _silent = partial(Silent, runs=False)
 
 
+def _unsqueeze(x: str, elem: str = "float", a: str = "1", y: str = "A,B,C") -> str:
+    return f"g ({elem}[{x}] x, int64[{a}] a) => ({elem}[{y}] y) {{ y = Unsqueeze(x, a) }}"
+
+
 non_constant_axes.examples = [
     _flagged(
         "the axes of a reduction are a graph input", f"{_G} => (float[A,B,C] y) {{ y = ReduceSum(x, a) }}"
     ),
-    _flagged(
-        "the axes of an Unsqueeze are a graph input", f"{_G} => (float[A,B,C,D] y) {{ y = Unsqueeze(x, a) }}"
-    ),
+    _flagged("the axes of an Unsqueeze are a graph input", _unsqueeze("2,3,4", y="A,B,C,D")),
     _flagged(
         "the axes of a Squeeze are a graph input",
         "g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
@@ -248,7 +250,7 @@ _ADD = "g (float[2,3] x, int64[1] a) => (float[A,B,C] y)"
 squeeze_over_non_constant_axes.examples = [
     Fixed(
         "one added axis",
-        before=f"{_ADD} {{ y = Unsqueeze(x, a) }}",
+        before=_unsqueeze("2,3"),
         after=f"""{_ADD} <int64[1] rank = {{3}}, int64[1] zero = {{0}},
             int64[6,3] shapes = {{1, 2, 3, 2, 1, 3, 2, 3, 1, 1, 2, 3, 2, 1, 3, 2, 3, 1}}> {{
             p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }}""",
@@ -256,7 +258,7 @@ squeeze_over_non_constant_axes.examples = [
     ),
     Fixed(
         "two added axes; the one dimension is dynamic and may be 0",
-        before="g (int32[N] x, int64[2] a) => (int32[A,B,C] y) { y = Unsqueeze(x, a) }",
+        before=_unsqueeze("N", elem="int32", a="2"),
         after="""g (int32[N] x, int64[2] a) => (int32[A,B,C] y)
             <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
             int64[9,3] dims = {2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 0, 2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 2, 2, 2, 2, 2}> {
@@ -305,18 +307,11 @@ squeeze_over_non_constant_axes.examples = [
         "axes computed from floats, which TensorRT does not accept as a shape",
         """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = INT64>(f)  y = Unsqueeze(x, a) }""",
     ),
-    _silent(
-        "an unknown number of axes",
-        "g (float[2,3] x, int64[K] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
-    ),
-    _silent(
-        "a dynamic axis before opset 14, whose Reshape cannot express 0",
-        "g (float[N,3] x, int64[1] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
-        opset=13,
-    ),
+    _silent("an unknown number of axes", _unsqueeze("2,3", a="K")),
+    _silent("a dynamic axis before opset 14, whose Reshape cannot express 0", _unsqueeze("N,3"), opset=13),
     _silent(
         "more than eight dimensions, which TensorRT does not support",
-        "g (float[1,1,1,2,1,1,1,2] x, int64[1] a) => (float[A,B,C,D,E,F,G,H,I] y) { y = Unsqueeze(x, a) }",
+        _unsqueeze("1,1,1,2,1,1,1,2", y="A,B,C,D,E,F,G,H,I"),
     ),
     Silent(
         "constant axes", "g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }"

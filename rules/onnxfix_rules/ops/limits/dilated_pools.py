@@ -123,10 +123,16 @@ def _padded(draft: Draft, data: Value, pads: list[int], elem: int) -> str:
 
 _fixed = partial(Fixed, safety=Safety.NUMERIC)
 _silent = partial(Silent, opset=19, safety=Safety.NUMERIC)
+
+
+def _max_pool(y: str, x: str = "1,1,9", attributes: str = "kernel_shape = [2], dilations = [2]") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) {{ y = MaxPool<{attributes}>(x) }}"
+
+
 dilated_pool.examples = [
     _fixed(
         "one axis of dynamic size",
-        before="g (float[N,2,L] x) => (float[N,2,M] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+        before=_max_pool("N,2,M", x="N,2,L"),
         after="""g (float[N,2,L] x) => (float[N,2,M] y) <int64[1] s = {0}, int64[1] e = {-2}, int64[1] a = {2},
             int64[1] t = {1}, int64[1] u = {2}, int64[1] v = {9223372036854775807}> {
             p = Slice(x, s, e, a, t)  q = Slice(x, u, v, a, t)  y = Max(p, q) }""",
@@ -150,10 +156,7 @@ dilated_pool.examples = [
             p = Gather<axis = 2>(x, a)  q = Gather<axis = 2>(x, b)  r = Max(p, q)
             s = Gather<axis = 3>(r, c)  t = Gather<axis = 3>(r, d)  y = Max(s, t) }""",
     ),
-    Flagged(
-        "not fixed by default",
-        "g (float[1,2,9] x) => (float[1,2,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
-    ),
+    Flagged("not fixed by default", _max_pool("1,2,7", x="1,2,9")),
     Flagged(
         "a large window over dynamic sizes: too many layers",
         """g (float[1,1,H,W] x) => (float[1,1,A,B] y) {
@@ -189,17 +192,9 @@ dilated_pool.examples = [
         "an LpPool",
         "g (float[1,1,9] x) => (float[1,1,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
     ),
-    Silent(
-        "dilations of 1",
-        "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2], dilations = [1]>(x) }",
-    ),
-    Silent("no dilations", "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2]>(x) }"),
-    Silent(
-        "before opset 10 MaxPool has no dilations",
-        "g (float[1,1,9] x) => (float[1,1,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
-        opset=9,
-        runs=False,
-    ),
+    Silent("dilations of 1", _max_pool("1,1,8", attributes="kernel_shape = [2], dilations = [1]")),
+    Silent("no dilations", _max_pool("1,1,8", attributes="kernel_shape = [2]")),
+    Silent("before opset 10 MaxPool has no dilations", _max_pool("1,1,7"), opset=9, runs=False),
     Silent(
         "a Conv, which supports dilations",
         """g (float[1,1,9] x, float[1,1,2] w) => (float[1,1,7] y) { y = Conv<dilations = [2]>(x, w) }""",

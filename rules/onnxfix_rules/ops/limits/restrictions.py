@@ -84,6 +84,22 @@ def _einsum(z: str, y: str, attributes: str) -> str:
     return f"g (float[{z}] z) => (float[{y}] y) {{ y = Einsum<{attributes}>(z) }}"
 
 
+def _reverse_sequence(x: str, lengths: str) -> str:
+    return f"g (float[{x}] x, int64[{lengths}] l) => (float[{x}] y) {{ y = ReverseSequence(x, l) }}"
+
+
+def _trilu(x: str) -> str:
+    return f"g (float[{x}] x) => (float[{x}] y) {{ y = Trilu<upper = 0>(x) }}"
+
+
+def _arg_max(elem: str) -> str:
+    return f"g ({elem}[2,3] x) => (int64[1,3] y) {{ y = ArgMax(x) }}"
+
+
+def _conv(attributes: str) -> str:
+    return f"g (float[1,2,8,8] x, float[3,2,3,3] w) => (float[1,3,6,6] y) {{ y = Conv{attributes}(x, w) }}"
+
+
 restricted_form.examples = [
     _flagged(
         "the axes of a Pad are an input, for TensorRT 10.3",
@@ -160,16 +176,8 @@ restricted_form.examples = [
         "g (float[8] x) => (float[2] y, int64[2] i) <int64[1] k = {2}> { y, i = TopK(x, k) }",
         target="trt8.5",
     ),
-    _flagged(
-        "a dynamic number of sequences",
-        "g (float[4,N] x, int64[N] l) => (float[4,N] y) { y = ReverseSequence(x, l) }",
-        target="trt8.5",
-    ),
-    _silent(
-        "a dynamic length",
-        "g (float[N,3] x, int64[3] l) => (float[N,3] y) { y = ReverseSequence(x, l) }",
-        target="trt8.5",
-    ),
+    _flagged("a dynamic number of sequences", _reverse_sequence("4,N", "N"), target="trt8.5"),
+    _silent("a dynamic length", _reverse_sequence("N,3", "3"), target="trt8.5"),
     _flagged(
         "an ellipsis, for TensorRT 8", _einsum("2,3,3", "3,3,2", 'equation = "a...->...a"'), target="trt8.6"
     ),
@@ -188,16 +196,8 @@ restricted_form.examples = [
         f'g (float[N,3] x, float[3,M] z) => (float[N,M] y) {{ {_E} "ij,jk->ik">(x, z) }}',
         target="trt8.6",
     ),
-    _flagged(
-        "Trilu of four dimensions",
-        "g (float[1,2,3,3] x) => (float[1,2,3,3] y) { y = Trilu<upper = 0>(x) }",
-        target="trt8.5",
-    ),
-    _silent(
-        "Trilu of a batch",
-        "g (float[2,3,3] x) => (float[2,3,3] y) { y = Trilu<upper = 0>(x) }",
-        target="trt8.5",
-    ),
+    _flagged("Trilu of four dimensions", _trilu("1,2,3,3"), target="trt8.5"),
+    _silent("Trilu of a batch", _trilu("2,3,3"), target="trt8.5"),
     _flagged(
         "random values in the shape of a constant",
         "g (float[2] x) => (float[2] y) <float[2] s = {1, 2}> { r = RandomNormalLike(s)  y = Add(x, r) }",
@@ -299,17 +299,9 @@ restricted_form.examples = [
     _flagged("DFT with a length", f"{_DFT.replace('TYPE', 'float')}>(x, n) }}", target="trt11.2"),
     _flagged("DFT of half precision", f"{_DFT.replace('TYPE', 'float16')}>(x) }}", target="trt11.2"),
     _silent("DFT", f"{_DFT.replace('TYPE', 'float')}>(x) }}", target="trt11.2"),
-    _flagged(
-        "ArgMax of integers, for TensorRT 8.5",
-        "g (int32[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }",
-        target="trt8.5",
-    ),
-    _flagged(
-        "a note: ArgMax compares integers as float32",
-        "g (int32[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }",
-        target="trt8.6",
-    ),
-    _silent("ArgMax of floats", "g (float[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }", target="trt8.5"),
+    _flagged("ArgMax of integers, for TensorRT 8.5", _arg_max("int32"), target="trt8.5"),
+    _flagged("a note: ArgMax compares integers as float32", _arg_max("int32"), target="trt8.6"),
+    _silent("ArgMax of floats", _arg_max("float"), target="trt8.5"),
     _flagged(
         "directions of an RNN with other parameters",
         """g (float[5,1,2] x, float[2,4,2] w, float[2,4,4] r) => (float[5,2,1,4] y) { y = RNN<hidden_size = 4,
@@ -352,14 +344,6 @@ restricted_form.examples = [
             y = BatchNormalization(x, s, s, s, s) }""",
         target="trt10.7",
     ),
-    _flagged(
-        "a note: a computed kernel without kernel_shape",
-        "g (float[1,2,8,8] x, float[3,2,3,3] w) => (float[1,3,6,6] y) { y = Conv(x, w) }",
-        target="trt10.3",
-    ),
-    _silent(
-        "a computed kernel with kernel_shape",
-        "g (float[1,2,8,8] x, float[3,2,3,3] w) => (float[1,3,6,6] y) { y = Conv<kernel_shape = [3, 3]>(x, w) }",
-        target="trt10.3",
-    ),
+    _flagged("a note: a computed kernel without kernel_shape", _conv(""), target="trt10.3"),
+    _silent("a computed kernel with kernel_shape", _conv("<kernel_shape = [3, 3]>"), target="trt10.3"),
 ]

@@ -273,6 +273,11 @@ _fixed = partial(Fixed, runs=False, safety=Safety.NUMERIC)
 _flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 
 
+def _scatter_nd(elem: str, x: str = "4,3") -> str:
+    return f"""g ({elem}[{x}] x, {elem}[2,3] u, int64[2,1] i) => ({elem}[{x}] y) {{
+        y = ScatterND<reduction = "add">(x, i, u) }}"""
+
+
 scatter_with_reduction.examples = [
     *(
         Fixed(
@@ -324,8 +329,7 @@ scatter_with_reduction.examples = [
     ),
     _fixed(
         "non-constant indices: compared with each element's index",
-        before="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y) {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
+        before=_scatter_nd("int32"),
         after="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y)
             <int64[2] a = {2, 1}, int64[1] n = {4}, int64[3] b = {1, 2, 1}, int64[4,1,1] r = {0, 1, 2, 3},
              int64[3] c = {1, 2, 3}, int32 zero = {0}, int64[1] k = {1}, int64[2] s = {4, 3}> {
@@ -374,16 +378,8 @@ scatter_with_reduction.examples = [
             t = ReduceSum<keepdims = 0>(w, b)  y = Add(x, t) }""",
         target="rtx",
     ),
-    _flagged(
-        "int8, which ONNX's ReduceSum does not support",
-        """g (int8[4,3] x, int8[2,3] u, int64[2,1] i) => (int8[4,3] y) {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
-    ),
-    _flagged(
-        "non-constant indices along a dynamic axis",
-        """g (float[N,3] x, float[2,3] u, int64[2,1] i) => (float[N,3] y) {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
-    ),
+    _flagged("int8, which ONNX's ReduceSum does not support", _scatter_nd("int8")),
+    _flagged("non-constant indices along a dynamic axis", _scatter_nd("float", x="N,3")),
     Silent(
         "for ScatterElements TensorRT has a plugin",
         f'{_EL} {_PLACES} {{ y = ScatterElements<axis = 0, reduction = "add">(x, i, u) }}',

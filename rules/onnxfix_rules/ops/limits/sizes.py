@@ -96,6 +96,10 @@ _UP = "g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[1,1,A,B] y)"
 _LSTM = "g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y)"
 
 
+def _conv(x: str, w: str, y: str) -> str:
+    return f"g (float[{x}] x, float[{w}] w) => (float[{y}] y) {{ y = Conv(x, w) }}"
+
+
 layer_limit.examples = [
     Fixed(
         "constant weights, with padding and a kernel_shape",
@@ -132,10 +136,7 @@ layer_limit.examples = [
         "strides along one axis, dilations along the other",
         f"{_UP} {{ y = ConvTranspose<strides = [2,1], dilations = [1,2]>(x, w) }}",
     ),
-    Flagged(
-        "a Conv with four spatial dimensions",
-        """g (float[1,1,4,4,4,4] x, float[1,1,2,2,2,2] w) => (float[1,1,3,3,3,3] y) { y = Conv(x, w) }""",
-    ),
+    Flagged("a Conv with four spatial dimensions", _conv("1,1,4,4,4,4", "1,1,2,2,2,2", "1,1,3,3,3,3")),
     Flagged(
         "pooling with four spatial dimensions",
         """g (float[1,1,4,4,4,4] x) => (float[1,1,3,3,3,3] y) {
@@ -152,13 +153,8 @@ layer_limit.examples = [
         """g (float[1,1,6,6] x, float[1,1,2,2] w) => (float[1,1,A,B] y) {
             y = Conv<strides = [2,2], dilations = [2,2]>(x, w) }""",
     ),
-    Silent(
-        "three spatial dimensions",
-        "g (float[1,1,4,4,4] x, float[1,1,2,2,2] w) => (float[1,1,3,3,3] y) { y = Conv(x, w) }",
-    ),
-    Silent(
-        "one spatial dimension", "g (float[1,1,4] x, float[1,1,2] w) => (float[1,1,3] y) { y = Conv(x, w) }"
-    ),
+    Silent("three spatial dimensions", _conv("1,1,4,4,4", "1,1,2,2,2", "1,1,3,3,3")),
+    Silent("one spatial dimension", _conv("1,1,4", "1,1,2", "1,1,3")),
     Silent("an LSTM with clip", f"{_LSTM} {{ y = LSTM<hidden_size = 4, clip = 1.0>(x, w, r) }}"),
     Silent(
         "asymmetric padding, groups and auto_pad",

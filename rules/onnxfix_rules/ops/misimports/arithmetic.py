@@ -247,6 +247,11 @@ def mean_of_half_tensors(node: Node, model: Model) -> Iterator[Match]:
 _THREE = "g (float16[2,3,4] a, float16[3,4] b, float16[1,1] c) => (float16[2,3,4] y)"
 _TWO = "g (bfloat16[N,3] a, bfloat16[N,3] b) => (bfloat16[N,3] y)"
 
+
+def _mean(elem: str, a: str = "N") -> str:
+    return f"g ({elem}[{a}] a, {elem}[{a}] b) => ({elem}[{a}] y) {{ y = Mean(a, b) }}"
+
+
 mean_of_half_tensors.examples = [
     Fixed(
         "of three tensors, which broadcast",
@@ -257,14 +262,14 @@ mean_of_half_tensors.examples = [
     ),
     Fixed(
         "in bfloat16",
-        before=f"{_TWO} {{ y = Mean(a, b) }}",
+        before=_mean("bfloat16", a="N,3"),
         after=f"{_TWO} <bfloat16 k = {{bf16(2.0)}}> {{ s = Sum(a, b)  y = Div(s, k) }}",
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Fixed(
         "opset 7, in which Mean and Sum do not broadcast",
-        before="g (float16[N] a, float16[N] b) => (float16[N] y) { y = Mean(a, b) }",
+        before=_mean("float16"),
         after="""g (float16[N] a, float16[N] b) => (float16[N] y) <float16 k = {f16(2.0)}> {
             s = Sum(a, b)  y = Div(s, k) }""",
         opset=7,
@@ -285,18 +290,9 @@ mean_of_half_tensors.examples = [
                 <float16 k = {f16(2.0)}> { d = Identity(c)  s = Sum(p, z)  q = Div(s, k) }> }""",
         safety=Safety.NUMERIC,
     ),
-    Flagged(
-        "before opset 7 Div does not broadcast",
-        "g (float16[2] a, float16[2] b) => (float16[2] y) { y = Mean(a, b) }",
-        opset=6,
-        safety=Safety.NUMERIC,
-    ),
-    Silent("in float32", "g (float[N] a, float[N] b) => (float[N] y) { y = Mean(a, b) }"),
-    Silent(
-        "in float64, which TensorRT imports as float32",
-        "g (double[N] a, double[N] b) => (double[N] y) { y = Mean(a, b) }",
-        runs=False,
-    ),
+    Flagged("before opset 7 Div does not broadcast", _mean("float16", a="2"), opset=6, safety=Safety.NUMERIC),
+    Silent("in float32", _mean("float")),
+    Silent("in float64, which TensorRT imports as float32", _mean("double"), runs=False),
     Silent(
         "of an unknown type",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x, x) }

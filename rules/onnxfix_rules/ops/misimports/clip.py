@@ -199,13 +199,13 @@ _BOTH = "<int8 a = {-10}, int8 b = {20}>"
 _WIDE = "<int32 a = {-10}, int32 b = {20}>"
 
 
+def _cast(a: str, b: str, x: str = "7") -> str:
+    return f"""g (int8[{x}] x) => (int8[{x}] y) <int32 a = {{{a}}}, int32 b = {{{b}}}> {{
+        v = Cast<to = INT32>(x)  c = Clip(v, a, b)  y = Cast<to = INT8>(c) }}"""
+
+
 clip_of_int8.examples = [
-    Fixed(
-        "both bounds",
-        before=_clip("int8", "N,3", "-10", "20"),
-        after=f"""g (int8[N,3] x) => (int8[N,3] y) {_WIDE} {{
-            v = Cast<to = INT32>(x)  c = Clip(v, a, b)  y = Cast<to = INT8>(c) }}""",
-    ),
+    Fixed("both bounds", before=_clip("int8", "N,3", "-10", "20"), after=_cast("-10", "20", x="N,3")),
     Fixed(
         "both bounds, for TensorRT 10.6, which takes int8 for a quantized type",
         before=_clip("int8", "N,3", "-10", "20"),
@@ -240,16 +240,12 @@ clip_of_int8.examples = [
         "g (int8[7] x, int8 a = {-10}, int8 b = {20}) => (int8[7] y) { y = Clip(x, a, b) }",
     ),
     Fixed(
-        "bounds that include every int8",
-        before=_clip("int8", "7", "-128", "127"),
-        after="""g (int8[7] x) => (int8[7] y) <int32 a = {-128}, int32 b = {127}> {
-            v = Cast<to = INT32>(x)  c = Clip(v, a, b)  y = Cast<to = INT8>(c) }""",
+        "bounds that include every int8", before=_clip("int8", "7", "-128", "127"), after=_cast("-128", "127")
     ),
     Fixed(
         "crossed bounds: ONNX gives the upper bound everywhere",
         before=_clip("int8", "7", "5", "-3"),
-        after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}, int32 b = {-3}> {
-            v = Cast<to = INT32>(x)  c = Clip(v, a, b)  y = Cast<to = INT8>(c) }""",
+        after=_cast("5", "-3"),
     ),
     Silent("bounds of 0", _clip("int8", "7", "0", "0")),
     Silent(

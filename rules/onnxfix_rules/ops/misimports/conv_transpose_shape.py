@@ -73,6 +73,11 @@ def _problem(found: dc.Deconv) -> str:
 _IMAGE = "g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,6,6] y)"
 
 
+def _conv_transpose(x: str, y: str, attributes: str, w: str = "1,2,3,3") -> str:
+    return f"""g (float[{x}] x, float[{w}] w) => (float[{y}] y) {{
+        y = ConvTranspose<{attributes}>(x, w) }}"""
+
+
 conv_transpose_output_shape.examples = [
     Fixed(
         "one pixel to cut along each axis",
@@ -102,10 +107,8 @@ conv_transpose_output_shape.examples = [
     ),
     Fixed(
         "a signal: TensorRT rejects any length",
-        before="""g (float[N,1,3] x, float[1,2,3] w) => (float[N,2,5] y) {
-            y = ConvTranspose<strides = [2], output_shape = [5]>(x, w) }""",
-        after="""g (float[N,1,3] x, float[1,2,3] w) => (float[N,2,5] y) {
-            y = ConvTranspose<strides = [2], pads = [1,1]>(x, w) }""",
+        before=_conv_transpose("N,1,3", "N,2,5", "strides = [2], output_shape = [5]", w="1,2,3"),
+        after=_conv_transpose("N,1,3", "N,2,5", "strides = [2], pads = [1,1]", w="1,2,3"),
     ),
     Fixed(
         "a grouped 3-D convolution, in a branch",
@@ -122,48 +125,36 @@ conv_transpose_output_shape.examples = [
     ),
     Flagged(
         "a dynamic image: the padding depends on its size",
-        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }""",
+        _conv_transpose("1,1,H,W", "1,2,6,6", "strides = [2,2], output_shape = [6,6]"),
     ),
     Flagged(
         "the result includes output_padding; ONNX's reference evaluator differs",
-        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1], output_shape = [7,7]>(x, w) }""",
+        _conv_transpose(
+            "1,1,3,3", "1,2,7,7", "strides = [2,2], output_padding = [1,1], output_shape = [7,7]"
+        ),
     ),
     Flagged(
         "longer than the full result: ONNX does not define where the extra elements go",
-        """g (float[1,1,3] x, float[1,2,3] w) => (float[1,2,8] y) {
-            y = ConvTranspose<strides = [2], output_shape = [8]>(x, w) }""",
+        _conv_transpose("1,1,3", "1,2,8", "strides = [2], output_shape = [8]", w="1,2,3"),
     ),
     Silent(
         "an even number of elements to cut",
-        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,5,5] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [5,5]>(x, w) }""",
+        _conv_transpose("1,1,3,3", "1,2,5,5", "strides = [2,2], output_shape = [5,5]"),
     ),
-    Silent(
-        "nothing to cut",
-        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [7,7]>(x, w) }""",
-    ),
+    Silent("nothing to cut", _conv_transpose("1,1,3,3", "1,2,7,7", "strides = [2,2], output_shape = [7,7]")),
     Silent(
         "larger than the full result: added at the end, by TensorRT and in ONNX's own test",
-        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,8,8] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [8,8]>(x, w) }""",
+        _conv_transpose("1,1,3,3", "1,2,8,8", "strides = [2,2], output_shape = [8,8]"),
     ),
     Silent(
         "before opset 11 ONNX cut the odd element at the end, as TensorRT does",
         f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }}",
         opset=10,
     ),
-    Silent(
-        "explicit pads",
-        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }""",
-    ),
+    Silent("explicit pads", _conv_transpose("1,1,H,W", "1,2,A,B", "strides = [2,2], pads = [1,1,0,0]")),
     Silent(
         "a dynamic kernel",
-        """g (float[1,1,3,3] x, float[1,2,A,B] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }""",
+        _conv_transpose("1,1,3,3", "1,2,6,6", "strides = [2,2], output_shape = [6,6]", w="1,2,A,B"),
     ),
 ]
 
@@ -235,10 +226,10 @@ def _misread(found: dc.Deconv, axis: int) -> bool | None:
 auto_pad_with_output_shape.examples = [
     Fixed(
         "SAME_UPPER and another size than it implies",
-        before="""g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,5,5] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [5,5]>(x, w) }""",
-        after="""g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,5,5] y) {
-            y = ConvTranspose<strides = [2,2], pads = [1,1,1,1]>(x, w) }""",
+        before=_conv_transpose(
+            "N,1,3,3", "N,2,5,5", 'strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [5,5]'
+        ),
+        after=_conv_transpose("N,1,3,3", "N,2,5,5", "strides = [2,2], pads = [1,1,1,1]"),
     ),
     Fixed(
         "VALID and a size, with a bias",
@@ -249,71 +240,76 @@ auto_pad_with_output_shape.examples = [
     ),
     Fixed(
         "SAME_UPPER and output_padding, which moves the cut for every image size",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w) }""",
-        after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]>(x, w) }""",
+        before=_conv_transpose(
+            "1,1,H,W", "1,2,A,B", 'strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]'
+        ),
+        after=_conv_transpose(
+            "1,1,H,W", "1,2,A,B", "strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]"
+        ),
     ),
     Fixed(
         "SAME_LOWER and output_padding, on a signal",
-        before="""g (float[1,1,T] x, float[1,2,4] w) => (float[1,2,A] y) {
-            y = ConvTranspose<strides = [2], auto_pad = "SAME_LOWER", output_padding = [1]>(x, w) }""",
-        after="""g (float[1,1,T] x, float[1,2,4] w) => (float[1,2,A] y) {
-            y = ConvTranspose<strides = [2], output_padding = [1], pads = [2,1]>(x, w) }""",
+        before=_conv_transpose(
+            "1,1,T", "1,2,A", 'strides = [2], auto_pad = "SAME_LOWER", output_padding = [1]', w="1,2,4"
+        ),
+        after=_conv_transpose(
+            "1,1,T", "1,2,A", "strides = [2], output_padding = [1], pads = [2,1]", w="1,2,4"
+        ),
         opset=11,
     ),
     Fixed(
         "VALID and output_padding",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_padding = [1,1]>(x, w) }""",
-        after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w) }""",
+        before=_conv_transpose(
+            "1,1,H,W", "1,2,A,B", 'strides = [2,2], auto_pad = "VALID", output_padding = [1,1]'
+        ),
+        after=_conv_transpose("1,1,H,W", "1,2,A,B", "strides = [2,2], output_padding = [1,1]"),
         opset=22,
     ),
     Flagged(
         "a fixed output_shape of a dynamic image",
-        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]>(x, w) }""",
+        _conv_transpose(
+            "1,1,H,W", "1,2,6,6", 'strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]'
+        ),
     ),
     Flagged(
         "larger than the full result",
-        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,8,8] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_LOWER", output_shape = [8,8]>(x, w) }""",
+        _conv_transpose(
+            "1,1,3,3", "1,2,8,8", 'strides = [2,2], auto_pad = "SAME_LOWER", output_shape = [8,8]'
+        ),
     ),
     Flagged(
         "before opset 11 the specification cut the odd element at the other end",
-        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [6,6]>(x, w) }""",
+        _conv_transpose("1,1,3,3", "1,2,6,6", 'strides = [2,2], auto_pad = "VALID", output_shape = [6,6]'),
         opset=10,
     ),
     Silent(
-        "auto_pad alone",
-        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_LOWER">(x, w) }""",
+        "auto_pad alone", _conv_transpose("1,1,H,W", "1,2,A,B", 'strides = [2,2], auto_pad = "SAME_LOWER"')
     ),
     Silent(
         "the size that SAME_UPPER implies",
-        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]>(x, w) }""",
+        _conv_transpose(
+            "1,1,3,3", "1,2,6,6", 'strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]'
+        ),
     ),
     Silent(
         "the size that VALID implies",
-        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [7,7]>(x, w) }""",
+        _conv_transpose("1,1,3,3", "1,2,7,7", 'strides = [2,2], auto_pad = "VALID", output_shape = [7,7]'),
     ),
     Silent(
         "output_padding that does not move the cut: half of 3 is half of 2",
-        """g (float[1,1,H,W] x, float[1,2,4,4] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w) }""",
+        _conv_transpose(
+            "1,1,H,W",
+            "1,2,A,B",
+            'strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]',
+            w="1,2,4,4",
+        ),
     ),
     Silent(
         "output_padding of 0",
-        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_padding = [0,0]>(x, w) }""",
+        _conv_transpose("1,1,H,W", "1,2,A,B", 'strides = [2,2], auto_pad = "VALID", output_padding = [0,0]'),
     ),
     Silent(
         "no auto_pad",
-        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "NOTSET", output_padding = [1,1]>(x, w) }""",
+        _conv_transpose("1,1,H,W", "1,2,A,B", 'strides = [2,2], auto_pad = "NOTSET", output_padding = [1,1]'),
     ),
 ]

@@ -144,6 +144,20 @@ _BRANCHES = (
 )
 _CHOICE = f"i = If(c)<{_BRANCHES} {{ v = MaxPool<kernel_shape = [2, 2]>(x) }}>"
 
+
+def _top_k(elem: str) -> str:
+    return f"""g ({elem}[4] x) => ({elem}[1] y, int64[1] z) <int64[1] k = {{1}}> {{
+        y, z = TopK(x, k) }}"""
+
+
+def _flatten(x: str, y: str, attributes: str) -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) {{ y = Flatten{attributes}(x) }}"
+
+
+def _mat_mul(w: str) -> str:
+    return f"g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {{{w}}}> {{ y = MatMul(x, w) }}"
+
+
 known_fault.examples = [
     _fixed(
         "matmul-add-clip: a linear layer and ReLU6",
@@ -191,22 +205,14 @@ known_fault.examples = [
             a = Exp(x)  b = Reshape(a, s)  y = Neg(b) }""",
         target="8.4",
     ),
-    Silent(
-        "flatten-1d: three dimensions",
-        "g (float[2,N,3] x) => (float[2,M] y) { y = Flatten(x) }",
-        target="8.4",
-    ),
+    Silent("flatten-1d: three dimensions", _flatten("2,N,3", "2,M", ""), target="8.4"),
     Fixed(
         "flatten-noop-84: a matrix",
         before="g (float[2,N] x) => (float[2,N] y) { a = Exp(x)  b = Flatten(a)  y = Neg(b) }",
         after="g (float[2,N] x) => (float[2,N] y) { a = Exp(x)  y = Neg(a) }",
         target="8.4",
     ),
-    Silent(
-        "flatten-noop-84: axis 0",
-        "g (float[2,N] x) => (float[1,M] y) { y = Flatten<axis = 0>(x) }",
-        target="8.4",
-    ),
+    Silent("flatten-noop-84: axis 0", _flatten("2,N", "1,M", "<axis = 0>"), target="8.4"),
     Fixed(
         "loop-int-max-trip: a condition ends it",
         before=f"""g (float[2] x, bool c) => (float[2] y) <int64 m = {{9223372036854775807}}> {{
@@ -330,18 +336,8 @@ known_fault.examples = [
         "g (int32[2,N] x) => (int64[1,N] y) <int32 a = {100}> { m = Mod(x, a)  y = ArgMax(m) }",
         target="9.0",
     ),
-    Flagged(
-        "topk-int32-via-float: the largest",
-        """g (int32[4] x) => (int32[1] y, int64[1] z) <int64[1] k = {1}> {
-        y, z = TopK(x, k) }""",
-        target="8.6",
-    ),
-    Silent(
-        "topk-int32-via-float: floats",
-        """g (float[4] x) => (float[1] y, int64[1] z) <int64[1] k = {1}> {
-        y, z = TopK(x, k) }""",
-        target="8.6",
-    ),
+    Flagged("topk-int32-via-float: the largest", _top_k("int32"), target="8.6"),
+    Silent("topk-int32-via-float: floats", _top_k("float"), target="8.6"),
     Flagged(
         "float-clip-before-shape: a length",
         """g (float x) => (int64[N] y) <float m = {1}, float n = {9}, int64 a = {0}, int64 b = {1}> {
@@ -488,16 +484,8 @@ known_fault.examples = [
         "g (float[1,N,2] x) => (float[1,N,2] y) <float[2,2] v = {1, 2, 3, 4}> { y = MatMul(x, v) }",
         target="10.13",
     ),
-    Flagged(
-        "half-weights-overflow-blackwell: 70000",
-        "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {70000, 1, 1, 1}> { y = MatMul(x, w) }",
-        target="10.13",
-    ),
-    Silent(
-        "half-weights-overflow-blackwell: 65504",
-        "g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {65504, 1, 1, 1}> { y = MatMul(x, w) }",
-        target="10.13",
-    ),
+    Flagged("half-weights-overflow-blackwell: 70000", _mat_mul("70000, 1, 1, 1"), target="10.13"),
+    Silent("half-weights-overflow-blackwell: 65504", _mat_mul("65504, 1, 1, 1"), target="10.13"),
     _fixed(
         "slice-fill-conv-blackwell: zeros around an image",
         before=f"{_PADDED} {{ a = Pad(x, p)  y = Conv(a, w) }}",

@@ -121,7 +121,7 @@ class _Known:
 def form_of(node: Node, model: Model) -> Form | None:
     """The form of a node's broadcast, which for most nodes shows that no rule applies.
 
-    None and errors as for ``broadcast_of``.
+    None as for ``broadcast_of``.
     """
     known = shared(model, _Known)
     if node in known.forms:
@@ -131,11 +131,7 @@ def form_of(node: Node, model: Model) -> Form | None:
 
 
 def broadcast_of(node: Node, model: Model) -> Broadcast | None:
-    """How the inputs of ``node`` broadcast; None if they do not, or if a shape is unknown.
-
-    Raises:
-        UnknownAttribute: the result depends on an attribute of the surrounding function.
-    """
+    """How the inputs of ``node`` broadcast; None if they do not, or if a shape is unknown."""
     form = form_of(node, model)
     operands = None if form is None else _operands(node, model.shapes)
     return None if form is None or operands is None else Broadcast(node, operands, form)

@@ -54,11 +54,7 @@ def _chain(*types: int) -> str:
 
 
 def pair_at(node: Node, model: Model) -> Pair | None:
-    """The two Casts that end in ``node``, all types proven; None if one is unknown or a Cast is a no-op.
-
-    Raises:
-        UnknownAttribute: a type depends on an attribute of the surrounding function.
-    """
+    """The two Casts that end in ``node``, all types proven; None if one is unknown or a Cast is a no-op."""
     pairs = shared(model, _pairs)
     if node not in pairs:
         pairs[node] = _pair_at(node, model)
@@ -86,11 +82,7 @@ def _pair_at(node: Node, model: Model) -> Pair | None:
 
 
 def types_at(node: Node, model: Model) -> tuple[int | None, int | None]:
-    """The input and output element types of a Cast or CastLike, None for each that is not proven.
-
-    Raises:
-        UnknownAttribute: one depends on an attribute of the surrounding function.
-    """
+    """The input and output element types of a Cast or CastLike, None for each that is not proven."""
     known = shared(model, _types)
     found = known.get(node)
     if found is None:
@@ -110,11 +102,7 @@ def is_cast(node: Node) -> bool:
 
 
 def cast_type(node: Node, model: Model) -> int | None:
-    """The element type that a Cast or CastLike produces, None if not proven.
-
-    Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
-    """
+    """The element type that a Cast or CastLike produces, None if not proven."""
     if node.op_type == "Cast":
         targets = shared(model, _targets)
         if node not in targets:

@@ -32,7 +32,6 @@ def evaluate(node: Node, inputs: Inputs) -> list[Array]:
 
     Raises:
         NotFoldable: the result is unknown, uncertain, or too large.
-        UnknownAttribute: an attribute refers to the surrounding function.
     """
     make = _OPERATORS.get(node.op_type)
     if make is None or node.opset < 7 or not inputs or inputs[0] is None:

@@ -49,11 +49,7 @@ FOLDABLE = MOVES | GENERATES | COMPARES | COMPUTES | INTEGERS_ONLY
 
 
 def evaluate(node: Node, inputs: Sequence[Array | None]) -> list[Array | None]:
-    """The node's outputs for these inputs (None: omitted); None for each that is not certain.
-
-    Raises:
-        UnknownAttribute: an attribute refers to the surrounding function.
-    """
+    """The node's outputs for these inputs (None: omitted); None for each that is not certain."""
     nothing: list[Array | None] = [None] * len(node.outputs)
     given = [array for array in inputs if array is not None]
     if node.op_type not in FOLDABLE or node.opset < 7 or not given:

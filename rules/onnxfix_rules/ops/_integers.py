@@ -50,21 +50,13 @@ def is_signed(elem: int) -> bool:
 
 
 def fits(value: Value, elem: int, model: Model) -> bool:
-    """Whether every element certainly fits the type ``elem``.
-
-    Raises:
-        UnknownAttribute: the range depends on an attribute of the surrounding function.
-    """
+    """Whether every element certainly fits the type ``elem``."""
     low, high = range_of(value, model)
     return INTEGERS[elem].low <= low and high <= INTEGERS[elem].high
 
 
 def range_of(value: Value | None, model: Model, depth: int = DEPTH) -> Range:
-    """The minimum and maximum of an integer tensor: those of its type if nothing more is known.
-
-    Raises:
-        UnknownAttribute: the range depends on an attribute of the surrounding function.
-    """
+    """The minimum and maximum of an integer tensor: those of its type if nothing more is known."""
     elem = None if value is None else model.shapes.elem_type(value)
     if value is None or elem not in INTEGERS:
         return INTEGERS[TensorProto.INT64].low, INTEGERS[TensorProto.UINT64].high

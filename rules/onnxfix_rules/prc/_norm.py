@@ -66,7 +66,6 @@ def norm_at(root: Node, model: Model) -> Norm | None:
     None where there is none, or where something is not proven.
 
     Raises:
-        UnknownAttribute: an attribute depends on the surrounding function.
     """
     power = 0.5 if root.op_type == "Sqrt" else scalar(root.input(1), most=_most(root.input(0), model))
     if power not in (0.5, -0.5):

@@ -109,11 +109,7 @@ class Linear:
 
 
 def read(node: Node, model: Model) -> Linear | None:
-    """Return the node as a ``Linear``, or None if it is another operator, lacks inputs, or has no known integer type.
-
-    Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
-    """
+    """The node as a ``Linear``; None if it is another operator, lacks inputs, or has no known integer type."""
     quantizes = is_op(node, "QuantizeLinear")
     if not quantizes and not is_op(node, "DequantizeLinear"):
         return None

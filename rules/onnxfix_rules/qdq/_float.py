@@ -60,11 +60,7 @@ F32, F16, BF16 = FLOATS
 def in_floats(region: Region, model: Model) -> tuple[tuple[Edit, ...], Safety] | None:
     """The edits and their safety, or None if the region cannot be rewritten.
 
-    EXACT if every value enters as an integer, from outside or from a constant; NUMERIC if floats are quantized.
-
-    Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
-    """
+    EXACT if every value enters as an integer, from outside or from a constant; NUMERIC if floats are quantized."""
     if region.problem:
         return None
     try:

@@ -37,11 +37,7 @@ ANY = Bounds()
 
 
 def bounds_of(value: Value | None, model: Model, depth: int = DEPTH) -> Bounds:
-    """The bounds of a float or integer tensor; ``ANY`` if nothing is known.
-
-    Raises:
-        UnknownAttribute: they depend on an attribute of the surrounding function.
-    """
+    """The bounds of a float or integer tensor; ``ANY`` if nothing is known."""
     if value is None or depth <= 0:
         return ANY
     array = value.constant()
@@ -240,11 +236,7 @@ _TABLE: dict[str, Callable[[Node, Model, int], Bounds]] = {
 
 
 def integral(value: Value, elem: int, model: Model) -> bool:
-    """Whether every non-NaN element of a float tensor is an integer within the range of type ``elem``.
-
-    Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
-    """
+    """Whether every non-NaN element of a float tensor is an integer within the range of type ``elem``."""
     whole = value
     for _ in range(DEPTH):
         node = whole.producer

@@ -108,11 +108,7 @@ class Region:
 
 
 def region_of(start: Iterable[Value | Node], model: Model) -> Region:
-    """The region around quantized values, or around nodes that read some.
-
-    Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
-    """
+    """The region around quantized values, or around nodes that read some."""
     # Regions found since the last edit, by the ids of values and nodes: each member of a region looks it up. They
     # are stored with the shapes, which an edit discards; a separate dictionary would keep the model alive.
     known: dict[int, Region] = vars(model.shapes).setdefault("_quantized_regions", {})

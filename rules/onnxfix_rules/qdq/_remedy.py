@@ -51,11 +51,7 @@ class Shift:
 def recentered(region: Region, model: Model) -> Shift | None:
     """The shift of a region, or None if its values might change.
 
-    EXACT if they cannot change, NUMERIC if only NaN would be quantized to a different integer.
-
-    Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
-    """
+    EXACT if they cannot change, NUMERIC if only NaN would be quantized to a different integer."""
     if not region.closed:
         return None
     points = {linear.point for linear in (*region.quantizers, *region.dequantizers)}

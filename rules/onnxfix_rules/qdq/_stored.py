@@ -79,11 +79,7 @@ def narrowed(elem: int, numbers: Array) -> Array | None:
 
 
 def stored_otherwise(linear: Linear, model: Model) -> Fix | None:
-    """Store the constant of ``linear`` as signed integers around 0, else as floats; None if neither is possible.
-
-    Raises:
-        UnknownAttribute: something depends on an attribute of the surrounding function.
-    """
+    """Store the constant of ``linear`` as signed integers around 0, else as floats; None if neither is possible."""
     weights = linear.data.constant(WEIGHT_LIMIT)
     if weights is None or linear.data.pinned:
         return None

@@ -110,7 +110,6 @@ def _fix(node: Node, elem: int | None, *, blocked: bool) -> Fix:
 
     Raises:
         Unable: the weights are unknown, or packed in an unknown way.
-        UnknownAttribute: an attribute depends on the surrounding function.
     """
     if node.output() is None or elem not in FLOATS:
         raise Unable

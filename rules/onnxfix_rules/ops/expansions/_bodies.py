@@ -92,11 +92,7 @@ class Body(NamedTuple):
 def body_of(node: Node, *, allow_self: bool = False) -> Body | None:
     """The body of an ONNX operator where ``node`` stands; None where there is none with the same semantics there.
 
-    ``itself``: the operator may occur in its own body, in a simpler form.
-
-    Raises:
-        UnknownAttribute: an attribute refers to the surrounding function.
-    """
+    ``itself``: the operator may occur in its own body, in a simpler form."""
     if any(True for sub in node.subgraphs for _ in sub.captures()):
         return None
     call = NodeProto(op_type=node.op_type, domain=node.domain)

@@ -22,11 +22,7 @@ def data_of(node: Node) -> Value | None:
 
 
 def reason(node: Node, model: Model, target: Target) -> str:
-    """Why the target rejects this node; "" if it accepts the node, or if that is unknown.
-
-    Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
-    """
+    """Why the target rejects this node; "" if it accepts the node, or if that is unknown."""
     if node.domain:
         return "no TensorRT has an importer for it" if node.domain.startswith("ai.onnx.preview") else ""
     rejection = _reason(node, model, target)

@@ -186,19 +186,12 @@ def _prelu(node: Node, draft: Draft) -> str:
     return "" if rank > 1 or shape[0].value == 1 else "PRelu has no channels"
 
 
-def _batch_norm(node: Node, draft: Draft) -> str:
+def _infer(node: Node, draft: Draft) -> str:
     if not node.attr("is_test", 0):
-        return "BatchNormalization is in training mode (is_test = 0)"
+        return f"{node.op_type} is in training mode (is_test = 0)"
     if len(node.outputs) > 1:
-        return "BatchNormalization has more than one output"
-    return _drop(node, draft, "is_test")
-
-
-def _dropout(node: Node, draft: Draft) -> str:
-    if not node.attr("is_test", 0):
-        return "Dropout is in training mode (is_test = 0)"
-    if len(node.outputs) > 1:
-        return "Dropout has a mask output"
+        more = "a mask output" if node.op_type == "Dropout" else "more than one output"
+        return f"{node.op_type} has {more}"
     return _drop(node, draft, "is_test")
 
 
@@ -225,10 +218,9 @@ def _cast(node: Node, draft: Draft) -> str:
 
 _HANDLERS: dict[str, Callable[[Node, Draft], str]] = {
     **dict.fromkeys(_BINARY, _binary),
-    "BatchNormalization": _batch_norm,
+    **dict.fromkeys(("BatchNormalization", "Dropout"), _infer),
     "Cast": _cast,
     "Concat": lambda node, draft: _fill(node, draft, axis=1),
-    "Dropout": _dropout,
     "Gemm": lambda node, draft: _drop(node, draft, "broadcast"),
     "PRelu": _prelu,
     "Selu": lambda node, draft: _fill(node, draft, alpha=1.6732, gamma=1.0507),

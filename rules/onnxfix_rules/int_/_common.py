@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.rule import Model, Node, Severity, Value, imported_nodes, is_integer, name_of, target_of
+from onnxfix.targets.documented import names
 
 Array = np.ndarray[Any, Any]
 
@@ -17,19 +18,7 @@ INT32_LOW, INT32_HIGH = -(2**31), 2**31 - 1
 
 NATIVE = frozenset(
     getattr(TensorProto, name)
-    for name in {
-        "BOOL",
-        "INT8",
-        "INT16",
-        "INT32",
-        "INT64",
-        "UINT8",
-        "UINT16",
-        "UINT32",
-        "UINT64",
-        "FLOAT",
-        "DOUBLE",
-    }
+    for name in names("BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FLOAT DOUBLE")
 )
 """Element types that numpy computes identically to ONNX Runtime."""
 

@@ -193,14 +193,8 @@ cast_to_or_from_float8.examples = [
 ]
 
 
-_MISSING = (
-    TensorProto.FLOAT8E5M2,
-    TensorProto.FLOAT8E4M3FNUZ,
-    TensorProto.FLOAT8E5M2FNUZ,
-    E8M0,
-    27,  # FLOAT6E2M3 and FLOAT6E3M2
-    28,
-)
+_MISSING = (TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ, E8M0, 27, 28)
+"""The last two are FLOAT6E2M3 and FLOAT6E3M2, unnamed in older onnx packages."""
 
 
 @rule("QDQ015", ops=(*QUANTIZE, *DEQUANTIZE), severity=Severity.ERROR)

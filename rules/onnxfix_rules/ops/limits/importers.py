@@ -27,13 +27,9 @@ from onnxfix_rules.ops._runtimes import OTHER_DOMAINS, is_foreign
 from onnxfix_rules.ops.limits._quantized import is_quantized
 
 TYPES = (
-    TensorProto.BOOL,
-    TensorProto.UINT8,
-    TensorProto.FLOAT,
-    TensorProto.DOUBLE,
-    TensorProto.FLOAT16,
+    TensorProto.BOOL, TensorProto.UINT8, TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16,
     TensorProto.BFLOAT16,
-)
+)  # fmt: skip
 """Types that only some operators support. INT006 covers other integers; int8 and narrower types count as quantized."""
 
 _DATA = {"Where": 1, "OneHot": 2}

@@ -45,12 +45,8 @@ _DATA = {
 """Operators that only move elements, with the indices of their data inputs, None for all; Resize by _moves."""
 
 _UNSUPPORTED = (
-    TensorProto.UINT8,
-    TensorProto.INT16,
-    TensorProto.UINT16,
-    TensorProto.UINT32,
-    TensorProto.UINT64,
-)
+    TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+)  # fmt: skip
 _WANTED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
 _LIMIT = 1 << 26  # bytes of the largest constant that is converted
 

@@ -277,69 +277,41 @@ def _next_softmax(node: Node) -> Node | None:
 
 KNOWN: dict[str, Known] = {
     **WORKAROUNDS,
-    "if-shared-initializer-names": Known(
-        "If", _shared_initializer_names, "initializers of its branches have names that are used twice"
-    ),
-    "scatterelements-more-indices": Known(
-        "ScatterElements", _more_indices, "ScatterElements with more indices than elements is refused"
-    ),
-    "qdq-dwconv-swish-end": Known(
-        "DequantizeLinear",
-        _depthwise_swish,
-        "no kernel for a quantized depthwise Conv and Swish at the network's end",
-    ),
-    "qdq-depthwise-conv": Known(
-        "Conv", _depthwise_int8, "no kernel for the int8 weights of a depthwise Conv at the network's end"
-    ),
-    "topk-int32-via-float": Known(
-        "TopK", _large_integers, "TopK compares integers as float32, which rounds from 2^24 on", Severity.INFO
-    ),
-    "float-clip-before-shape": Known(
-        "Clip",
-        _clip_before_size,
-        "a size that a Clip of floats computes does not build; cast before the Clip",
-    ),
-    "layernorm-float-shape-86": Known(
-        "LayerNormalization", _root_of_shape, "LayerNormalization of a shape computed by Sqrt does not build"
-    ),
-    "max-extra-transposes": Known(
-        "Max", _returned_transpose, "Max is wrong beside a Transpose that is returned"
-    ),
-    "cast-extra-transpose-output": Known(
-        "Cast", _returned_transpose, "Cast is wrong beside a Transpose of its input that is returned"
-    ),
-    "gemv-twice": Known(
-        "MatMul", _gemv_twice, "two products of a vector and a matrix in a row are inaccurate"
-    ),
-    "fc-horizontal-fusion-sm110": Known(
-        "MatMul",
-        _shared_operand,
-        "MatMuls of one tensor are fused wrongly; merge them into one, and split its result",
-    ),
-    "half-weights-overflow-blackwell": Known(
-        "MatMul Gemm Conv",
-        _beyond_half,
-        "weights beyond 65504 become infinite when it is built with half precision",
-    ),
-    "slice-fill-conv-blackwell": Known(
-        "Conv", _pad_before_conv, "a Pad before a Conv in half precision does not build"
-    ),
-    "convtranspose-3d-sm120": Known(
-        "ConvTranspose", _deconv_and_cast, "ConvTranspose of three dimensions beside a Cast does not build"
-    ),
+    "if-shared-initializer-names": Known("If", _shared_initializer_names,
+        "initializers of its branches have names that are used twice"),
+    "scatterelements-more-indices": Known("ScatterElements", _more_indices,
+        "ScatterElements with more indices than elements is refused"),
+    "qdq-dwconv-swish-end": Known("DequantizeLinear", _depthwise_swish,
+        "no kernel for a quantized depthwise Conv and Swish at the network's end"),
+    "qdq-depthwise-conv": Known("Conv", _depthwise_int8,
+        "no kernel for the int8 weights of a depthwise Conv at the network's end"),
+    "topk-int32-via-float": Known("TopK", _large_integers,
+        "TopK compares integers as float32, which rounds from 2^24 on", Severity.INFO),
+    "float-clip-before-shape": Known("Clip", _clip_before_size,
+        "a size that a Clip of floats computes does not build; cast before the Clip"),
+    "layernorm-float-shape-86": Known("LayerNormalization", _root_of_shape,
+        "LayerNormalization of a shape computed by Sqrt does not build"),
+    "max-extra-transposes": Known("Max", _returned_transpose,
+        "Max is wrong beside a Transpose that is returned"),
+    "cast-extra-transpose-output": Known("Cast", _returned_transpose,
+        "Cast is wrong beside a Transpose of its input that is returned"),
+    "gemv-twice": Known("MatMul", _gemv_twice, "two products of a vector and a matrix in a row are inaccurate"),
+    "fc-horizontal-fusion-sm110": Known("MatMul", _shared_operand,
+        "MatMuls of one tensor are fused wrongly; merge them into one, and split its result"),
+    "half-weights-overflow-blackwell": Known("MatMul Gemm Conv", _beyond_half,
+        "weights beyond 65504 become infinite when it is built with half precision"),
+    "slice-fill-conv-blackwell": Known("Conv", _pad_before_conv,
+        "a Pad before a Conv in half precision does not build"),
+    "convtranspose-3d-sm120": Known("ConvTranspose", _deconv_and_cast,
+        "ConvTranspose of three dimensions beside a Cast does not build"),
     "attention-in-if": Known("Attention", _in_if, "Attention in a branch of an If does not build"),
-    "cast-float-int32-nan": Known(
-        "Cast", _tested_for_nan, "NaN becomes 0, +Inf the largest int32, by Cast; ONNX leaves both open"
-    ),
+    "cast-float-int32-nan": Known("Cast", _tested_for_nan,
+        "NaN becomes 0, +Inf the largest int32, by Cast; ONNX leaves both open"),
     "min-nan": Known("Min", _tested_for_nan, "Min of NaN and a number is the number"),
     "clip-nan": Known("Clip", _clip_of_nan, "Clip of NaN is the lower bound"),
-    "if-transpose-resize": Known(
-        "Resize", _resize_after_if, "Resize of a transposed result of an If is wrong; transpose before the If"
-    ),
-    "transpose-input-mha": Known(
-        "MatMul",
-        _attention_of_transposed_input,
-        "attention in half precision misreads a transposed graph input",
-    ),
-}
+    "if-transpose-resize": Known("Resize", _resize_after_if,
+        "Resize of a transposed result of an If is wrong; transpose before the If"),
+    "transpose-input-mha": Known("MatMul", _attention_of_transposed_input,
+        "attention in half precision misreads a transposed graph input"),
+}  # fmt: skip
 """Fault -> how it looks, and what it does."""

@@ -329,52 +329,31 @@ def _clip(node: Node, model: Model, *reads: Node) -> Hit | None:
 _REDUCTIONS = (
     "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp"
 )
-
 WORKAROUNDS: dict[str, Known] = {
-    "conv-tensor-weights-no-kernel-shape": Known(
-        "Conv ConvTranspose",
-        _computed_kernel,
-        "weights that are not constant need the attribute kernel_shape",
-    ),
-    "convtranspose-1d-output-padding": Known(
-        "ConvTranspose", _output_padding, "output_padding of a ConvTranspose of one dimension does not build"
-    ),
+    "conv-tensor-weights-no-kernel-shape": Known("Conv ConvTranspose", _computed_kernel,
+        "weights that are not constant need the attribute kernel_shape"),
+    "convtranspose-1d-output-padding": Known("ConvTranspose", _output_padding,
+        "output_padding of a ConvTranspose of one dimension does not build"),
     "flatten-1d": Known("Flatten", _flatten_vector, "Flatten of a vector is refused"),
     "flatten-noop-84": Known("Flatten", _flatten_nothing, "Flatten of a matrix is refused before 8.4.2"),
-    "loop-int-max-trip": Known(
-        "Loop", _largest_trip_count, "a Loop with the largest trip count does not build"
-    ),
-    "reduce-noop-empty-axes-ignored": Known(
-        _REDUCTIONS,
-        _noop_reduction,
-        "noop_with_empty_axes is ignored, and all axes are reduced",
-        Severity.ERROR,
-    ),
-    "split-uneven-num-outputs": Known(
-        "Split", _uneven_split, "parts of unequal sizes get floor(size / parts) elements each", Severity.ERROR
-    ),
+    "loop-int-max-trip": Known("Loop", _largest_trip_count,
+        "a Loop with the largest trip count does not build"),
+    "reduce-noop-empty-axes-ignored": Known(_REDUCTIONS, _noop_reduction,
+        "noop_with_empty_axes is ignored, and all axes are reduced", Severity.ERROR),
+    "split-uneven-num-outputs": Known("Split", _uneven_split,
+        "parts of unequal sizes get floor(size / parts) elements each", Severity.ERROR),
     "conv3d-groups-kernel1": Known("Conv", _pointwise_groups, "no kernel for groups of a 1x1x1 Conv"),
-    "argmax-int32-via-float": Known(
-        "ArgMax ArgMin",
-        _large_maximum,
-        "integers are compared as float32, which rounds from 2^24 on",
-        Severity.INFO,
-    ),
-    "mul-between-transposes-int": Known(
-        "Transpose", _product_between_transposes, "Mul of integers between Transposes is wrong"
-    ),
-    "reshape-mul-reducesum": Known(
-        "ReduceSum", _product_of_reshapes, "ReduceSum of a Mul of two Reshapes is wrong"
-    ),
-    "groupnorm-half-groups": Known(
-        "GroupNormalization",
-        _half_groups,
-        "groups that are not a multiple of 8 do not build in half precision",
-    ),
+    "argmax-int32-via-float": Known("ArgMax ArgMin", _large_maximum,
+        "integers are compared as float32, which rounds from 2^24 on", Severity.INFO),
+    "mul-between-transposes-int": Known("Transpose", _product_between_transposes,
+        "Mul of integers between Transposes is wrong"),
+    "reshape-mul-reducesum": Known("ReduceSum", _product_of_reshapes,
+        "ReduceSum of a Mul of two Reshapes is wrong"),
+    "groupnorm-half-groups": Known("GroupNormalization", _half_groups,
+        "groups that are not a multiple of 8 do not build in half precision"),
     "mod-int-large": Known("Mod", _large_remainder, "Mod of integers from 2^24 on may give -1"),
-    "cumsum-several-axes": Known(
-        "CumSum", _another_axis, "all CumSums of a graph sum along the axis of one of them"
-    ),
+    "cumsum-several-axes": Known("CumSum", _another_axis,
+        "all CumSums of a graph sum along the axis of one of them"),
     "matmul-add-clip": Known("Clip", _clip_after_bias, "the upper bound of the Clip is lost"),
     "conv-clip-100": Known("Clip", _clip_after_conv, "Conv and Clip compute something else"),
-}
+}  # fmt: skip

@@ -123,10 +123,14 @@ def _edits(node: Node, short: list[_Short]) -> tuple[list[Edit], list[Value], li
     return edits, reads, padded
 
 
+def _with_constant(y: str, x: str = "2,3", b: str = "3", b_values: str = "1,2,3", call: str = "Add") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) <float[{b}] b = {{{b_values}}}> {{ y = {call}(x, b) }}"
+
+
 rank_mismatched_constant.examples = [
     Fixed(
         "a bias per channel",
-        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+        before=_with_constant("N,2,3", x="N,2,3"),
         after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,1,3] c = {1,2,3}> { y = Add(x, c) }",
     ),
     Fixed(
@@ -139,11 +143,8 @@ rank_mismatched_constant.examples = [
         before="g (float[N,3] x) => (float[N,3] y) { b = Constant<value_float=2.0>()  y = Pow(x, b) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Pow(x, c) }",
     ),
-    Silent(
-        "the constant has the result's rank",
-        "g (float[2,3] x) => (float[4,2,3] y) <float[4,1,1] b = {1,2,3,4}> { y = Add(x, b) }",
-    ),
-    Silent("equal ranks", "g (float[N,3] x) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }"),
+    Silent("the constant has the result's rank", _with_constant("4,2,3", b="4,1,1", b_values="1,2,3,4")),
+    Silent("equal ranks", _with_constant("N,3", x="N,3", b="1,3")),
     Silent(
         "the operand of lower rank is not constant",
         "g (float[N,3] x, float[3] z) => (float[N,3] y) { y = Add(x, z) }",
@@ -211,15 +212,12 @@ rank_mismatched_constant.examples = [
     ),
     Silent(
         "opset 6, where operators broadcast by attributes",
-        "g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Add<broadcast=1>(x, b) }",
+        _with_constant("2,3", call="Add<broadcast=1>"),
         opset=6,
         runs=False,
     ),
     Silent(
-        "Max before opset 8, which does not broadcast",
-        "g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Max(x, b) }",
-        opset=7,
-        runs=False,
+        "Max before opset 8, which does not broadcast", _with_constant("2,3", call="Max"), opset=7, runs=False
     ),
     Fixed(
         "all constants of a variadic operator",

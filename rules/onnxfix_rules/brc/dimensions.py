@@ -83,21 +83,19 @@ def _add(b: str, b_values: str, x: str = "N,3") -> str:
     return f"g (float[{x}] x) => (float[{x}] y) <float[{b}] b = {{{b_values}}}> {{ y = Add(x, b) }}"
 
 
+def _binary(x: str, z: str, y: str, call: str) -> str:
+    return f"g (float[{x}] x, float[{z}] z) => (float[{y}] y) {{ y = {call}(x, z) }}"
+
+
 dimensions_that_may_differ.examples = [
-    Flagged("two symbols", "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }"),
-    Flagged(
-        "unnamed dimensions, which are different symbols",
-        "g (float[?,3] x, float[?,3] z) => (float[?,3] y) { y = Mul(x, z) }",
-    ),
+    Flagged("two symbols", _binary("N,3", "M,3", "K,3", "Add")),
+    Flagged("unnamed dimensions, which are different symbols", _binary("?,3", "?,3", "?,3", "Mul")),
     Flagged("a sequence and a constant of static length", _add("1,4", "1,2,3,4", x="N,S")),
     Flagged(
         "S and 2 * S, which are equal only at 0",
         "g (float[N,S] x) => (float[N,K] y) { c = Concat<axis=1>(x, x)  y = Sub(c, x) }",
     ),
-    Flagged(
-        "batch dimensions of a MatMul",
-        "g (float[N,H,2,3] x, float[N,G,3,2] z) => (float[N,K,2,2] y) { y = MatMul(x, z) }",
-    ),
+    Flagged("batch dimensions of a MatMul", _binary("N,H,2,3", "N,G,3,2", "N,K,2,2", "MatMul")),
     Flagged(
         "Expand to another input's size",
         "g (float[N,S] x, float[N,T] z) => (float[N,K] y) { s = Shape(z)  y = Expand(x, s) }",
@@ -127,15 +125,13 @@ dimensions_that_may_differ.examples = [
         "  y = Add(c, d) }",
     ),
     Flagged("a sequence and a constant of length 2", _add("1,2", "1,2", x="N,S")),
-    _flagged("two static sizes", "g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }"),
+    _flagged("two static sizes", _binary("2,2", "2,3", "2,3", "Add")),
     Silent(
         "a PRelu of static sizes, which BRC007 reports",
         "g (float[2,2] x) => (float[2,2] y) <float[3] s = {1, 2, 3}> { y = PRelu(x, s) }",
         runs=False,
     ),
-    Silent(
-        "the same symbol on both sides", "g (float[N,3] x, float[N,3] z) => (float[N,3] y) { y = Add(x, z) }"
-    ),
+    Silent("the same symbol on both sides", _binary("N,3", "N,3", "N,3", "Add")),
     Silent(
         "dimensions of 1: mask and position embedding",
         "g (float[N,4,S,S] x, float[N,1,1,S] m, float[N,S,2] e) => (float[N,4,S,S] y, float[N,S,2] w)"
@@ -335,18 +331,12 @@ broadcast_at_batch_one_only.examples = [
         "g (int64[N,S] i) => (bool[S,S] y) <int64[1] a = {1}, int64[1] b = {0}, int64 z = {0}, int64 o = {1}> {"
         " t = Shape<start=1,end=2>(i)  n = Squeeze(t, b)  r = Range(z, n, o)  c = Unsqueeze(r, a)  y = Less(c, r) }",
     ),
-    Silent(
-        "pairs of samples: [N, 1] with [1, N]",
-        "g (float[N,1] x, float[1,N] z) => (float[N,N] y) { y = Sub(x, z) }",
-    ),
+    Silent("pairs of samples: [N, 1] with [1, N]", _binary("N,1", "1,N", "N,N", "Sub")),
     Silent(
         "batch at axis 1 on both sides",
         "g (float[N,3] x) => (float[5,N,3] y) <float[5,1,1] p = {1,2,3,4,5}> { e = Add(p, x)  y = Mul(e, x) }",
     ),
-    Silent(
-        "two symbols, which BRC004 reports",
-        "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
-    ),
+    Silent("two symbols, which BRC004 reports", _binary("N,3", "M,3", "K,3", "Add")),
     Silent(
         "unknown rank",
         "g (float[N,1] x, float[N] w, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, w) }",

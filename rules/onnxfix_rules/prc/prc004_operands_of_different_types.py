@@ -150,10 +150,14 @@ _flagged = partial(Flagged, safety=Safety.NUMERIC, opset=17, ir_version=8, runs=
 _IO = "g (float16[N,2] x) => (float16[N,2] y)"
 
 
+def _with_scalar(call: str, elem: str = "float16", other: str = "float", b: str = "2") -> str:
+    return f"g ({elem}[N,2] x) => ({elem}[N,2] y) <{other} b = {{{b}}}> {{ y = {call}(x, b) }}"
+
+
 operands_of_different_types.examples = [
     _fixed(
         "a float32 constant added to half precision",
-        f"{_IO} <float b = {{2}}> {{ y = Add(x, b) }}",
+        _with_scalar("Add"),
         f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
     ),
     _fixed(
@@ -165,7 +169,7 @@ operands_of_different_types.examples = [
     _fixed(
         "a half-precision constant with float32 data: no rounding",
         f"g (float[N,2] x) => (float[N,2] y) <{_HALF_TWO}> {{ y = Max(x, c) }}",
-        "g (float[N,2] x) => (float[N,2] y) <float b = {2}> { y = Max(x, b) }",
+        _with_scalar("Max", elem="float"),
     ),
     _fixed(
         "weights and bias",
@@ -180,9 +184,7 @@ operands_of_different_types.examples = [
         " <float16[2] c = {f16(2.0, 2.0)}, float[2] s = {2, 2}> { y = LayerNormalization(x, c)  u = Mul(z, s) }",
     ),
     _fixed(
-        "an integer constant",
-        f"{_IO} <int64 b = {{2}}> {{ y = Add(x, b) }}",
-        f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
+        "an integer constant", _with_scalar("Add", other="int64"), f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}"
     ),
     _fixed(
         "Clip's bounds, which TensorRT accepts and ONNX does not",
@@ -190,10 +192,8 @@ operands_of_different_types.examples = [
         f"{_IO} <{_HALF_TWO}> {{ y = Clip(x, , c) }}",
     ),
     _flagged("no constant operand", "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y) { y = Add(x, z) }"),
-    _flagged(
-        "a value that half precision cannot represent", f"{_IO} <float b = {{1e6}}> {{ y = Div(x, b) }}"
-    ),
-    _flagged("a value that would become 0", f"{_IO} <float b = {{1e-12}}> {{ y = Add(x, b) }}"),
+    _flagged("a value that half precision cannot represent", _with_scalar("Div", b="1e6")),
+    _flagged("a value that would become 0", _with_scalar("Add", b="1e-12")),
     _flagged(
         "a graph output in the constant's type",
         "g (float16[N,2] x) => (float[N,2] y) <float b = {2}> { y = Add(b, x) }",
@@ -203,7 +203,7 @@ operands_of_different_types.examples = [
         "g (float16[N,2] x, float b) => (float16[N,2] y) <float b = {2}> { y = Add(x, b) }",
     ),
     Silent("equal types", f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}"),
-    Silent("Pow's exponent may have a type of its own", f"{_IO} <float b = {{2}}> {{ y = Pow(x, b) }}"),
+    Silent("Pow's exponent may have a type of its own", _with_scalar("Pow")),
     Silent(
         "Where's condition",
         f"g (float16[N,2] x, bool[N,2] p) => (float16[N,2] y) <{_HALF_TWO}> {{ y = Where(p, x, c) }}",

@@ -104,21 +104,25 @@ def _severity(model: Model) -> Severity:
     return Severity.WARNING if model.target.dynamic_squeeze else Severity.ERROR
 
 
+def _unary(x: str, y: str, call: str = "Squeeze") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) {{ y = {call}(x) }}"
+
+
 squeeze_without_axes.examples = [
     Fixed(
         "static dimensions: the axes are known",
-        before="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze(x) }",
+        before=_unary("1,3,1,2", "3,2"),
         after="g (float[1,3,1,2] x) => (float[3,2] y) <int64[2] a = {0, 2}> { y = Squeeze(x, a) }",
     ),
     Fixed(
         "before opset 13 the axes are an attribute",
-        before="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze(x) }",
-        after="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze<axes=[0, 2]>(x) }",
+        before=_unary("1,3,1,2", "3,2"),
+        after=_unary("1,3,1,2", "3,2", call="Squeeze<axes=[0, 2]>"),
         opset=11,
     ),
     Fixed(
         "an axis of size 0 stays",
-        before="g (float[1,0,2] x) => (float[0,2] y) { y = Squeeze(x) }",
+        before=_unary("1,0,2", "0,2"),
         after="g (float[1,0,2] x) => (float[0,2] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
     ),
     Fixed(
@@ -127,37 +131,32 @@ squeeze_without_axes.examples = [
         after="g (float[1,N] x) => (float[M] y) <int64[1] a = {0}> { c = Concat<axis=1>(x, x) y = Squeeze(c, a) }",
     ),
     Fixed(
-        "nothing to remove: a copy",
-        before="g (float[2,3] x) => (float[2,3] y) { y = Squeeze(x) }",
-        after="g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
+        "nothing to remove: a copy", before=_unary("2,3", "2,3"), after=_unary("2,3", "2,3", call="Identity")
     ),
     Fixed(
         "nothing to remove, inside the graph",
         before="g (float[2,3] x) => (float[2,3] y) { s = Squeeze(x) y = Relu(s) }",
-        after="g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }",
+        after=_unary("2,3", "2,3", call="Relu"),
     ),
     Fixed(
         "IR version 3: the axes become a Constant node, not another input",
-        before="g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }",
+        before=_unary("1,3", "3"),
         after="g (float[1,3] x) => (float[3] y) { a = Constant<value = int64[1] {0}>() y = Squeeze(x, a) }",
         ir_version=3,
         opset=13,
     ),
     Fixed(
         "N may be 1, which gives the result another rank",
-        before="g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
+        before=_unary("N,1,3", "M,3"),
         after="g (float[N,1,3] x) => (float[M,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }",
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Flagged(
-        "a dynamic dimension is only reported, by default",
-        "g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
-    ),
+    Flagged("a dynamic dimension is only reported, by default", _unary("N,1,3", "M,3")),
     Fixed(
         "no axis is known to be 1",
-        before="g (float[N,3] x) => (float[M,3] y) { y = Squeeze(x) }",
-        after="g (float[N,3] x) => (float[M,3] y) { y = Identity(x) }",
+        before=_unary("N,3", "M,3"),
+        after=_unary("N,3", "M,3", call="Identity"),
         safety=Safety.UNSAFE,
         runs=False,
     ),
@@ -178,10 +177,6 @@ squeeze_without_axes.examples = [
         "g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
     ),
     Silent("explicit axes", "g (float[N,1,3] x) => (float[N,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }"),
-    Silent(
-        "explicit axes, as an attribute",
-        "g (float[N,1,3] x) => (float[N,3] y) { y = Squeeze<axes=[1]>(x) }",
-        opset=11,
-    ),
+    Silent("explicit axes, as an attribute", _unary("N,1,3", "N,3", call="Squeeze<axes=[1]>"), opset=11),
     Silent("axes from a graph input", "g (float[1,3] x, int64[K] a) => (float[M] y) { y = Squeeze(x, a) }"),
 ]

@@ -326,6 +326,12 @@ _fixed = partial(Fixed, safety=Safety.NUMERIC)
 _flagged = partial(Flagged, safety=Safety.NUMERIC)
 _ROWS = "coefficients = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], intercepts = [0.5, 0.0, 1.0]"
 
+
+def _foreign(y: str, call: str) -> str:
+    return f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[{y}] y) {{
+        y = {call}(x) }}"""
+
+
 linear_model.examples = [
     Flagged(
         "a dynamic number of features, which may not be that of the coefficients",
@@ -365,12 +371,7 @@ linear_model.examples = [
             intercepts = [0.5], classlabels_ints = [0, 1]>(x) }}""",
     ),
     _flagged("the norm MAX", f"{_X}(float[N,2] y) {{ y = ai.onnx.ml.Normalizer(x) }}"),
-    Silent(
-        "an operator of another domain",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) {
-            y = my.Scaler(x) }""",
-        runs=False,
-    ),
+    Silent("an operator of another domain", _foreign("N,2", "my.Scaler"), runs=False),
 ]
 
 
@@ -417,10 +418,5 @@ tree_ensemble.examples = [
         f"""{_X}(float[N,1] y) {{ y = ai.onnx.ml.TreeEnsembleRegressor<
             {_tree("target") % (0, 0)}, n_targets = 1, aggregate_function = "AVERAGE">(x) }}""",
     ),
-    Silent(
-        "an operator of another domain",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,1] y) {
-            y = my.TreeEnsembleRegressor(x) }""",
-        runs=False,
-    ),
+    Silent("an operator of another domain", _foreign("N,1", "my.TreeEnsembleRegressor"), runs=False),
 ]

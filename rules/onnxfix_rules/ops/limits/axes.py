@@ -74,15 +74,18 @@ def _unsqueeze(x: str, elem: str = "float", a: str = "1", y: str = "A,B,C") -> s
     return f"g ({elem}[{x}] x, int64[{a}] a) => ({elem}[{y}] y) {{ y = Unsqueeze(x, a) }}"
 
 
+def _along(x: str, y: str, a: str = "1", call: str = "Squeeze") -> str:
+    return f"g (float[{x}] x, int64[{a}] a) => (float[{y}] y) {{ y = {call}(x, a) }}"
+
+
+def _unary(y: str, call: str, x: str = "2,3") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) {{ y = {call}(x) }}"
+
+
 non_constant_axes.examples = [
-    _flagged(
-        "the axes of a reduction are a graph input", f"{_G} => (float[A,B,C] y) {{ y = ReduceSum(x, a) }}"
-    ),
+    _flagged("the axes of a reduction are a graph input", _along("2,3,4", "A,B,C", call="ReduceSum")),
     _flagged("the axes of an Unsqueeze are a graph input", _unsqueeze("2,3,4", y="A,B,C,D")),
-    _flagged(
-        "the axes of a Squeeze are a graph input",
-        "g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-    ),
+    _flagged("the axes of a Squeeze are a graph input", _along("1,3,1", "A,B")),
     _flagged(
         "the axes are computed from data, inside a branch",
         """g (float[2,3] x, bool c) => (float[A,B] y) {
@@ -119,11 +122,7 @@ non_constant_axes.examples = [
             g (float[2,3] x) => (float[A] y) <int64[1] a = {1}> { y = my.F(x, a) }
             <domain: "my", opset_import: ["" : 18]> F (x, a) => (y) { y = ReduceSum<keepdims = 0>(x, a) }""",
     ),
-    Silent(
-        "before opset 13 axes are attributes",
-        "g (float[2,3] x) => (float[2,1] y) { y = ReduceSum<axes = [1]>(x) }",
-        opset=11,
-    ),
+    Silent("before opset 13 axes are attributes", _unary("2,1", "ReduceSum<axes = [1]>"), opset=11),
     Silent(
         "Trilu's k, Tile's repeats and Pad's pads that are not constant",
         """g (float[3,3] x, int64 k, int64[2] r, int64[4] p) => (float[3,3] y, float[A,B] z, float[C,D] w) { y
@@ -247,6 +246,10 @@ def _size(shape: tuple[Dim, ...], dim: int) -> tuple[str, int]:
 _ADD = "g (float[2,3] x, int64[1] a) => (float[A,B,C] y)"
 
 
+def _along_first(x: str) -> str:
+    return f"g (float[{x}] x, int64[1] a) => (float[A,B] y) <int64[1] b = {{0}}> {{ y = Squeeze(x, b) }}"
+
+
 squeeze_over_non_constant_axes.examples = [
     Fixed(
         "one added axis",
@@ -268,22 +271,16 @@ squeeze_over_non_constant_axes.examples = [
     ),
     Fixed(
         "one of two removable axes",
-        before="g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        before=_along("1,3,1", "A,B"),
         after="""g (float[1,3,1] x, int64[1] a) => (float[A,B] y) <int64[1] rank = {3}, int64[1] zero = {0},
             int64[6,2] shapes = {3, 1, 0, 0, 1, 3, 3, 1, 0, 0, 1, 3}> {
             p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }""",
         opset=13,
         runs=False,  # generated axes are invalid
     ),
+    Fixed("only one removable axis", before=_along("1,3,4", "A,B"), after=_along_first("1,3,4")),
     Fixed(
-        "only one removable axis",
-        before="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-        after="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
-    ),
-    Fixed(
-        "the same result for all removable axes",
-        before="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-        after="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
+        "the same result for all removable axes", before=_along("1,1,3", "A,B"), after=_along_first("1,1,3")
     ),
     Fixed(
         "two axes added to a scalar",
@@ -297,12 +294,9 @@ squeeze_over_non_constant_axes.examples = [
     ),
     _silent(
         "Squeeze with empty axes: all of length 1 to ONNX Runtime, none to ONNX's reference",
-        "g (float[1,3] x, int64[0] a) => (float[A] y) { y = Squeeze(x, a) }",
+        _along("1,3", "A", a="0"),
     ),
-    _silent(
-        "no removable axis: the model is invalid",
-        "g (float[2,3] x, int64[1] a) => (float[A] y) { y = Squeeze(x, a) }",
-    ),
+    _silent("no removable axis: the model is invalid", _along("2,3", "A")),
     _silent(
         "axes computed from floats, which TensorRT does not accept as a shape",
         """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = INT64>(f)  y = Unsqueeze(x, a) }""",
@@ -316,12 +310,8 @@ squeeze_over_non_constant_axes.examples = [
     Silent(
         "constant axes", "g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }"
     ),
-    Silent("no axes input: all of length 1", "g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }"),
-    Silent(
-        "before opset 13 axes are an attribute",
-        "g (float[2,3] x) => (float[2,1,3] y) { y = Unsqueeze<axes = [1]>(x) }",
-        opset=12,
-    ),
+    Silent("no axes input: all of length 1", _unary("3", "Squeeze", x="1,3")),
+    Silent("before opset 13 axes are an attribute", _unary("2,1,3", "Unsqueeze<axes = [1]>"), opset=12),
     Silent(
         "computed from a default that the caller may override, which TensorRT treats as a weight",
         """g (float[2,1] x, int64[1] a = {1}) => (float[A] y) <int64[1] z = {0}> {

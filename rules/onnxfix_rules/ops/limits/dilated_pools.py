@@ -129,6 +129,10 @@ def _max_pool(y: str, x: str = "1,1,9", attributes: str = "kernel_shape = [2], d
     return f"g (float[{x}] x) => (float[{y}] y) {{ y = MaxPool<{attributes}>(x) }}"
 
 
+def _pool(x: str, y: str, call: str = "AveragePool<kernel_shape = [2], dilations = [2]>") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) {{ y = {call}(x) }}"
+
+
 dilated_pool.examples = [
     _fixed(
         "one axis of dynamic size",
@@ -183,15 +187,8 @@ dilated_pool.examples = [
             y, i = MaxPool<kernel_shape = [2], dilations = [2]>(x) }""",
         safety=Safety.NUMERIC,
     ),
-    Flagged(
-        "an AveragePool",
-        "g (float[1,1,9] x) => (float[1,1,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
-        opset=19,
-    ),
-    Flagged(
-        "an LpPool",
-        "g (float[1,1,9] x) => (float[1,1,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
-    ),
+    Flagged("an AveragePool", _pool("1,1,9", "1,1,7"), opset=19),
+    Flagged("an LpPool", _pool("1,1,9", "1,1,7", call="LpPool<kernel_shape = [2], dilations = [2]>")),
     Silent("dilations of 1", _max_pool("1,1,8", attributes="kernel_shape = [2], dilations = [1]")),
     Silent("no dilations", _max_pool("1,1,8", attributes="kernel_shape = [2]")),
     Silent("before opset 10 MaxPool has no dilations", _max_pool("1,1,7"), opset=9, runs=False),
@@ -246,7 +243,7 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
 dilated_average.examples = [
     _fixed(
         "one spatial dimension, two channels",
-        before="g (float[N,2,9] x) => (float[N,2,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
+        before=_pool("N,2,9", "N,2,7"),
         after="""g (float[N,2,9] x) => (float[N,2,7] y) <float[2,1,2] w = {1, 1, 1, 1}, float n = {2}> {
             s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [0, 0], group = 2>(x, w)
             y = Div(s, n) }""",
@@ -266,10 +263,7 @@ dilated_average.examples = [
         """g (float[N,1,W] x) => (float[N,1,V] y) {
             y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
     ),
-    _silent(
-        "a dynamic number of channels",
-        "g (float[N,C,9] x) => (float[N,C,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
-    ),
+    _silent("a dynamic number of channels", _pool("N,C,9", "N,C,7")),
     _silent(
         "a stride of 0",
         """g (float[N,2,9] x) => (float[N,2,7] y) {
@@ -278,7 +272,7 @@ dilated_average.examples = [
     ),
     Silent(
         "dilations of 1",
-        "g (float[N,2,9] x) => (float[N,2,8] y) { y = AveragePool<kernel_shape = [2], dilations = [1]>(x) }",
+        _pool("N,2,9", "N,2,8", call="AveragePool<kernel_shape = [2], dilations = [1]>"),
         opset=19,
     ),
 ]

@@ -48,26 +48,21 @@ def duplicate_scatter_indices(node: Node, model: Model) -> Iterator[Match]:
 _G = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
 
 
+def _scatter(i: str, i_values: str, call: str, u: str = "2,3") -> str:
+    return (
+        f"g (float[4,3] x, float[{u}] u) => (float[4,3] y) <int64[{i}] i = {{{i_values}}}> {{ "
+        f"y = {call}(x, i, u) }}"
+    )
+
+
 duplicate_scatter_indices.examples = [
-    Flagged("duplicate rows", f"{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND(x, i, u) }}", runs=False),
-    Flagged(
-        "duplicate rows, one counted from the end",
-        f"{_G} <int64[2,1] i = {{3, -1}}> {{ y = ScatterND(x, i, u) }}",
-        runs=False,
-    ),
-    Flagged(
-        "duplicate elements",
-        f"{_G} <int64[2,3] i = {{0, 1, 2, 3, 1, 0}}> {{ y = ScatterElements(x, i, u) }}",
-        runs=False,
-    ),
-    Silent("distinct rows", f"{_G} <int64[2,1] i = {{0, -1}}> {{ y = ScatterND(x, i, u) }}"),
+    Flagged("duplicate rows", _scatter("2,1", "1, 1", "ScatterND"), runs=False),
+    Flagged("duplicate rows, one counted from the end", _scatter("2,1", "3, -1", "ScatterND"), runs=False),
+    Flagged("duplicate elements", _scatter("2,3", "0, 1, 2, 3, 1, 0", "ScatterElements"), runs=False),
+    Silent("distinct rows", _scatter("2,1", "0, -1", "ScatterND")),
+    Silent("the same index in another column", _scatter("2,3", "0, 1, 2, 1, 0, 0", "ScatterElements")),
     Silent(
-        "the same index in another column",
-        f"{_G} <int64[2,3] i = {{0, 1, 2, 1, 0, 0}}> {{ y = ScatterElements(x, i, u) }}",
-    ),
-    Silent(
-        "distinct along the other axis",
-        f"{_G} <int64[2,3] i = {{0, 1, 2, 0, 1, 2}}> {{ y = ScatterElements<axis = -1>(x, i, u) }}",
+        "distinct along the other axis", _scatter("2,3", "0, 1, 2, 0, 1, 2", "ScatterElements<axis = -1>")
     ),
     Silent(
         "a dynamic axis: perhaps the same row",
@@ -77,7 +72,7 @@ duplicate_scatter_indices.examples = [
     ),
     Silent(
         "reduction = add, where the order does not matter (OPS039)",
-        f'{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
+        _scatter("2,1", "1, 1", 'ScatterND<reduction = "add">'),
     ),
     Silent(
         "indices that are not constant",
@@ -150,36 +145,31 @@ def _gather(y: str, i: str, i_values: str, x: str = "4,3") -> str:
     return f"g (float[{x}] x) => (float[{y}] y) <int64[{i}] i = {{{i_values}}}> {{ y = Gather(x, i) }}"
 
 
+def _pick(y: str, i: str, i_values: str, call: str, x: str = "4,3") -> str:
+    return f"g (float[{x}] x) => (float[{y}] y) <int64[{i}] i = {{{i_values}}}> {{ y = {call}(x, i) }}"
+
+
 index_out_of_range.examples = [
     Flagged("Gather", _gather("2,N", "2", "0, 9", x="4,N")),
     Flagged(
         "Gather, a negative index below the range",
         "g (float[N,4] x) => (float[N] y) <int64 i = {-5}> { y = Gather<axis = -1>(x, i) }",
     ),
-    Flagged(
-        "GatherElements",
-        "g (float[4,3] x) => (float[1,3] y) <int64[1,3] i = {0, 1, 4}> { y = GatherElements(x, i) }",
-    ),
+    Flagged("GatherElements", _pick("1,3", "1,3", "0, 1, 4", "GatherElements")),
     Flagged(
         "ScatterElements",
         """g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,3] i = {0, 1, 4}> {
             y = ScatterElements(x, i, u) }""",
     ),
-    Flagged(
-        "GatherND, the second component of the index",
-        "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, 3}> { y = GatherND(x, i) }",
-    ),
-    Flagged(
-        "ScatterND",
-        "g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,1] i = {4}> { y = ScatterND(x, i, u) }",
-    ),
+    Flagged("GatherND, the second component of the index", _pick("1", "1,2", "3, 3", "GatherND")),
+    Flagged("ScatterND", _scatter("1,1", "4", "ScatterND", u="1,3")),
     Flagged(
         "GatherND with a batch dimension; the indexed axis comes after it",
-        "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 3}> { y = GatherND<batch_dims = 1>(x, i) }",
+        _pick("2", "2,1", "0, 3", "GatherND<batch_dims = 1>", x="2,3"),
     ),
     Silent(
         "GatherND with a batch dimension that is shorter than the indexed axis",
-        "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 2}> { y = GatherND<batch_dims = 1>(x, i) }",
+        _pick("2", "2,1", "0, 2", "GatherND<batch_dims = 1>", x="2,3"),
     ),
     Silent("negative indices within range", _gather("2,3", "2", "-4, -1")),
     Silent("a dynamic axis", _gather("1,3", "1", "9", x="N,3")),
@@ -187,10 +177,7 @@ index_out_of_range.examples = [
         "indices that are not constant", "g (float[4,3] x, int64[1] i) => (float[1,3] y) { y = Gather(x, i) }"
     ),
     Silent("empty indices", _gather("0,3", "0", "")),
-    Silent(
-        "GatherND in range",
-        "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, -3}> { y = GatherND(x, i) }",
-    ),
+    Silent("GatherND in range", _pick("1", "1,2", "3, -3", "GatherND")),
     Flagged("a negative index, for TensorRT 8.0 and 8.1", _gather("1,3", "1", "-1"), target="trt8.4"),
     Silent("a negative index, for TensorRT-RTX", _gather("1,3", "1", "-1"), target="rtx"),
     Silent("a negative index, for TensorRT 8.6", _gather("1,3", "1", "-1"), target="trt8.6"),

@@ -91,9 +91,8 @@ def _is_settled(broadcast: Broadcast) -> bool:
     add such axes, which matters only if there were none before.
     """
     sides = [_flags(operand.shape) for operand in broadcast.operands]
-    if (
-        broadcast.node.op_type == "Where"
-    ):  # ONNX Runtime selects from each value by the condition, then merges
+    # ONNX Runtime selects from each value by the condition, then merges.
+    if broadcast.node.op_type == "Where":
         condition, first, second = sides
         pairs = [
             (condition, first),

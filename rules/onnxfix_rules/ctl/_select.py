@@ -120,9 +120,8 @@ class Selection:
                 return None
             steps.append(step)
             weights = step is not None and step.first is not step.second and step.first.is_constant
-            if (
-                weights and one.op_type in _PRODUCTS
-            ):  # kernels for weights and for computed operands round differently
+            # Kernels for weights and for computed operands round differently.
+            if weights and one.op_type in _PRODUCTS:
                 self.exact = False
         return _Step(first, second, one, tuple(steps))
 

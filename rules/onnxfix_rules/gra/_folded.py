@@ -109,9 +109,8 @@ def check_weights(weight: Array, seen: Layout, factor: Array) -> None:
     """
     with np.errstate(all="ignore"):
         limits = ml_dtypes.finfo(weight.dtype)  # type: ignore[no-untyped-call]
-        if (
-            weight.dtype.itemsize > 2
-        ):  # the largest weight of each channel suffices, without a copy in float64
+        # The largest weight of each channel suffices, without a copy in float64.
+        if weight.dtype.itemsize > 2:
             parts = weight.reshape(seen)
             largest = np.maximum(parts.max(axis=(1, 3)), -parts.min(axis=(1, 3))).astype(np.float64)
             product, rounded = largest * np.abs(factor.reshape(largest.shape)), None

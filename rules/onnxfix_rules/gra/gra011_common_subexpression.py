@@ -71,9 +71,8 @@ class Repeated:
         found = self._seen.setdefault(key, node)
         if found is node:
             return
-        if not isinstance(
-            found, dict
-        ):  # the attributes are compared only if operator and inputs are equal, which is rare
+        # The attributes are compared only if operator and inputs are equal, which is rare.
+        if not isinstance(found, dict):
             found = self._seen[key] = {_rest(found): found}
         first = found.setdefault(_rest(node), node)
         if first is node or not all(map(self._joins, first.outputs, node.outputs)):

@@ -116,14 +116,12 @@ def read(node: Node, model: Model) -> Linear | None:
     data, scale, zero = node.input(0), node.input(1), node.input(2)
     if data is None or scale is None or node.output(0) is None:
         return None
-    later = (
-        node.opset if node.domain == "" else 19
-    )  # Microsoft's have an axis and half precision, nothing newer
+    # Microsoft's have an axis and half precision, nothing newer.
+    later = node.opset if node.domain == "" else 19
     if later < 10:  # ONNX had neither operator, nor what a fix puts in its place
         return None
-    if (
-        later < 13 and node.attribute("axis") is not None
-    ):  # which neither has: what it means is anyone's guess
+    # Which neither has: what it means is anyone's guess.
+    if later < 13 and node.attribute("axis") is not None:
         return None
     elem = _quantized_type(node, model, quantizes, data, zero, later)
     if elem not in INTEGERS or elem == TensorProto.BOOL:

@@ -118,9 +118,8 @@ def region_of(start: Iterable[Value | Node], model: Model) -> Region:
             return known[id(item)]
     walk = _Walk(model, known)
     region = walk.run(items)
-    shared = {
-        id(value) for value in (*region.sources, *region.constants)
-    }  # other regions may read them as well
+    # Other regions may read them as well.
+    shared = {id(value) for value in (*region.sources, *region.constants)}
     known.update(dict.fromkeys(walk.seen - shared, region))
     return region
 

@@ -231,9 +231,8 @@ def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | No
         shop.retype(output, elem)
     last = chain.moves[-1].require_output()
     if linear is None and end.attr("to") != TensorProto.FLOAT:
-        return Fix(
-            "dequantize the constant with scale 1 first", shop.edits
-        )  # the Cast then starts from float
+        # The Cast then starts from float.
+        return Fix("dequantize the constant with scale 1 first", shop.edits)
     shop.at(end).bypass(end, last)
     return Fix("dequantize the constant first", shop.edits)
 

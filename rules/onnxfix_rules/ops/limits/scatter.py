@@ -102,9 +102,8 @@ class _Comparison:
             return ""
         strides = [math.prod(shape[axis + 1 : depth]) for axis in range(depth)]
         flat = self._shaped(indices, count, depth)
-        counted = self.draft.add(
-            "Mod", [flat, self._indices(shape[:depth])]
-        )  # negative indices count from the end
+        # Negative indices count from the end.
+        counted = self.draft.add("Mod", [flat, self._indices(shape[:depth])])
         if depth > 1:
             weighed = self.draft.add("Mul", [counted, self._indices(strides)])
             counted = self.draft.along("ReduceSum", weighed, [1], keepdims=0)

@@ -143,9 +143,8 @@ def _shared_operand(node: Node, model: Model) -> Hit | None:
     shape = model.shapes.shape(data)
     if shape is None or len(shape) < 3 or shape[0].value != 1 or not weights.is_constant:
         return None
-    alike = [
-        one for one, index in readers(data, "MatMul") if index == 0 and one.require(1).is_constant
-    ]  # one finding for all
+    # One finding for all.
+    alike = [one for one, index in readers(data, "MatMul") if index == 0 and one.require(1).is_constant]
     return Hit(reads=tuple(alike)) if len(alike) >= 2 and alike[0] is node else None
 
 

@@ -299,12 +299,12 @@ def _conv(attributes: str) -> str:
     return f"{_HEAD} {_CONV} {{ y = com.microsoft.FusedConv<{_P}, {attributes}>(x, w) }}"
 
 
+def _by_steps(call: str) -> str:
+    return f"{_HEAD} {_CONV} {{ c = Conv<{_P}>(x, w)  y = {call}(c) }}"
+
+
 fused_activation.examples = [
-    Fixed(
-        "a convolution and its Relu",
-        before=_conv('activation = "Relu"'),
-        after=f"{_HEAD} {_CONV} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}",
-    ),
+    Fixed("a convolution and its Relu", before=_conv('activation = "Relu"'), after=_by_steps("Relu")),
     Flagged(
         "an addend, without --numeric-fixes: reported only",
         f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Relu">(x, w, b, z) }}',
@@ -330,15 +330,11 @@ fused_activation.examples = [
         before=f"{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}>(x, w, , z) }}",
         after=f"{_HEAD} {_Z} {{ c = Conv<{_P}>(x, w)  y = Add(c, z) }}",
     ),
-    Fixed(
-        "Tanh",
-        before=_conv('activation = "Tanh"'),
-        after=f"{_HEAD} {_CONV} {{ c = Conv<{_P}>(x, w)  y = Tanh(c) }}",
-    ),
+    Fixed("Tanh", before=_conv('activation = "Tanh"'), after=_by_steps("Tanh")),
     Fixed(
         "LeakyRelu with its slope",
         before=_conv('activation = "LeakyRelu", activation_params = [0.25]'),
-        after=f"{_HEAD} {_CONV} {{ c = Conv<{_P}>(x, w)  y = LeakyRelu<alpha = 0.25>(c) }}",
+        after=_by_steps("LeakyRelu<alpha = 0.25>"),
     ),
     Fixed(
         "Clip with its bounds",
@@ -348,7 +344,7 @@ fused_activation.examples = [
     Fixed(
         "HardSigmoid with both",
         before=_conv('activation = "HardSigmoid", activation_params = [0.25, 0.5]'),
-        after=f"{_HEAD} {_CONV} {{ c = Conv<{_P}>(x, w)  y = HardSigmoid<alpha = 0.25, beta = 0.5>(c) }}",
+        after=_by_steps("HardSigmoid<alpha = 0.25, beta = 0.5>"),
     ),
     _fixed(
         "a FusedGemm with LeakyRelu",

@@ -222,6 +222,10 @@ _HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "com.micro
 _CHAIN = f"{_HEAD} g (float[2,3] x, float[2,3] w) => (float[2,3] y)"
 
 
+def _microsoft(operator: str, x: str = "2,3") -> str:
+    return f"{_HEAD} g (float[{x}] x) => (float[{x}] y) {{ y = com.microsoft.{operator}(x) }}"
+
+
 operator_of_onnx_runtime.examples = [
     Silent(
         "a normalization that TensorRT-RTX imports",
@@ -248,14 +252,8 @@ operator_of_onnx_runtime.examples = [
             y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.Inverse(x) }},
                       else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
     ),
-    Flagged(
-        "TensorRT 8.6 has no Gelu",
-        f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
-        target="trt8.6",
-    ),
-    _silent(
-        "TensorRT-RTX has Gelu", f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}"
-    ),
+    Flagged("TensorRT 8.6 has no Gelu", _microsoft("Gelu"), target="trt8.6"),
+    _silent("TensorRT-RTX has Gelu", _microsoft("Gelu")),
     _silent(
         "an operator that TensorRT-RTX imports",
         f"""{_HEAD} g (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {{
@@ -267,11 +265,7 @@ operator_of_onnx_runtime.examples = [
             g (float[2,3] x) => (float[2,3] y) { y = my.FusedNorm(x) }""",
         runs=False,
     ),
-    Silent(
-        "an operator with a standard name: OPS060",
-        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Relu(x) }}",
-        runs=False,
-    ),
+    Silent("an operator with a standard name: OPS060", _microsoft("Relu", x="2"), runs=False),
     Silent(
         "in a function that is never called",
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>

@@ -111,18 +111,19 @@ def nms_of_several_classes(node: Node, model: Model) -> Iterator[Match]:
 _CALL = "y = NonMaxSuppression(b, s, m, i, t)"
 
 
+def _in_function(inputs: str) -> str:
+    return f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            {inputs} <{LIMIT}> {{ y = my.F(b, s, m, i, t) }}
+            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i, t) => (y) {{ {_CALL} }}"""
+
+
 nms_of_several_classes.examples = [
     Flagged("two classes", f"{START} <{LIMIT}> {{ {_CALL} }}"),
     Flagged(
         "an unknown number of classes, and thresholds that are not constant",
         f"""g (float[N,B,4] b, float[N,C,B] s, int64 m, float i, float t) => (int64[R,3] y) {{ {_CALL} }}""",
     ),
-    Flagged(
-        "in a local function, where the number of classes is unknown",
-        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            {START} <{LIMIT}> {{ y = my.F(b, s, m, i, t) }}
-            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i, t) => (y) {{ {_CALL} }}""",
-    ),
+    Flagged("in a local function, where the number of classes is unknown", _in_function(START)),
     Silent("one class", f"{ALONE} <{LIMIT}> {{ {_CALL} }}"),
     *silent_examples("y = NonMaxSuppression(b, s, m)"),
 ]
@@ -310,12 +311,7 @@ nms_of_many_boxes.examples = [
         "8400 boxes, with at least one score each",
         f"g (float[1,8400,4] b, float[1,C,8400] s) => (int64[R,3] y) <{LIMIT}> {{ {_CALL} }}",
     ),
-    Flagged(
-        "in a local function, where no size is known",
-        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            {_FEW} <{LIMIT}> {{ y = my.F(b, s, m, i, t) }}
-            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i, t) => (y) {{ {_CALL} }}""",
-    ),
+    Flagged("in a local function, where no size is known", _in_function(_FEW)),
     Silent("5000 scores per image, and many images", f"{_FEW} <{LIMIT}> {{ {_CALL} }}"),
     *silent_examples("y = NonMaxSuppression(b, s, m)"),
 ]

@@ -209,7 +209,7 @@ def _from_the_front(draft: Draft, bound: str, length: str, zero: str) -> str:
 _HEAD = "int64[L] ids, int64[N] offs"
 
 
-def _bags(reduction: str, *, more: str = "more = Identity(on)", count: str = "n", rows: str = "N") -> str:
+def _bags(reduction: str, *, more: str = "more = Identity(on)", count: str = "n") -> str:
     return f"""g ({_HEAD}, float[4,2] x) => (float[K,2] y) <int64[1] a = {{0}}, int64 one = {{1}}, bool t = {{1}}> {{
         e = Abs(x)  h = Shape(offs)  n = Squeeze(h, a)  l = Shape(ids)  o = Concat<axis = 0>(offs, l)
         z = Loop({count}, t)<body = b (int64 i, bool on) => (bool more, float[2] row) {{

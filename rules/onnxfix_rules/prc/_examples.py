@@ -14,16 +14,16 @@ _BIAS = f"float16[8] b = {{{', '.join(str(14336 + 64 * i) for i in range(8))}}}"
 _ONLY = f"<{TWO}, {EPSILON}>"
 
 
-def _layer(axes: str = "[-1]", out: str = "y", x: str = "x") -> str:
+def _layer(axes: str = "[-1]", out: str = "y") -> str:
     return (
-        f"m = ReduceMean<axes={axes}>({x})  d = Sub({x}, m)  q = Pow(d, two)  v = ReduceMean<axes={axes}>(q)"
+        f"m = ReduceMean<axes={axes}>(x)  d = Sub(x, m)  q = Pow(d, two)  v = ReduceMean<axes={axes}>(q)"
         f"  a = Add(v, e)  s = Sqrt(a)  {out} = Div(d, s)"
     )
 
 
-def _wide(axes: str = "[-1]", out: str = "y", to: int = 1, x: str = "x") -> str:
+def _wide(axes: str = "[-1]", out: str = "y", to: int = 1) -> str:
     return (
-        f"w = Cast<to={to}>({x})  m = ReduceMean<axes={axes}>(w)  d = Sub(w, m)  q = Mul(d, d)"
+        f"w = Cast<to={to}>(x)  m = ReduceMean<axes={axes}>(w)  d = Sub(w, m)  q = Mul(d, d)"
         f"  v = ReduceMean<axes={axes}>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(d, s)  {out} = Cast<to=FLOAT16>(t)"
     )
 

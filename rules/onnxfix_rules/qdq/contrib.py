@@ -247,8 +247,8 @@ _GEMM = """g (int8[N,2] x) => (int8[N,2] y) <float s = {0.5}, int8 z = {0}, int8
             float[2] t = {0.5, 0.25}, int8[2] v = {0, 0}, int32[2] c = {4, -8}, float u = {1}>"""
 
 
-def _unary(call: str, head: str = _HEAD) -> str:
-    return f"{head} {_I} {{ y = {call} }}"
+def _unary(call: str) -> str:
+    return f"{_HEAD} {_I} {{ y = {call} }}"
 
 
 _fixed = partial(Fixed, safety=Safety.NUMERIC)

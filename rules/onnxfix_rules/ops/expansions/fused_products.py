@@ -290,11 +290,8 @@ _SHAPES = """int64[3] l = {4,4,4}, int64[4] h = {0,0,2,2}, int64[4] h2 = {0,0,2,
             float f = {0.70710678}, int64[3] o = {0,0,4}"""
 
 
-def _before(
-    inputs: str = "x, w, c", attributes: str = "num_heads = 2", more: str = "", result: str = ""
-) -> str:
-    head = _G.format(more=more)
-    return f"{_HEAD} {head[:-1]}{result}) {{ y = com.microsoft.Attention<{attributes}>({inputs}) }}"
+def _before(inputs: str = "x, w, c", attributes: str = "num_heads = 2", more: str = "") -> str:
+    return f"{_HEAD} {_G.format(more=more)} {{ y = com.microsoft.Attention<{attributes}>({inputs}) }}"
 
 
 _flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)

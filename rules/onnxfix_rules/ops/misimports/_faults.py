@@ -101,10 +101,10 @@ def _root_of_shape(node: Node, model: Model) -> Hit | None:
     return Hit(reads=(reshape, *passed)) if reshape is not None and {"Sqrt", "Shape"} <= kinds else None
 
 
-def _above(value: Value | None, most: int = 16) -> Iterator[Node]:
-    """The nodes that compute a value, nearest first."""
+def _above(value: Value | None) -> Iterator[Node]:
+    """The 16 nodes nearest to a value that compute it, nearest first."""
     waiting, seen = [value], set[Node]()
-    while waiting and len(seen) < most:
+    while waiting and len(seen) < 16:
         node = None if waiting[0] is None else waiting[0].producer
         del waiting[0]
         if node is not None and node.is_onnx and node not in seen:

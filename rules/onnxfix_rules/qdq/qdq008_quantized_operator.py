@@ -220,6 +220,7 @@ _PRODUCT = """<float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}, floa
             float u = {0.37}> { y = QLinearMatMul(x, s, z, w, t, v, u, z) }"""
 _fixed = partial(Fixed, ir_version=10, opset=21, safety=Safety.NUMERIC)
 _flagged = partial(Flagged, ir_version=10, opset=21, runs=False, safety=Safety.NUMERIC)
+_numeric = partial(Fixed, safety=Safety.NUMERIC)
 
 
 quantized_operator.examples = [
@@ -252,7 +253,7 @@ quantized_operator.examples = [
             d = DequantizeLinear(x, s, z)  e = DequantizeLinear<axis = 0>(w, t, v)
             c = Conv<pads = [1, 1, 1, 1]>(d, e, b)  y = QuantizeLinear(c, u, z) }""",
     ),
-    Fixed(
+    _numeric(
         "opset 10 has no axis: per-filter weights become floats",
         before="""g (int8[1,1,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0},
             int8[2,1,1,1] w = {4, 8}, float[2] t = {0.5, 0.25}, int8[2] v = {0, 2}, float u = {8}> {
@@ -261,7 +262,6 @@ quantized_operator.examples = [
             float[2,1,1,1] w = {2, 1.5}, float u = {8}> { d = DequantizeLinear(x, s, z)  c = Conv(d, w)
             q = QuantizeLinear(c, u, z)  y = DequantizeLinear(q, u, z) }""",
         opset=10,
-        safety=Safety.NUMERIC,
     ),
     _fixed(
         "a non-constant scale with a bias",
@@ -304,7 +304,7 @@ quantized_operator.examples = [
             r = Round(i)  n = Cast<to = FLOAT>(o)  j = Add(r, n)  g = Clip(j, l, h)  y = Cast<to = INT8>(g) }""",
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
-    Fixed(
+    _numeric(
         "other zero points: integer sums in floats",
         before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.5}, uint8 z = {3}, int8[2,2] w = {1, -2, 3, 4},
             float t = {0.25}, int8 v = {1}, float u = {0.375}, uint8 o = {7}> {
@@ -313,10 +313,9 @@ quantized_operator.examples = [
             float m = {0.333333343}, float o = {7}, float l = {0}, float h = {255}> { f = Cast<to = FLOAT>(x)
             a = Sub(f, z)  p = MatMul(a, w)  k = Mul(p, m)  r = Round(k)  i = Add(r, o)  c = Clip(i, l, h)
             y = Cast<to = UINT8>(c) }""",
-        safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
-    Fixed(
+    _numeric(
         "two convolutions in sequence, the second with per-filter scales, change together",
         before="""g (uint8[N,1,4,4] x) => (float[N,2,2,2] y) <float s = {0.5}, uint8 z = {3},
             uint8[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float t = {0.5}, uint8 v = {0}, float u = {0.25},
@@ -329,9 +328,8 @@ quantized_operator.examples = [
             f = Cast<to = FLOAT>(x)  a = Sub(f, z)  c0 = Conv(a, w)  m0 = Mul(c0, one)  r0 = Round(m0)  a0 = Add(r0, z)
             q = Clip(a0, l, h)  d0 = Sub(q, z)  c1 = Conv(d0, k, b)  m1 = Mul(c1, j)  r1 = Round(m1)
             a1 = Add(r1, z)  p = Clip(a1, l, h)  d1 = Sub(p, z)  y = Mul(d1, u) }""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _numeric(
         "scales per row and batch, which DequantizeLinear cannot represent: the sums are scaled",
         before="""g (uint8[2,1,2] x) => (uint8[2,1,2] y) <float[2,1,1] s = {0.5, 0.25}, uint8[2,1,1] z = {3, 4},
             int8[2,2] w = {1, -2, 3, 4}, float t = {0.5}, int8 v = {0}, float u = {0.75}, uint8 o = {3}> {
@@ -340,11 +338,10 @@ quantized_operator.examples = [
             float[2,1,1] m = {0.333333343, 0.166666672}, float o = {3}, float l = {0}, float h = {255}> {
             f = Cast<to = FLOAT>(x)  a = Sub(f, z)  p = MatMul(a, w)  k = Mul(p, m)  r = Round(k)  i = Add(r, o)
             c = Clip(i, l, h)  y = Cast<to = UINT8>(c) }""",
-        safety=Safety.NUMERIC,
         runs=False,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
-    Fixed(
+    _numeric(
         "int8 with a zero point that is no constant, for TensorRT 10.6, which takes int8 for a quantized type",
         before="""g (int8[N] x, int8 z) => (int8[] y) <float s = {0.5}, int8[2] w = {1, -2}, int8 v = {0}> {
             y = QLinearMatMul(x, s, z, w, s, v, s, z) }""",
@@ -353,7 +350,6 @@ quantized_operator.examples = [
             a = Sub(f, k)  p = MatMul(a, w)  b = Mul(p, m)  r = Round(b)  e = DequantizeLinear(z, o)  i = Add(r, e)
             c = Clip(i, l, h)  y = QuantizeLinear(c, o, q) }""",
         target="trt10.6",
-        safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
     _flagged(

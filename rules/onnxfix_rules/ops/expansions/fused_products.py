@@ -124,6 +124,7 @@ def _order(rank: int, transpose: bool, batch: bool) -> list[int]:
 
 _HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 _PRODUCT = f"{_HEAD} g (float[N,3] x, float[3,4] w) => (float[N,4] y)"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
 
 
 fused_matmul.examples = [
@@ -132,33 +133,30 @@ fused_matmul.examples = [
         before=f"{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}",
         after=f"{_PRODUCT} {{ y = MatMul(x, w) }}",
     ),
-    Fixed(
+    _fixed(
         "the second factor transposed, and the product scaled",
         before=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) {{
             y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(q, k) }}""",
         after=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) <float s = {{0.125}}> {{
             t = Transpose<perm = [0,2,1]>(k)  m = MatMul(q, t)  y = Mul(m, s) }}""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "without --numeric-fixes: reported only",
         f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) {{
             y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(q, k) }}""",
     ),
-    Fixed(
+    _fixed(
         "the first factor transposed, with its batch after its rows",
         before=f"""{_HEAD} g (float[3,2,5,4] x, float[2,5,3,6] w) => (float[2,5,4,6] y) {{
             y = com.microsoft.FusedMatMul<transA = 1, transBatchA = 1>(x, w) }}""",
         after=f"""{_HEAD} g (float[3,2,5,4] x, float[2,5,3,6] w) => (float[2,5,4,6] y) {{
             t = Transpose<perm = [1,2,3,0]>(x)  y = MatMul(t, w) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a vector is not transposed",
         before=f"""{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{
             y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
         after=f"{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{ y = MatMul(x, w) }}",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "a factor of unknown rank, transposed",
@@ -173,13 +171,12 @@ fused_matmul.examples = [
             y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
         safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "a vector times a transposed matrix",
         before=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
             y = com.microsoft.FusedMatMul<transA = 1, transB = 1>(x, w) }}""",
         after=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
             t = Transpose<perm = [1,0]>(w)  y = MatMul(x, t) }}""",
-        safety=Safety.NUMERIC,
     ),
     Silent(
         "another fused product, for which a plugin may exist",
@@ -296,24 +293,22 @@ def _before(inputs: str = "x, w, c", attributes: str = "num_heads = 2", more: st
 
 _flagged = partial(Flagged, runs=False, safety=Safety.NUMERIC)
 attention_of_onnx_runtime.examples = [
-    Fixed(
+    _fixed(
         "two heads of size 2",
         before=_before(),
         after=f"{_HEAD} {_G.format(more='')} <{_SHAPES}> {{ {_SPLIT} {_END.format(scores='s2')}",
-        safety=Safety.NUMERIC,
     ),
     Flagged("without --numeric-fixes: reported only", _before()),
-    Fixed(
+    _fixed(
         "a mask with a 0 for each masked key",
         before=_before("x, w, c, m", more=", int32[B,S] m"),
         after=f"""{_HEAD} {_G.format(more=", int32[B,S] m")} <{_SHAPES}, int32 z = {{0}}, float n = {{0}},
             float d = {{-10000}}, int64[2] e = {{1,2}}> {{ {_SPLIT}
             g1 = Greater(m, z)  g2 = Where(g1, n, d)  g3 = Unsqueeze(g2, e)  s3 = Add(s2, g3)
             {_END.format(scores="s3")}""",
-        safety=Safety.NUMERIC,
         runs=False,
     ),
-    Fixed(
+    _fixed(
         "unidirectional: later keys are masked",
         before=_before(attributes="num_heads = 2, unidirectional = 1"),
         after=f"""{_HEAD} {_G.format(more="")} <{_SHAPES}, int64 n0 = {{0}}, int64 n1 = {{1}}, int64 n2 = {{2}},
@@ -321,7 +316,6 @@ attention_of_onnx_runtime.examples = [
             {_SPLIT} g1 = Shape(q)  g2 = Gather<axis = 0>(g1, n2)  g3 = Range(n0, g2, n1)  g4 = Cast<to = INT32>(g3)
             g5 = Unsqueeze(g4, e)  j1 = Shape(k)  j2 = Gather<axis = 0>(j1, m2)  j3 = Range(m0, j2, m1)
             j4 = Cast<to = INT32>(j3)  g6 = Less(g5, j4)  s3 = Where(g6, b, s2)  {_END.format(scores="s3")}""",
-        safety=Safety.NUMERIC,
     ),
     _flagged(
         "past states in a buffer shared with the present",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -105,6 +106,7 @@ def _starts(mask: Value, indices: Value, data: Value, model: Model) -> bool:
 
 _SET = "g (float[3,4] x, bool[3,4] m) => (float[3,4] y)"
 _PLACES = "n = NonZero(m)  i = Transpose<perm = [1,0]>(n)"
+_silent = partial(Silent, runs=False)
 
 
 masked_assignment.examples = [
@@ -161,31 +163,26 @@ masked_assignment.examples = [
         f"{_SET} {{ a = Neg(x)  {_PLACES}  u = GatherND(x, i)  y = ScatterND(a, i, u) }}",
         safety=Safety.NUMERIC,
     ),
-    Silent(
+    _silent(
         "values selected by another mask",
         """g (float[3,4] x, bool[3,4] m, bool[3,4] p) => (float[3,4] y) {
             n = NonZero(m)  i = Transpose<perm = [1,0]>(n)  o = NonZero(p)  j = Transpose<perm = [1,0]>(o)
             u = GatherND(x, j)  y = ScatterND(x, i, u) }""",
         safety=Safety.NUMERIC,
         target="rtx",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "division of integers: outside of the mask the divisor may be 0",
         f"""g (int32[3,4] x, bool[3,4] m) => (int32[3,4] y) <int32 v = {{7}}> {{ {_PLACES}
             u = GatherND(x, i)  w = Div(v, u)  y = ScatterND(x, i, w) }}""",
-        runs=False,
     ),
-    Silent(
+    _silent(
         "a mask of another shape",
         """g (float[5,4] x, bool[3,4] m, float[K] u) => (float[5,4] y) {
             n = NonZero(m)  i = Transpose<perm = [1,0]>(n)  y = ScatterND(x, i, u) }""",
-        runs=False,
     ),
-    Silent(
-        "no mask",
-        "g (float[3,4] x, int64[2,1] i, float[2,4] u) => (float[3,4] y) { y = ScatterND(x, i, u) }",
-        runs=False,
+    _silent(
+        "no mask", "g (float[3,4] x, int64[2,1] i, float[2,4] u) => (float[3,4] y) { y = ScatterND(x, i, u) }"
     ),
 ]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -332,10 +333,12 @@ _Z = "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <int64[4] s = {1, 1, 8, 8}>"
 _A = "g (float[1,1,4,4] x) => (float[1,1,4,2] y)"
 _A16 = _A.replace("float", "float16")
 _MODE = "coordinate_transformation_mode"
+_fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, runs=False)
 
 
 resize_mode.examples = [
-    Fixed(
+    _fixed(
         "tf_crop_and_resize, linear, by sizes",
         before="""g (float[N,3] x) => (float[N,2] y) <int64[1] s = {2}> {
             o = Constant<value = float[2] {0, 0.5}>()
@@ -343,38 +346,34 @@ resize_mode.examples = [
             }""",
         after="""g (float[N,3] x) => (float[N,2] y) <float[2,3] w = {1, 0, 0, 0, 1, 0}> {
             y = Einsum<equation = "ab,zb->az">(x, w) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "a crop with a value for what lies outside",
         f'{_G} {{ y = Resize<{_MODE} = "tf_crop_and_resize", extrapolation_value = 2.0>(x, r, s) }}',
     ),
-    Fixed(
+    _fixed(
         "half_pixel_symmetric, nearest, between other nodes",
         before="""g (float[N,4] x) => (float[N,2] y) <int64[1] s = {2}> { a = Neg(x)
             r = Resize<coordinate_transformation_mode = "half_pixel_symmetric", axes = [-1]>(a, , , s)  y = Abs(r) }""",
         after="""g (float[N,4] x) => (float[N,2] y) <int64[2] i = {0, 2}> {
             a = Neg(x)  r = Gather<axis = 1>(a, i)  y = Abs(r) }""",
         opset=19,
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "antialiasing, linear, along one axis of several",
         before=f"""{_A} <int64[4] s = {{1, 1, 4, 2}}> {{
             y = Resize<antialias = 1, mode = "linear">(x, , , s) }}""",
         after=f"""{_A} <float[2,4] w = {{0.5, 0.375, 0.125, 0, 0, 0.125, 0.375, 0.5}}> {{
             y = Einsum<equation = "abcd,zd->abcz">(x, w) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "antialiasing of float16, by scales",
         before=f"""{_A16} <float[4] s = {{1, 1, 1, 0.5}}> {{
             y = Resize<antialias = 1, mode = "linear">(x, , s) }}""",
         after=f"""{_A16} <float16[2,4] w = {{f16(0.5), f16(0.375), f16(0.125), f16(0), f16(0), f16(0.125), f16(0.375),
             f16(0.5)}}> {{ y = Einsum<equation = "abcd,zd->abcz">(x, w) }}""",
-        safety=Safety.NUMERIC,
     ),
-    Fixed(
+    _fixed(
         "antialiasing to sizes of which the batch is computed, and without what is outside, as PyTorch writes them",
         before="""g (float[N,1,4,4] x) => (float[N,1,2,4] y) <int64[2] k = {2, 4}> {
             b = Shape<end = 2>(x)  s = Concat<axis = 0>(b, k)
@@ -382,20 +381,18 @@ resize_mode.examples = [
         after="""g (float[N,1,4,4] x) => (float[N,1,2,4] y)
             <float[2,4] w = {0.42857143, 0.42857143, 0.14285715, 0, 0, 0.14285715, 0.42857143, 0.42857143}> {
             y = Einsum<equation = "abcd,zc->abzd">(x, w) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "antialiasing along axes of unknown size",
         """g (float[1,1,H,W] x) => (float[1,1,8,8] y) <int64[4] s = {1, 1, 8, 8}> {
             y = Resize<antialias = 1, mode = "cubic">(x, , , s) }""",
     ),
-    Flagged(
+    _flagged(
         "antialiasing to sizes that are an input",
         """g (float[1,1,4,4] x, int64[4] s) => (float[A,B,C,D] y) {
             y = Resize<antialias = 1, mode = "linear">(x, , , s) }""",
-        runs=False,
     ),
-    Fixed(
+    _fixed(
         "a kept aspect ratio: 4 and 2 become 6 and 3",
         before="""g (float[1,1,4,2] x) => (float[1,1,6,3] y) <int64[2] s = {6, 8}> {
             y = Resize<keep_aspect_ratio_policy = "not_larger", axes = [2,3], mode = "linear",
@@ -405,7 +402,6 @@ resize_mode.examples = [
                 0, 0, 0.33333334, 0.6666667, 0, 0, 0, 1},
              float[3,2] v = {1, 0, 0.33333334, 0.6666667, 0, 1}> {
             a = Einsum<equation = "abcd,zc->abzd">(x, w)  y = Einsum<equation = "abcd,zd->abcz">(a, v) }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged(
         "keep_aspect_ratio_policy",
@@ -416,11 +412,10 @@ resize_mode.examples = [
         before=f'{_G} {{ y = Resize<keep_aspect_ratio_policy = "not_smaller">(x, , s) }}',
         after=f"{_G} {{ y = Resize(x, , s) }}",
     ),
-    Flagged(
+    _flagged(
         "tf_half_pixel_for_nn with another rounding mode",
         f'{_G} {{ y = Resize<{_MODE} = "tf_half_pixel_for_nn", nearest_mode = "floor">(x, r, s) }}',
         opset=11,
-        runs=False,
     ),
     Fixed(
         "in linear mode nearest_mode has no effect",
@@ -430,23 +425,20 @@ resize_mode.examples = [
         opset=13,
         runs=False,
     ),
-    Flagged(
+    _flagged(
         "cubic along three axes",
         """g (float[1,1,4,4,4] x) => (float[1,1,8,8,8] y) <float[5] s = {1, 1, 2, 2, 2}> {
             y = Resize<mode = "cubic">(x, , s) }""",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "cubic along an axis that is not among the last two",
         """g (float[1,4,4,3] x) => (float[1,8,8,3] y) <float[2] s = {2, 2}> {
             y = Resize<mode = "cubic", axes = [1,2]>(x, , s) }""",
-        runs=False,
     ),
-    Flagged(
+    _flagged(
         "linear along four axes, by sizes",
         """g (float[2,4,4,4] x) => (float[4,8,8,8] y) <int64[4] s = {4, 8, 8, 8}> {
             y = Resize<mode = "linear">(x, , , s) }""",
-        runs=False,
     ),
     Silent(
         "cubic, four axes of which two are unchanged",

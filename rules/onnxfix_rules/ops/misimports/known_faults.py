@@ -117,6 +117,8 @@ def _severity(fault: Fault, known: Known) -> Severity:
 
 
 _fixed = partial(Fixed, safety=Safety.NUMERIC)
+_flagged = partial(Flagged, target="8.6")
+_silent = partial(Silent, target="10.16")
 _BIAS = "<float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {-9, 1, 2}, float m = {0}, float n = {6}>"
 _LINEAR = f"g (float[N,2] x) => (float[N,3] y) {_BIAS} {{ p = MatMul(x, w)  a = Add(p, b)"
 _CONV = "g (float[1,1,4,4] x) => (float[1,1,3,3] y) <float[1,1,2,2] w = {1, 2, 3, 4}, float m = {-1}, float n = {6}>"
@@ -251,10 +253,9 @@ known_fault.examples = [
         after="g (float[2,N] x) => (float[2,N] y) { a = Exp(x)  y = Neg(a) }",
         target="9.3",
     ),
-    Flagged(
+    _flagged(
         "reduce-noop-empty-axes-ignored: ReduceL1",
         "g (float[2,N] x) => (float[2,N] y) { y = ReduceL1<noop_with_empty_axes = 1>(x) }",
-        target="8.6",
     ),
     Silent(
         "reduce-noop-empty-axes-ignored: axes",
@@ -262,11 +263,10 @@ known_fault.examples = [
         y = ReduceSum<noop_with_empty_axes = 1, keepdims = 0>(x, a) }""",
         target="9.3",
     ),
-    Flagged(
+    _flagged(
         "scatterelements-more-indices: along the axis",
         """g (float[2,3] x, float[4,3] u) => (float[2,3] y)
             <int64[4,3] i = {0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1}> { y = ScatterElements(x, i, u) }""",
-        target="8.6",
     ),
     Silent(
         "scatterelements-more-indices: fewer",
@@ -311,10 +311,8 @@ known_fault.examples = [
         f"{_SWISH}  {_GATED}  d = DequantizeLinear(e, s, z)  y = Neg(d) }}",
         target="8.5",
     ),
-    Flagged(
-        "qdq-depthwise-conv: at an output",
-        f"{_SWISH}  y = Conv<group = 2, kernel_shape = [1, 1]>(x, w) }}",
-        target="8.6",
+    _flagged(
+        "qdq-depthwise-conv: at an output", f"{_SWISH}  y = Conv<group = 2, kernel_shape = [1, 1]>(x, w) }}"
     ),
     Silent(
         "qdq-depthwise-conv: more follows",
@@ -340,13 +338,12 @@ known_fault.examples = [
         "g (int32[2,N] x) => (int64[1,N] y) <int32 a = {100}> { m = Mod(x, a)  y = ArgMax(m) }",
         target="9.0",
     ),
-    Flagged("topk-int32-via-float: the largest", _top_k("int32"), target="8.6"),
+    _flagged("topk-int32-via-float: the largest", _top_k("int32")),
     Silent("topk-int32-via-float: floats", _top_k("float"), target="8.6"),
-    Flagged(
+    _flagged(
         "float-clip-before-shape: a length",
         """g (float x) => (int64[N] y) <float m = {1}, float n = {9}, int64 a = {0}, int64 b = {1}> {
             c = Clip(x, m, n)  i = Cast<to = INT64>(c)  y = Range(a, i, b) }""",
-        target="8.6",
     ),
     Silent(
         "float-clip-before-shape: the Cast comes first",
@@ -354,13 +351,12 @@ known_fault.examples = [
             i = Cast<to = INT64>(x)  c = Clip(i, m, n)  y = Range(a, c, b) }""",
         target="8.6",
     ),
-    Flagged(
+    _flagged(
         "layernorm-float-shape-86: the root of a size",
         """g (float[N,4] x, float[2] w) => (float[A,B,2] y)
             <int64 z = {0}, int64[1] o = {0}, int64[1] f = {-1}, int64[1] t = {2}> {
             s = Shape(x)  n = Gather(s, z)  d = Cast<to = FLOAT>(n)  r = Sqrt(d)  i = Cast<to = INT64>(r)
             j = Unsqueeze(i, o)  k = Concat<axis = 0>(j, f, t)  q = Reshape(x, k)  y = LayerNormalization(q, w) }""",
-        target="8.6",
         runs=False,
     ),
     Silent(
@@ -369,10 +365,9 @@ known_fault.examples = [
             q = Reshape(x, k)  y = LayerNormalization(q, w) }""",
         target="8.6",
     ),
-    Flagged(
+    _flagged(
         "max-extra-transposes: an operand is returned, too",
         "g (float[2,3] a, float[2,3] b) => (float[2,3] y, float[3,2] z) { y = Max(a, b)  z = Transpose(a) }",
-        target="8.6",
     ),
     Silent("max-extra-transposes: none", _binary("2,3", "Max"), target="8.6"),
     Flagged(
@@ -518,12 +513,11 @@ known_fault.examples = [
         ir_version=10,
         target="10.16",
     ),
-    Silent(
+    _silent(
         "attention-in-if: outside of an If",
         "g (float[1,2,3,4] x) => (float[1,2,3,4] y) { y = Attention(x, x, x) }",
         opset=23,
         ir_version=10,
-        target="10.16",
         differs={"branch": "the context is an If"},
     ),
     Flagged(
@@ -531,10 +525,8 @@ known_fault.examples = [
         "g (float[N] x) => (int32[N] y, bool[N] z) { y = Cast<to = INT32>(x)  z = IsNaN(x) }",
         target="10.16",
     ),
-    Silent(
-        "cast-float-int32-nan: not asked for",
-        "g (float[N] x) => (int32[N] y) { y = Cast<to = INT32>(x) }",
-        target="10.16",
+    _silent(
+        "cast-float-int32-nan: not asked for", "g (float[N] x) => (int32[N] y) { y = Cast<to = INT32>(x) }"
     ),
     _fixed(
         "clip-nan: the result is asked for NaN",
@@ -543,18 +535,14 @@ known_fault.examples = [
             y = IsNaN(c) }""",
         target="10.16",
     ),
-    Silent(
-        "clip-nan: not asked for",
-        "g (float[N] x) => (float[N] y) <float m = {0}> { y = Clip(x, m) }",
-        target="10.16",
-    ),
+    _silent("clip-nan: not asked for", "g (float[N] x) => (float[N] y) <float m = {0}> { y = Clip(x, m) }"),
     Flagged(
         "min-nan: the result is asked for NaN",
         """g (float[N] a, float[N] b) => (bool[N] y) {
         m = Min(a, b)  y = IsNaN(m) }""",
         target="10.16",
     ),
-    Silent("min-nan: not asked for", _binary("N", "Min"), target="10.16"),
+    _silent("min-nan: not asked for", _binary("N", "Min")),
     Flagged(
         "if-transpose-resize: sizes of run time",
         f"""{_IF} {{ {_CHOICE}  t = Transpose<perm = [0, 1, 3, 2]>(i)

@@ -104,6 +104,7 @@ def _standard(op_type: str) -> bool:
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>\n'
 _FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
 _flagged = partial(Flagged, runs=False)
+_silent = partial(Silent, runs=False)
 
 
 namesake_of_a_standard_operator.examples = [
@@ -212,15 +213,10 @@ namesake_of_a_standard_operator.examples = [
         f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.F(x) }}
             {_FUNCTION} F (a) => (b) {{ b = Neg(a) }}""",
     ),
-    Silent(
-        "a name that differs in case",
-        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.relu(x) }}",
-        runs=False,
-    ),
-    Silent(
+    _silent("a name that differs in case", f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.relu(x) }}"),
+    _silent(
         "a standard operator that TensorRT does not import",
         f"{_HEAD} g (float[2,2] x) => (float y) {{ y = my.Det(x) }}",
-        runs=False,
     ),
     Silent(
         "the same semantics as the standard operator",
@@ -379,20 +375,18 @@ function_named_like_another.examples = [
         target="trt8.6",
         differs={"function": "the function around it is replaced, too"},
     ),
-    Silent(
+    _silent(
         "one overload alone",
         f"{_TWO} {_IO} {{ y = a.Act:two(x) }} {_function('a', 'Act', 'q = Exp(p)', 'two')}",
-        runs=False,
     ),
     Silent(
         "two names",
         f"{_TWO} {_IO} {{ h = a.Act(x)  y = a.F(h) }} {_function('a', 'Act', 'q = Neg(p)')}"
         + _function("a", "F", "q = Exp(p)"),
     ),
-    Silent(
+    _silent(
         "named like an operator of ONNX: OPS060",
         f"{_TWO} {_IO} {{ y = a.Relu(x) }} " + _function("b", "Relu", "q = Exp(p)"),
-        runs=False,
     ),
     Silent("not called", f"{_TWO} {_IO} {{ y = a.Act(x) }} {_ACTS}"),
 ]

@@ -63,9 +63,7 @@ def _bits(kind: str, values: str) -> str:
 
 def overlay(proto: ModelProto, target: str | None = None) -> Model:
     """``proto`` copied and indexed, for a target by name."""
-    copy = ModelProto()
-    copy.CopyFrom(proto)
-    model = Model(copy)
+    model = Model(walk.copied(proto))
     model.target = target_named(target)
     return model
 
@@ -390,8 +388,7 @@ class _Shape:
         if graphs:
             inner = [_Shape(graph, self.names) for graph in graphs]
             return _digest([(g.outputs, sorted(g.nodes.items())) for g in inner])
-        copy = AttributeProto()
-        copy.CopyFrom(attribute)
+        copy = walk.copied(attribute)
         copy.doc_string = ""
         return _digest(copy.SerializeToString(deterministic=True))
 

@@ -23,7 +23,7 @@ from onnxfix.diagnosis.marking import Bisection
 from onnxfix.diagnosis.records import Diagnosis, Marking
 from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting, is_beyond
 from onnxfix.diagnosis.sides import KERNELS
-from onnxfix.files import tensors
+from onnxfix.files import tensors, walk
 from onnxfix.proof.checks import judge
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.checks.noise import Noise
@@ -53,16 +53,14 @@ class Engines:
 
     def whole(self, marks: Sequence[str]) -> Reply:
         """The outputs and the inner tensors ``marks`` on the sample, or why there are none."""
-        model = ModelProto()
-        model.CopyFrom(self.graph.proto)
+        model = walk.copied(self.graph.proto)
         output_names = {info.name for info in model.graph.output}
         model.graph.output.extend(ValueInfoProto(name=name) for name in marks if name not in output_names)
         return self._run(model, self.feed)
 
     def part(self, model: ModelProto, feed: Values) -> Reply:
         """Run a part of the model on stored values; shapes and indices become constants."""
-        baked = ModelProto()
-        baked.CopyFrom(model)
+        baked = walk.copied(model)
         # TensorRT would treat a constant of 8 bits as quantized.
         kinds = {name: kind_of(value) for name, value in feed.items()}
         fixed = {name for name, kind in kinds.items() if kind.is_shape and kind.dtype in _HOST}

@@ -186,8 +186,7 @@ class Graph:
     def _declared(self, name: str, value: Any) -> ValueInfoProto:
         is_tensor = bool(kind_of(value).dtype)
         if name in self.inputs and (not is_tensor or name in self.untensored):
-            info = ValueInfoProto()
-            info.CopyFrom(self.inputs[name])
+            info = walk.copied(self.inputs[name])
             return info
         if isinstance(value, np.ndarray):
             elem = helper.np_dtype_to_tensor_dtype(value.dtype) if is_tensor else TensorProto.STRING
@@ -204,8 +203,7 @@ def _computing(nodes: Iterable[NodeProto]) -> int:
 def renamed(node: NodeProto, names: Mapping[str, str], *, prefix: str = "") -> NodeProto:
     """A copy of a node that reads and writes values by other names, in its subgraphs too, as far as these do not
     define a value of that name themselves."""
-    found = NodeProto()
-    found.CopyFrom(node)
+    found = walk.copied(node)
     found.name = f"{prefix}{node.name}" if node.name else ""
     found.output[:] = [names.get(name, name) for name in found.output]
     waiting = [(found, names)]

@@ -37,8 +37,7 @@ def stamped(proto: ModelProto) -> ModelProto:
 
     ONNX's inliner keeps the name, and appends ``__`` and the number of the call: ``restored`` reads both.
     """
-    copy = ModelProto()
-    copy.CopyFrom(proto)
+    copy = walk.copied(proto)
     for number, function in enumerate(copy.functions):
         for place, node in enumerate(function.node):
             node.name = f"{_STAMP}{number} {place}"

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import ModelError
-from onnxfix.files.walk import model_tensors
+from onnxfix.files.walk import copied, model_tensors
 from onnxfix.files.wire import prefix
 from onnxfix.runtime import system
 
@@ -205,8 +205,7 @@ def with_payload(tensor: TensorProto) -> TensorProto:
     where = range_of(tensor)
     if where is None:
         return tensor
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
+    copy = copied(tensor)
     fill(copy, where)
     return copy
 
@@ -270,8 +269,7 @@ class Pending:
             ModelError: the file has changed since it was read.
         """
         if self._model is None:
-            model = ModelProto()
-            model.CopyFrom(self._proto)
+            model = copied(self._proto)
             for tensor in model_tensors(model):
                 where = range_of(tensor)
                 if where is not None:

@@ -10,7 +10,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import ModelError
-from onnxfix.files import copying, lazy, scan, tensors, wire
+from onnxfix.files import copying, lazy, scan, tensors, walk, wire
 from onnxfix.files.atomic import Temporary
 from onnxfix.files.copying import Target, Whole
 from onnxfix.files.lazy import Range
@@ -115,8 +115,7 @@ class _Mover:
 
     def adopt(self, proto: ModelProto, files: Mapping[str, Whole], more: bool) -> ModelProto:
         """A copy of the model whose external ``files`` are in this one. ``more``: other weights follow."""
-        copy = ModelProto()
-        copy.CopyFrom(proto)
+        copy = walk.copied(proto)
         external = [tensor for tensor in model_tensors(copy) if tensors.is_external(tensor)]
         used = dict.fromkeys(files[location] for location in tensors.locations(external))
         starts = {file: self._append(file, file.size) for file in used}

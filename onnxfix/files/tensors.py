@@ -14,7 +14,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, regular
+from onnxfix.files import lazy, regular, walk
 from onnxfix.files.folders import writing
 from onnxfix.files.walk import model_tensors
 
@@ -141,8 +141,7 @@ def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.n
 def embedded(tensor: TensorProto, base_dir: Path) -> TensorProto:
     """A copy of an external tensor with its bytes embedded."""
     path, offset, length = external_range(tensor, base_dir)
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
+    copy = walk.copied(tensor)
     copy.ClearField("external_data")
     copy.data_location = TensorProto.DEFAULT
     with path.open("rb") as file:

@@ -17,6 +17,13 @@ _GRAPH = AttributeProto.GRAPH
 _Item = TypeVar("_Item")
 
 
+def copied(message: _Item) -> _Item:
+    """A copy of a protobuf message."""
+    copy = type(message)()
+    copy.CopyFrom(message)  # type: ignore[attr-defined]
+    return copy
+
+
 def attribute_graphs(attribute: AttributeProto) -> Sequence[GraphProto]:
     """The graphs that an attribute holds, in stored order."""
     if attribute.type == _GRAPH or attribute.HasField("g"):  # a stated graph that is missing is an empty one

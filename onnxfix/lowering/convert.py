@@ -50,8 +50,7 @@ def converted(
     Raises:
         ModelError: a weight cannot be read, or its file has changed.
     """
-    proto = ModelProto()
-    proto.CopyFrom(model)
+    proto = walk.copied(model)
     work = _Conversion(proto, able, low, base_dir, io_types, weights)
     work.run()
     return Converted(proto, work.casts)
@@ -282,8 +281,7 @@ def between_casts(model: ModelProto) -> ModelProto:
     """
     if not _touches_half(model):
         return model
-    made = ModelProto()
-    made.CopyFrom(model)
+    made = walk.copied(model)
     overlay = Model(model, None)
     infos = {name: overlay.shapes.info(value) for name, value in overlay.main.values.items()}
     kinds = {name: info.elem for name, info in infos.items() if info.kind == "tensor"}

@@ -81,8 +81,7 @@ def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apar
     ``low`` are the nodes to round, by index (of those in ``able.slots``). ``apart``: also round what a rounded node
     reads from another one, which changes nothing in a run of the whole model; without it there are fewer Casts.
     """
-    proto = ModelProto()
-    proto.CopyFrom(model)
+    proto = walk.copied(model)
     names, nodes, lowered = names_of(proto), list[NodeProto](), set[str]()
     rounded: dict[str, str] = {}  # names of rounded tensors by that of the original
 

@@ -55,8 +55,7 @@ class Case:
 
     def copy(self) -> ModelProto:
         """A private copy of the model, free to be changed."""
-        model = ModelProto()
-        model.CopyFrom(self.model)
+        model = walk.copied(self.model)
         return model
 
     def with_model(self, model: ModelProto, **changes: Any) -> Case:
@@ -72,8 +71,7 @@ def case_of(loaded: loading.Loaded, inputs: Mapping[str, Any]) -> Case:
     Raises:
         ModelError: external data is not where it should be.
     """
-    model = ModelProto()
-    model.CopyFrom(loaded.proto)
+    model = walk.copied(loaded.proto)
     sources: dict[Path, lazy.Source] = {}
     for tensor in walk.model_tensors(model):
         if tensors.is_external(tensor) and loaded.base_dir is not None:

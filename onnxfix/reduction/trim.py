@@ -189,8 +189,7 @@ def _merged(case: Case) -> Case | None:
     names: dict[str, str] = {}
     results = {info.name for info in model.graph.output}
     for tensor in model.graph.initializer:
-        plain = TensorProto()
-        plain.CopyFrom(tensor)
+        plain = walk.copied(tensor)
         plain.ClearField("name")
         kept = first.setdefault(plain.SerializeToString(deterministic=True), tensor.name)
         if kept != tensor.name and tensor.name not in results:

@@ -34,7 +34,7 @@ OPAQUE = "TRT_Shuffle"
 
 def renamed(proto: ModelProto) -> ModelProto:
     """The model with other names for all but the graph's inputs and outputs, and what training names."""
-    copy = _copy(proto)
+    copy = walk.copied(proto)
     kept = {info.name for info in (*copy.graph.input, *copy.graph.output)}
     for training in copy.training_info:
         for graph in (training.initialization, training.algorithm):
@@ -60,7 +60,7 @@ def in_branch(proto: ModelProto, *, captured: bool = False) -> ModelProto:
 
     ``captured``: the initializers stay outside, too.
     """
-    copy = _copy(proto)
+    copy = walk.copied(proto)
     graph, branch = GraphProto(), copy.graph
     graph.name = branch.name
     inputs = {info.name for info in branch.input}
@@ -91,7 +91,7 @@ def in_branch(proto: ModelProto, *, captured: bool = False) -> ModelProto:
 
 def not_captured(proto: ModelProto) -> ModelProto:
     """A model of ``in_branch`` with its initializers inside the branch."""
-    copy = _copy(proto)
+    copy = walk.copied(proto)
     graph = copy.graph
     inputs = {info.name for info in graph.input}
     branch = next(a.g for node in graph.node for a in node.attribute if node.input[0] == f"condition_{MARK}")
@@ -109,7 +109,7 @@ def in_function(proto: ModelProto) -> ModelProto:
     Boolean inputs go through an unknown operator. One that an If reads may be a weight where the function is called,
     and then only one of the branches is imported.
     """
-    copy = _copy(proto)
+    copy = walk.copied(proto)
     graph, body = GraphProto(), copy.graph
     graph.name = body.name
     graph.input.extend(body.input)
@@ -142,7 +142,7 @@ def of_unknown_inputs(proto: ModelProto) -> ModelProto:
 
     Its initializers become Constant nodes, as in a function. ``of_known_inputs`` is the way back.
     """
-    copy = _copy(proto)
+    copy = walk.copied(proto)
     graph = copy.graph
     constants = _constants(graph, {info.name for info in graph.input})
     nodes = [*constants, *graph.node]
@@ -163,7 +163,7 @@ def of_unknown_inputs(proto: ModelProto) -> ModelProto:
 
 def of_known_inputs(proto: ModelProto) -> ModelProto:
     """What ``of_unknown_inputs`` was made of."""
-    copy = _copy(proto)
+    copy = walk.copied(proto)
     graph = copy.graph
     added = {info.name for info in graph.input}
     nodes = [n for n in graph.node if not (n.domain == DOMAIN and added.issuperset(n.input))]
@@ -184,7 +184,7 @@ def with_foreign(
 
     Its body is an unknown operator. Without ``body`` there is no function, so that ``other`` is unknown itself.
     """
-    copy = _copy(proto)
+    copy = walk.copied(proto)
     called = [node for index, node in enumerate(walk.model_nodes(copy)) if index in nodes]
     for node in called:
         node.domain, node.op_type = other
@@ -206,12 +206,6 @@ def operators(proto: ModelProto) -> list[Operator]:
     return [
         ("" if node.domain == "ai.onnx" else node.domain, node.op_type) for node in walk.model_nodes(proto)
     ]
-
-
-def _copy(proto: ModelProto) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(proto)
-    return copy
 
 
 def _import(imports: MutableSequence[OperatorSetIdProto], domain: str = DOMAIN) -> None:

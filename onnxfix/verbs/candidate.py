@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors
+from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors, walk
 from onnxfix.files.atomic import Stamp, Temporary, temporary_in
 from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, writing
@@ -125,8 +125,7 @@ class Candidate:
         """
         used = tensors.external_files(proto)
         if self.shared or (self._own and sharing.has_record(proto)):
-            recorded = ModelProto()
-            recorded.CopyFrom(proto)
+            recorded = walk.copied(proto)
             sharing.set_record(recorded, {name: self.shared[name] for name in used if self.shared})
             proto = recorded
         layout = saving.laid_out(proto, self.location, self._own)

@@ -103,8 +103,7 @@ def _is_as_requested(
 ) -> bool:
     """Whether a declaration is the one before with the sizes of ``special``, for an output also with those that follow
     from them. ``special`` names a graph input's unnamed dimensions, and may give a rank to an input that has none."""
-    expected = ValueInfoProto()
-    expected.CopyFrom(before)
+    expected = walk.copied(before)
     tensor = find_tensor_type(expected.type)
     if tensor is None or special is None:
         return before == after or not (is_input or before.HasField("type"))
@@ -158,8 +157,7 @@ def _undeclared(tensor: Any) -> Any:
         or tensors.is_external(tensor)
     ):
         return tensor
-    found = TensorProto()
-    found.CopyFrom(tensor)
+    found = walk.copied(tensor)
     found.ClearField("data_location")
     return found
 

@@ -144,8 +144,7 @@ class _Finder:
         about = ort_messages.node(self.message)
         if about is None:
             return None
-        copy = ModelProto()
-        copy.CopyFrom(self.known.model)
+        copy = walk.copied(self.known.model)
         try:
             model = Model(copy, self.path.parent)
         except ModelError:

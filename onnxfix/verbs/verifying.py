@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from onnxfix.errors import about
-from onnxfix.files import lazy, loading, tensors
+from onnxfix.files import lazy, loading, tensors, walk
 from onnxfix.files.sharing import first_changed
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
@@ -101,8 +101,7 @@ def _with_defaults(loaded: loading.Loaded, sources: dict[Path, lazy.Source]) -> 
     inputs = {info.name for info in loaded.proto.graph.input}
     if loaded.base_dir is None or inputs.isdisjoint(tensor.name for tensor in loaded.outside):
         return loaded.proto
-    proto = ModelProto()
-    proto.CopyFrom(loaded.proto)
+    proto = walk.copied(loaded.proto)
     for tensor in proto.graph.initializer:
         if tensor.name in inputs and tensors.is_external(tensor):
             tensors.refer(tensor, loaded.base_dir, sources)

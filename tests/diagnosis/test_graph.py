@@ -15,21 +15,15 @@ from onnx import ModelProto, helper, numpy_helper
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.graph import Graph, open_graph, renamed
 from onnxfix.errors import ModelError
-from onnxfix.runtime.sandbox import shared
+from onnxfix.files import walk
 from support.models import model
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(shared(), tmp_path)
-
-
 def values(bench: Bench, proto: ModelProto, feed: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     """Values of inner tensors by the whole model with these as its outputs."""
-    whole = ModelProto()
-    whole.CopyFrom(proto)
+    whole = walk.copied(proto)
     del whole.graph.output[:]
     whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     reply = bench.run(whole, feed, of=Graph(whole))
@@ -173,8 +167,7 @@ def test_nodes_in_any_order(bench: Bench) -> None:
     ordered = [node.output[0] for node in Graph(proto).nodes]
     assert ordered == [node.output[0] for node in nodes]
     for seed in range(5):
-        shuffled = ModelProto()
-        shuffled.CopyFrom(proto)
+        shuffled = walk.copied(proto)
         del shuffled.graph.node[:]
         shuffled.graph.node.extend(random.Random(seed).sample(nodes, len(nodes)))
         graph = Graph(shuffled)

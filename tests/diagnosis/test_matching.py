@@ -17,7 +17,7 @@ from onnxfix.diagnosis.fingerprints import error, fingerprint
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import UsageError
-from onnxfix.files import loading
+from onnxfix.files import loading, walk
 from support.matched import FAULTS, PAIRS, every_value, feed_of, measured, planted, probe_of, read, renamed
 
 #: A, B, and the least share of floating-point tensors of A and of B that must have a partner.
@@ -200,8 +200,7 @@ def test_interfaces_under_other_names_go_by_position() -> None:
 def test_weights_that_stay_in_their_file_are_the_same_weights(tmp_path: Path) -> None:
     """Embedded, left in the file by a token, and as external data."""
     array = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
-    model = ModelProto()
-    model.CopyFrom(_graph("agraph (float[N,400] x) => (float[N,300] y) { y = MatMul(x, w) }").proto)
+    model = walk.copied(_graph("agraph (float[N,400] x) => (float[N,300] y) { y = MatMul(x, w) }").proto)
     model.graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
     onnx.save(model, tmp_path / "inside.onnx")
     onnx.save(model, tmp_path / "outside.onnx", save_as_external_data=True, location="outside.data")

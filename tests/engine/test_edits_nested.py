@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from onnx import ModelProto, NodeProto, helper, parser
+from onnx import NodeProto, helper, parser
 
 from onnxfix.errors import EditError, ShadowedError
+from onnxfix.files import walk
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
 from onnxfix.rewrite import edits as ed
@@ -30,8 +31,7 @@ HIDING = """g (float[N] x, bool c) => (float[N] y) { a = Neg(x)  y = If (c) <
 
 
 def copy_of(node: Node) -> NodeProto:
-    proto = NodeProto()
-    proto.CopyFrom(node.proto)
+    proto = walk.copied(node.proto)
     return proto
 
 
@@ -217,8 +217,7 @@ def test_random_edits_of_nested_graphs_leave_true_links(seed: int) -> None:
     model = Model(RandomIfs(rng).model())
     for number in range(4):
         transaction = Transaction(model)
-        original = ModelProto()
-        original.CopyFrom(model.proto)
+        original = walk.copied(model.proto)
         written: set[object] = set()
         for fix in [random_fix(model, rng, 10 * number + turn) for turn in range(4)]:
             changes = footprint.touched(fix) | footprint.rewired(fix)

@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import copying, lazy, loading, saving, wire
+from onnxfix.files import copying, lazy, loading, saving, walk, wire
 from support import eager
 from support.eager import field
 from support.patience import PATIENCE
@@ -132,8 +132,7 @@ def test_runs_leave_no_file_open(tmp_path: Path) -> None:
 def test_numbers_of_sources_are_not_used_twice(tmp_path: Path) -> None:
     """A stand-in of a file that was closed is not taken for one of the next file."""
     first = opened(tmp_path, tensor_of("w"))
-    tensor = TensorProto()
-    tensor.CopyFrom(first.proto.graph.initializer[0])
+    tensor = walk.copied(first.proto.graph.initializer[0])
     del first
     other = opened(tmp_path, tensor_of("w", -FLOATS), name="other.onnx")
     with pytest.raises(ModelError, match="closed"):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from onnxfix.files import walk
 from onnxfix.rewrite.engine import Found
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Example, Safety, Severity
@@ -312,8 +313,7 @@ def test_silence_about_zeros_means_that_both_readings_agree(model: ModelProto) -
         return
     # An element that is 0 for every size is no trap: both TensorRT and the author see it.
     assume(not any((column == 0).all() for column in np.array([row for row in rows if row is not None]).T))
-    other = ModelProto()
-    other.CopyFrom(model)
+    other = walk.copied(model)
     other.graph.node[-1].attribute.append(helper.make_attribute("allowzero", 1))
     old, new = Runner(model), Runner(other)
     for env, feed in feeds(model, range(1, 5)):
@@ -330,8 +330,7 @@ def target_of(model: ModelProto) -> list[int]:
 
 def shape_only(model: ModelProto) -> ModelProto:
     """The model without its Reshape, so that the shape that it asks for is the output."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = walk.copied(model)
     del copy.graph.node[-1], copy.graph.output[:]
     copy.graph.output.append(helper.make_tensor_value_info("s", TensorProto.INT64, None))
     return copy

@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.graph import OWN, Graph
+from onnxfix.files import walk
 
 Fault = Callable[[Sequence[NodeProto]], None]
 """Changes nodes in place, by the names that they have in the model."""
@@ -60,8 +61,7 @@ class FakeEngines:
         self.builds.append(tuple(marks))
         if not set(marks).isdisjoint(self.refused):
             return Reply(error="no engine", cause="refused")
-        model = ModelProto()
-        model.CopyFrom(self.graph.proto)
+        model = walk.copied(self.graph.proto)
         assert all(self.types.get(name) for name in marks)
         own = {info.name for info in model.graph.output}
         model.graph.output.extend(ValueInfoProto(name=name) for name in marks if name not in own)
@@ -71,8 +71,7 @@ class FakeEngines:
 
     def part(self, model: ModelProto, feed: Mapping[str, Any]) -> Reply:
         self.parts += 1
-        changed = ModelProto()
-        changed.CopyFrom(model)
+        changed = walk.copied(model)
         self.fault(changed.graph.node)
         names = [info.name.partition(OWN)[2] for info in changed.graph.output]
         assert all(self.types.get(name) for name in names)  # TensorRT takes no output without one

@@ -14,6 +14,7 @@ from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from onnxfix.diagnosis.fingerprints import Fingerprint, Probe, fingerprint
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.matching import Matching, match
+from onnxfix.files import walk
 from support import ort
 from support.paths import FIXTURES
 
@@ -48,8 +49,7 @@ def feed_of(model: ModelProto) -> Values:
 
 def every_value(model: ModelProto, feed: Values) -> Values:
     """All computed tensors of the main graph, and the inputs."""
-    whole = ModelProto()
-    whole.CopyFrom(model)
+    whole = walk.copied(model)
     names = [name for node in model.graph.node if node.op_type != "Constant" for name in node.output if name]
     del whole.graph.output[:]
     whole.graph.output.extend(ValueInfoProto(name=name) for name in names)
@@ -117,8 +117,7 @@ def _inputs(model: ModelProto) -> list[str]:
 
 def renamed(model: ModelProto) -> tuple[ModelProto, dict[str, str]]:
     """The model with other names for everything but its interface, and the new name of each tensor."""
-    found = ModelProto()
-    found.CopyFrom(model)
+    found = walk.copied(model)
     graph = found.graph
     fixed = {info.name for info in (*graph.input, *graph.output)}
     old = [name for node in graph.node for name in node.output if name and name not in fixed]
@@ -209,8 +208,7 @@ FAULTS: dict[str, Callable[[ModelProto, int], bool]] = {
 def planted(model: ModelProto, kind: str, which: int) -> tuple[ModelProto, str] | None:
     """A copy with one fault, at the ``which``-th place for it, and the node's output; None without such a place."""
     for number, node in enumerate(model.graph.node):
-        copy = ModelProto()
-        copy.CopyFrom(model)
+        copy = walk.copied(model)
         if FAULTS[kind](copy, number):
             if which == 0:
                 return copy, node.output[0]

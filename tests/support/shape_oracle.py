@@ -12,6 +12,7 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_cases import onnx_cases
 
+from onnxfix.files import walk
 from onnxfix.graph.overlay import Value
 from onnxfix.model import Model
 from onnxfix.shapes.shapes import Shapes
@@ -40,8 +41,7 @@ class Verdict:
 
 def run_all(proto: ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     """Every value of the main graph that a node makes, by name, from ONNX Runtime without optimizations."""
-    copy = ModelProto()
-    copy.CopyFrom(proto)
+    copy = walk.copied(proto)
     present = {output.name for output in copy.graph.output}
     for node in copy.graph.node:
         for name in node.output:
@@ -202,8 +202,7 @@ def random_feeds(proto: ModelProto, sizes: Mapping[str, int], seed: int) -> dict
 
 def symbolized(proto: ModelProto, inputs: Sequence[Any], constants: bool) -> ModelProto:
     """A copy in which no input's size is known; with ``constants``, small integer inputs become initializers."""
-    copy = ModelProto()
-    copy.CopyFrom(proto)
+    copy = walk.copied(proto)
     kept = []
     defaults = {tensor.name for tensor in proto.graph.initializer}
     for info, array in zip(proto.graph.input, inputs, strict=False):
@@ -214,8 +213,7 @@ def symbolized(proto: ModelProto, inputs: Sequence[Any], constants: bool) -> Mod
             copy.graph.initializer.append(numpy_helper.from_array(array, info.name))
             copy.graph.initializer[-1].data_type = info.type.tensor_type.elem_type
             continue
-        fresh = onnx.ValueInfoProto()
-        fresh.CopyFrom(info)
+        fresh = walk.copied(info)
         for axis, dim in enumerate(fresh.type.tensor_type.shape.dim):
             dim.dim_param = f"{info.name}_{axis}"
         kept.append(fresh)

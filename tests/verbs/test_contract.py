@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, numpy_helper
+from onnx import numpy_helper
 
-from onnxfix.files import loading
+from onnxfix.files import loading, walk
 from onnxfix.verbs import contract
 from support.models import of_opset
 from support.nested_models import nested
@@ -35,8 +35,7 @@ def test_a_change_deep_inside_is_that_of_its_node_alone() -> None:
 def test_branches_that_changed_places_are_a_change_of_their_node() -> None:
     before, after = nested(2), nested(2)
     one, other = (attribute.g for attribute in after.graph.node[0].attribute)
-    copy = type(one)()
-    copy.CopyFrom(one)
+    copy = walk.copied(one)
     one.CopyFrom(other)
     other.CopyFrom(copy)
     said = contract.untouched_changes(before, after, frozenset())
@@ -72,8 +71,7 @@ def test_where_a_default_says_to_be_is_no_change() -> None:
     """onnx.load says of data in the model that they are there, which is what says nothing, too."""
     first = text("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
     first.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
-    second = onnx.ModelProto()
-    second.CopyFrom(first)
+    second = walk.copied(first)
     second.graph.initializer[0].data_location = onnx.TensorProto.DEFAULT
     assert contract.interface_changes(first, second) == contract.interface_changes(second, first) == []
     second.graph.initializer[0].raw_data = np.zeros(2, np.float32).tobytes()
@@ -130,8 +128,7 @@ def test_unknown_groups_are_compared_by_what_is_in_them() -> None:
 
 def test_a_node_that_stands_there_twice_counts_twice() -> None:
     before = text(CHAIN)
-    after = ModelProto()
-    after.CopyFrom(before)
+    after = walk.copied(before)
     after.graph.node.append(after.graph.node[1])
     assert contract.untouched_changes(before, after, frozenset()) == [
         "node of b changed although no fix touched it"

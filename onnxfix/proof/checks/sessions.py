@@ -328,8 +328,7 @@ def _load_variant(backend: str, path: str, *, names: Sequence[str], scratch: str
 
 def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
     """A copy of the model with only these tensors as outputs, and an order where it leaves that open."""
-    found = ModelProto()
-    found.CopyFrom(model)
+    found = walk.copied(model)
     for node in walk.model_nodes(found):
         for attribute in _open_order(node):
             attribute.i = 1

@@ -5,10 +5,11 @@ from __future__ import annotations
 from onnx import GraphProto
 
 from onnxfix.errors import EditError
+from onnxfix.files import walk
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.rewrite import edits as ed
 from onnxfix.rewrite.changes.nodes import remove_node
-from onnxfix.rewrite.changes.state import State, copied, order_nodes, remove, remove_where, take_back
+from onnxfix.rewrite.changes.state import State, order_nodes, remove, remove_where, take_back
 from onnxfix.shapes.knowledge import Knowledge
 
 
@@ -67,7 +68,7 @@ def set_value_info(state: State, edit: ed.SetValueInfo) -> None:
     scope.forget_declared()
     state.fix_names.add(edit.name)
     if edit.info is not None and present:
-        first, old = present[0], copied(present[0])
+        first, old = present[0], walk.copied(present[0])
         first.CopyFrom(edit.info)
         state.undo.append(lambda: first.CopyFrom(old))
         return
@@ -180,9 +181,5 @@ def _delete_names(state: State) -> None:
             gone.setdefault(value.scope, set()).add(value.name)
     for scope, names in gone.items():
         state.names |= names
-        _delete_infos(scope, names)
-
-
-def _delete_infos(scope: Scope, names: set[str]) -> None:
-    remove_where(scope.proto.value_info, lambda info: info.name in names)
-    scope.forget_declared()
+        remove(scope.proto.value_info, [info for info in scope.proto.value_info if info.name in names])
+        scope.forget_declared()

@@ -9,7 +9,7 @@ from onnxfix.files import walk
 from onnxfix.graph import build, order
 from onnxfix.graph.overlay import Node, Scope, Use, Value
 from onnxfix.rewrite import edits as ed
-from onnxfix.rewrite.changes.state import State, copied, take_back
+from onnxfix.rewrite.changes.state import State, take_back
 
 
 def connect(state: State, node: Node, index: int, name: str, *, grow: bool) -> None:
@@ -287,7 +287,7 @@ def set_attribute(state: State, edit: ed.SetAttribute) -> None:
     attributes = edit.node.proto.attribute
     position = next((i for i, a in enumerate(attributes) if a.name == edit.name), None)
     if position is not None:
-        before = copied(attributes[position])
+        before = walk.copied(attributes[position])
         if before.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
             raise EditError(f"attribute {edit.name!r} of {edit.node.place} holds a graph and stays as it is")
         del attributes[position]

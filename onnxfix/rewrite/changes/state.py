@@ -177,13 +177,6 @@ def take_back(container: Any, added: Any) -> None:
         remove(container, [added])
 
 
-def copied(message: Any) -> Any:
-    """A copy of a message."""
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
-
-
 def mark(node: Node, code: str) -> None:
     """Name the rule in the node's metadata, beside those that touched it before."""
     own = next((entry for entry in node.proto.metadata_props if entry.key == MARK), None)

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import AttributeProto, TensorProto, TypeProto, helper
 
 from onnxfix.errors import decoded
-from onnxfix.files import tensors
+from onnxfix.files import tensors, walk
 from onnxfix.files.dtypes import name_of
 from onnxfix.graph.overlay import Node, Value
 
@@ -48,8 +48,7 @@ def same_array(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
 
 def serialize_without(message: Any, *fields: str) -> bytes:
     """The bytes of a message without some of its fields."""
-    copy = type(message)()
-    copy.CopyFrom(message)
+    copy = walk.copied(message)
     for field in fields:
         copy.ClearField(field)
     return bytes(copy.SerializeToString(deterministic=True))

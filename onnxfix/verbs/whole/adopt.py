@@ -31,8 +31,7 @@ def adopt(
     """
     if unchanged is not None and _same(result, unchanged):
         return original, []
-    merged = ModelProto()
-    merged.CopyFrom(original)
+    merged = walk.copied(original)
     graph = merged.graph
     if unchanged is None:
         nodes = _in_old_order(result.graph.node, original.graph.node)

@@ -18,16 +18,7 @@ from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.graph.shared import shared
 from onnxfix.graph.signatures import Signature, demands, signature
 from onnxfix.model import Model
-from onnxfix.rewrite.edits import (
-    AddInitializer,
-    AddNode,
-    Edit,
-    RemoveNode,
-    ReplaceUses,
-    SetAttribute,
-    SetImport,
-    SetInput,
-)
+from onnxfix.rewrite import edits as ed
 
 MOST_FOLLOWED = 10_000
 """Maximum number of values that get another type; a fix that changes more is not checked."""
@@ -46,7 +37,7 @@ _STATED = {
 """Attributes of a Constant whose name implies the element type (TensorProto numbers)."""
 
 
-def misfit(model: Model, edits: Sequence[Edit]) -> str:
+def misfit(model: Model, edits: Sequence[ed.Edit]) -> str:
     """What is wrong with the nodes after these edits of one fix, as text; "" if nothing is.
 
     Operands of unknown type count as right, and so does what was wrong in the same way before.
@@ -61,7 +52,7 @@ def misfit(model: Model, edits: Sequence[Edit]) -> str:
             return fault
 
 
-def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
+def refuse_misfit(model: Model, edits: Sequence[ed.Edit]) -> None:
     """Refuse a fix that would leave nodes that do not exist in ONNX.
 
     Raises:
@@ -69,17 +60,17 @@ def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
         ShadowedError: the model has such a node already, in a local function that is called with such types, too, so
             that the rule is not at fault; or the fix needs a constant for which this model has no form.
     """
-    formless = next((edit for edit in edits if isinstance(edit, AddNode) and _formless(edit)), None)
+    formless = next((edit for edit in edits if isinstance(edit, ed.AddNode) and _formless(edit)), None)
     if formless is not None and not _has_formless(formless):
         opset = formless.scope.opset()
         raise ShadowedError(f"opset {opset} has no constant of the type of {formless.proto.output[0]!r}")
     fault = misfit(model, edits)
     if fault:
-        calls = any(isinstance(edit, RemoveNode) and edit.node.function is not None for edit in edits)
+        calls = any(isinstance(edit, ed.RemoveNode) and edit.node.function is not None for edit in edits)
         raise (ShadowedError if calls or unsound(model) else EditError)(fault)
 
 
-def _formless(edit: AddNode) -> bool:
+def _formless(edit: ed.AddNode) -> bool:
     """Whether a new Constant has a type that it does not have in its opset: before opset 9 it has float types alone.
 
     Functions and files up to IR version 3 have no other form for it (``Draft.tensor``).
@@ -90,7 +81,7 @@ def _formless(edit: AddNode) -> bool:
     return formal is not None and bool(elem) and elem not in formal.elems
 
 
-def _has_formless(edit: AddNode) -> bool:
+def _has_formless(edit: ed.AddNode) -> bool:
     """Whether its graph has a Constant of that type already, as files of old exporters do: those who take it take
     another."""
     elem = _constant_type(edit.proto)
@@ -159,26 +150,26 @@ class _Fitting:
     """One fix. ``_types`` are the element types of its new values by name, 0 if unknown; ``retyped`` are the values of
     the model that remain and may get another type."""
 
-    def __init__(self, model: Model, edits: Sequence[Edit]) -> None:
+    def __init__(self, model: Model, edits: Sequence[ed.Edit]) -> None:
         self._model = model
         self._types: dict[str, int] = {}
         self.retyped: set[Value] = set()
-        imports = [edit.version for edit in edits if isinstance(edit, SetImport)]
+        imports = [edit.version for edit in edits if isinstance(edit, ed.SetImport)]
         self._version = imports[0] if imports else 0
-        removed = [edit.node for edit in edits if isinstance(edit, RemoveNode)]
+        removed = [edit.node for edit in edits if isinstance(edit, ed.RemoveNode)]
         self._wrong = {node.op_type for node in removed if self._stands_wrong(node)}
 
-    def fault(self, edit: Edit) -> str:
+    def fault(self, edit: ed.Edit) -> str:
         """What is wrong after an edit."""
-        if isinstance(edit, AddInitializer):
+        if isinstance(edit, ed.AddInitializer):
             self._types[edit.tensor.name] = edit.tensor.data_type
-        elif isinstance(edit, AddNode):
+        elif isinstance(edit, ed.AddNode):
             return self._node(edit.proto, edit.scope)
-        elif isinstance(edit, SetInput):
+        elif isinstance(edit, ed.SetInput):
             return self._moved([(edit.node, edit.index)], edit.node.input(edit.index), edit.name)
-        elif isinstance(edit, ReplaceUses):
+        elif isinstance(edit, ed.ReplaceUses):
             return self._moved([(use.node, use.index) for use in edit.value.uses], edit.value, edit.name)
-        elif isinstance(edit, SetAttribute) and edit.name in _TYPED:
+        elif isinstance(edit, ed.SetAttribute) and edit.name in _TYPED:
             self._follow(edit.node)
         return ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from onnxfix.errors import EditError
@@ -82,8 +81,9 @@ def commit(model: Model, fixes: Iterable[Sequence[ed.Edit]], code: str = "") -> 
 
 
 def _check_alive(state: State, edit: ed.Edit) -> None:
-    """Refuse to change a removed node, or what stands inside one: the change would keep what it reads alive."""
-    place = _PLACE[type(edit)](edit)
+    """Refuse to change a removed node, or what stands inside one: the change would keep what it reads alive. What must
+    still be there is a value, a node, or the scope that the edit names."""
+    place: Any = getattr(edit, "value", None) or getattr(edit, "node", None) or edit
     if place.scope in state.buried:
         raise EditError(f"{place.scope.path} went with its node")
     if isinstance(place, Node) and place in state.removed:
@@ -110,14 +110,3 @@ _APPLY: dict[type, Callable[[State, Any], None]] = {
     ed.SortNodes: declarations.sort_nodes,
     ed.SetImport: declarations.set_import,
 }
-
-_PLACE: dict[type, Callable[[Any], Any]] = {
-    **dict.fromkeys((ed.ReplaceUses, ed.RemoveInitializer), attrgetter("value")),
-    **dict.fromkeys(
-        (ed.RemoveNode, ed.SetInput, ed.SetOutput, ed.SetAttribute, ed.RenameNode), attrgetter("node")
-    ),
-    **dict.fromkeys(
-        (ed.AddNode, ed.AddInitializer, ed.SetValueInfo, ed.SortNodes, ed.SetImport), lambda edit: edit
-    ),
-}
-"""What must still be there for an edit: a value, a node, or the scope that the edit names."""

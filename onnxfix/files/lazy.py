@@ -188,14 +188,6 @@ def range_of(tensor: TensorProto) -> Range | None:
     return range_at(raw) if len(raw) == TOKEN_SIZE and raw.startswith(NONCE) else None
 
 
-def stored_in(tensor: TensorProto, field: str) -> bool:
-    """Whether the tensor's elements are stored in that field, in memory or in the file."""
-    where = range_of(tensor)
-    if where is not None:
-        return PAYLOADS[where.field] == field
-    return tensor.HasField(field) if field == "raw_data" else bool(len(getattr(tensor, field)))
-
-
 def with_payload(tensor: TensorProto) -> TensorProto:
     """The tensor with its bytes: itself if they are in memory, else a copy.
 

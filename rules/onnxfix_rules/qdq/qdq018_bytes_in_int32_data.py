@@ -92,7 +92,8 @@ def _misread(tensor: TensorProto) -> bool:
     """Whether the bytes of the words differ from the values, the low byte of each."""
     if tensor.data_type not in _KINDS or tensors.is_external(tensor):
         return False
-    if not lazy.stored_in(tensor, "int32_data"):
+    where = lazy.range_of(tensor)  # of a payload that is still in the file
+    if not tensor.int32_data if where is None else lazy.PAYLOADS[where.field] != "int32_data":
         return False
     tensor = lazy.with_payload(tensor)
     words = np.array(tensor.int32_data, dtype="<i4")

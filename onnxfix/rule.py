@@ -186,7 +186,7 @@ class Silent(Example):
 
 
 def target_of(model: Model) -> Target:
-    """The target of this run."""
+    """The target to judge for: that of the run; of several releases each in turn, then for fixes what all take."""
     target: Target | None = model.target
     return DEFAULT if target is None else target
 

@@ -43,8 +43,8 @@ def check(
         select: rules to run: codes, code prefixes, names, or ``ALL`` (None: the default rules). A string,
             with commas between several rules, or a list: ``"CST"``, ``"CST,BRC001"``, ``["CST", "BRC001"]``.
         ignore: rules to skip, in the same form.
-        target: a release (``"10.3"``), a JetPack (``"jetpack6.2"``), ``trt10`` or ``trt11`` (the newest of them), or
-            ``rtx``. The default is the version of the installed package ``tensorrt``, or ``trt11`` without it.
+        target: a release (``"10.3"``), a JetPack (``"jetpack6.2"``), ``trt10`` or ``trt11`` (the newest of them),
+            ``rtx``, or several with commas. The default is that of the installed package ``tensorrt``, else ``trt11``.
         packs: installed rule packs to load besides the built-in rules: names, or ``"none"`` (None: the packs in
             ``ONNXFIX_PACKS``, or all packs if it is not set).
         trt: also run TensorRT's parser and builder (True, or with these options) and list what they report. Unless

@@ -30,8 +30,9 @@ def choices_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def targets(incomplete: str) -> list[tuple[str, str]]:
-    """Targets, each with its title."""
-    return [(name, line.title) for name, line in TARGETS.items() if name.startswith(incomplete.lower())]
+    """Targets, each with its title, also behind a comma."""
+    before, last = _last(incomplete.lower())
+    return [(before + name, line.title) for name, line in TARGETS.items() if name.startswith(last)]
 
 
 def checks(incomplete: str) -> list[str]:

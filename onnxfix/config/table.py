@@ -139,8 +139,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option(
             "target", Kind.TEXT, "TARGET",
-            f"TensorRT to deploy to: {', '.join(TARGETS)}, a release from 8.4 to 11.4, or a JetPack such as jetpack6.2 "
-            f"(default: that of the installed TensorRT, else {DEFAULT_TARGET}).",
+            f"TensorRT to deploy to: {', '.join(TARGETS)}, a release from 8.4 to 11.4, a JetPack such as jetpack6.2, "
+            f"or several with commas (default: that of the installed TensorRT, else {DEFAULT_TARGET}).",
             "rules.target", example="trt11", complete="targets",
         ),
     ),

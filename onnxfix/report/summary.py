@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from onnxfix.report.findings import OPTIONS, SAFETIES, SEVERITIES
 from onnxfix.runtime import system
 from onnxfix.runtime.causes import Cause
-from onnxfix.targets import TARGETS, mismatch
+from onnxfix.targets import TARGETS, together
 
 if TYPE_CHECKING:
     from onnxfix.proof.verdict import RungResult, Status, Verdict
@@ -257,14 +257,15 @@ def _tensorrt(report: Report) -> TrtFact | None:
         return None
     package, version = judges[-1]
     target = TARGETS.get(report.target)
-    is_other = target is not None and bool(mismatch(target, package, version))
+    releases = target.releases if target is not None else ()
+    others = [release for release in releases if not release.includes(package, version)]
     all_parts = [*(check.part for check in report.checks), *(build.part for build in report.builds)]
     parts = [part for part in all_parts if part is not None]
     capabilities = [build.compute_capability for build in report.builds if build.compute_capability]
     return TrtFact(
         package,
         version,
-        target=target.title if target is not None and is_other else "",
+        target=together(others).title if others else "",
         compute_capability=capabilities[0] if capabilities else "",
         builds=tuple("target-only" if build.target_only else build.status for build in report.builds),
         reads=tuple(network.status for network in report.networks),

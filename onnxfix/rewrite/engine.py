@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +19,7 @@ from onnxfix.rewrite.fitting import find_hidden, refuse_misfit, unsound
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 from onnxfix.runtime import deadline
 from onnxfix.runtime.causes import Problem, cause_of
+from onnxfix.targets import Target, together
 
 if TYPE_CHECKING:
     from onnxfix.proof.validity import Checked
@@ -86,28 +87,74 @@ def check(model: Model, rules: Sequence[Rule], problems: list[Problem] | None = 
     A rule that raises is reported in ``problems``, and the others go on. Rules that repeat the results of other tools
     (``NO_MODEL``) are left out. ``deadline.Expired`` is raised when a time limit is over.
     """
+    several = model.target is not None and model.target.members
+    return (_check_releases if several else _check)(model, rules, problems)
+
+
+_TITLE, _SOURCE = "\0title\0", "\0source\0"
+"""What stands in a message for the releases that have the finding, until they are known."""
+_OWN = ("package", "oldest", "newest", "types_measured")
+"""What a rule asks of each release by itself, even for a fix."""
+
+
+def _check_releases(model: Model, rules: Sequence[Rule], problems: list[Problem] | None) -> list[Found]:
+    """What any of the target's releases finds, with fixes in forms that all of them take.
+
+    A rule judges for one target. So it is asked for each release, and for its fix again, with what all releases take in
+    place of what this one takes.
+    """
+    target: Target = model.target
+    having: dict[tuple[object, ...], dict[Target, Found]] = {}
+    fixed: dict[tuple[object, ...], Match] = {}
+    try:
+        for release in target.releases:
+            model.target = replace(release, title=_TITLE, source=_SOURCE)
+            found = _check(model, rules, problems)
+            for item in found:
+                key = item.rule.code, item.match.place, item.match.message
+                having.setdefault(key, {})[release] = item
+            own = {name: getattr(release, name) for name in _OWN}
+            model.target = replace(target, title=_TITLE, source=_SOURCE, **own)
+            fixing = {item.rule for item in found if item.match.fix is not None}
+            for rule, match in _check(model, [rule for rule in rules if rule in fixing], problems):
+                if match.fix is not None:
+                    fixed.setdefault((rule.code, match.place, match.message), match)
+                    fixed.setdefault((rule.code, match.place), match)
+    finally:
+        model.target = target
+    joined = [_join(each, fixed.get(key) or fixed.get(key[:2]), target) for key, each in having.items()]
+    order: dict[Node | None, int] = {node: number for number, node in enumerate(every_node(model))}
+    return sorted(joined, key=lambda item: (item.rule.code, order.get(item.match.node, -1)))
+
+
+def _join(having: dict[Target, Found], fixed: Match | None, target: Target) -> Found:
+    """The finding of some releases, as severe as for any of them, with their names and a fix for all."""
+    releases, items = [*having], [*having.values()]
+    rule, match = items[0]
+    both = together(releases)
+    message = match.message.replace(_TITLE, both.title).replace(_SOURCE, both.source)
+    if message == match.message and len(releases) < len(target.releases):
+        message = f"{message} ({both.title})"
+    match = fixed if fixed is not None and any(item.match.fix for item in items) else replace(match, fix=None)
+    return Found(rule, replace(match, message=message, severity=max(item.severity for item in items)))
+
+
+def _check(model: Model, rules: Sequence[Rule], problems: list[Problem] | None) -> list[Found]:
     found: list[Found] = []
-    scopes = model.scopes
     rules = _possible(model, rules)
     for rule in rules:
         deadline.check()
         if rule.per == "scope":
-            for scope in scopes:
+            for scope in model.scopes:
                 found.extend(_run(rule, problems, scope, model))
         elif rule.per == "model":
             found.extend(_run(rule, problems, model))
-    found.extend(_of_nodes(model, rules, problems))
-    return sorted(_reached(model, _without_repeated(found)), key=lambda item: item.rule.code)
-
-
-def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[Problem] | None) -> Iterator[Found]:
-    """The matches of the rules about nodes, in the order of the nodes."""
     listening = _dispatch(model, rules)
     for node in every_node(model):
         deadline.check()
         for rule in listening[node.domain, node.op_type]:
-            for match in _matches(rule, problems, (node, model), node):
-                yield Found(rule, match)
+            found.extend(Found(rule, match) for match in _matches(rule, problems, (node, model), node))
+    return sorted(_reached(model, _without_repeated(found)), key=lambda item: item.rule.code)
 
 
 def _possible(model: Model, rules: Sequence[Rule]) -> Sequence[Rule]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +22,7 @@ from onnxfix.names import DEFAULT_TARGET, Releases
 from onnxfix.names import TARGETS as NAMES
 from onnxfix.targets import documented, measured, plugins
 from onnxfix.targets.documented import RELEASES, Facts, Types, names, table, text_of
+from onnxfix.targets.several import combine, for_all
 
 _NONE: frozenset[str] = frozenset()
 
@@ -41,7 +42,7 @@ class Support(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """A release of TensorRT, or one that stands for several.
+    """A release of TensorRT, one that stands for several, or what all of several take (``members``).
 
     ``oldest`` and ``newest`` bound its releases by the parts of a version that they have: (10,) is every 10.x.
     ``types`` are the element types that tensors may have, ``inner`` those allowed between two nodes that are no Q or
@@ -77,6 +78,19 @@ class Target:
     strongly_typed_only: bool = False
     types_measured: bool = False
     max_rank: int = 8
+    members: tuple[Target, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def releases(self) -> tuple[Target, ...]:
+        """What it consists of: its members, or itself."""
+        return self.members or (self,)
+
+    def includes(self, package: str, version: str) -> bool:
+        """Whether the package of that name (tensorrt, tensorrt-rtx) and version (10.14.1.48) is one of its releases."""
+        return any(
+            package == one.package and Releases("", one.oldest, one.newest).contain(_number(version))
+            for one in self.releases
+        )
 
     @property
     def int64(self) -> bool:
@@ -99,6 +113,8 @@ class Target:
 
     def accepts(self, op_type: str, elem_type: int) -> bool | None:
         """Whether it accepts a standard operator on data of this type (TensorProto number); None if unknown."""
+        if self.members:
+            return for_all(member.accepts(op_type, elem_type) for member in self.members)
         support = self.operator(op_type)
         kind = _name(elem_type)
         if support is None or not kind:
@@ -238,7 +254,10 @@ def _make_rtx(line: Releases) -> Target:
 
 @cache
 def _make(name: str) -> Target:
-    """The target of one of the six names, or of a release (``trt10.3``)."""
+    """The target of one of the six names, of a release (``trt10.3``), or of several with commas."""
+    if "," in name:
+        target = combine(map(_make, name.split(",")))
+        return target if target.name == name else _make(target.name)
     line = NAMES.get(name)
     if line is not None and line.package != "tensorrt":
         return _make_rtx(line)
@@ -250,11 +269,9 @@ def _make(name: str) -> Target:
 
 class _Targets(Mapping[str, Target]):
     """The six targets that tables and completion name, each made when it is first asked for. A release (``trt10.3``)
-    is found too."""
+    is found too, and several with commas."""
 
     def __getitem__(self, name: str) -> Target:
-        if name not in NAMES and name not in _RELEASE_NAMES:
-            raise KeyError(name)
         return _make(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -298,13 +315,16 @@ def name_target(text: str) -> str | None:
 
 
 def target_named(name: str | None) -> Target:
-    """The target that a name or a version means (``trt10``, ``10.3``, ``jetpack6.2``); the default without one.
+    """The target that a name or a version means (``trt10``, ``10.3``, ``jetpack6.2``), or several with commas; the
+    default without one.
 
     Raises:
         UsageError: there is no such target.
     """
     if name is None:
         return DEFAULT
+    if "," in name:
+        return together(map(target_named, name.split(",")))
     known = name_target(name)
     if known is None and name.strip().lower().startswith("jetpack"):
         choices = ", ".join(f"jetpack{version}" for version in _JETPACKS)
@@ -316,6 +336,11 @@ def target_named(name: str | None) -> Target:
             f"unknown target {name!r}; choose from {choices}, or a release from {oldest} to {newest}"
         )
     return TARGETS[known]
+
+
+def together(releases: Iterable[Target]) -> Target:
+    """The target of these releases, made once."""
+    return _make(",".join(release.name for release in releases))
 
 
 #: Distributions with the version of the module ``tensorrt``: NVIDIA's names on PyPI and in its Debian packages.
@@ -340,13 +365,15 @@ def choose_target(name: str | None) -> tuple[Target, str]:
 
 def target_judging(package: str, version: str) -> Target | None:
     """The target that an installed package is of; None for an unknown one."""
-    number = ".".join(part for part in version.split(".")[:3] if part.isdigit())
+    number = ".".join(map(str, _number(version)))
     known = name_target("rtx" * (package == "tensorrt-rtx") + number) if number else None
     return None if known is None else TARGETS[known]
 
 
 def serves(target: Target, name: str) -> bool | None:
     """Whether the target imports an operator and has kernels, or ships a plugin of its name; None if unknown."""
+    if target.members:
+        return for_all(serves(member, name) for member in target.members)
     if target.has_plugin(name):
         return True
     if target.package == "tensorrt-rtx" and name in measured.NO_KERNEL:
@@ -356,14 +383,15 @@ def serves(target: Target, name: str) -> bool | None:
 
 
 def mismatch(target: Target, package: str, version: str) -> str:
-    """A note if the installed package is not a release that the target stands for; "" if it is one.
-
-    ``package`` is tensorrt or tensorrt-rtx, ``version`` its version, such as 10.14.1.48 or 1.7.1.116.
-    """
-    parts = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
-    low, high = parts[: len(target.oldest)], parts[: len(target.newest)]
-    if package == target.package and low >= target.oldest and high <= target.newest:
+    """A note that names the releases of the target that the installed package is not; "" for none."""
+    others = [release for release in target.releases if not release.includes(package, version)]
+    if not others:
         return ""
     name = "TensorRT-RTX" if package == "tensorrt-rtx" else "TensorRT"
-    shown = ".".join(str(part) for part in parts) or version
-    return f"{name} {shown} judged the model, not the target {target.title}: what it accepts may differ"
+    shown = ".".join(map(str, _number(version))) or version
+    other = together(others).title
+    return f"{name} {shown} judged the model, not the target {other}: what it accepts may differ"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())

@@ -18,6 +18,7 @@ from onnxfix.rule import Rule, Safety
 from onnxfix.runtime import deadline
 from onnxfix.runtime.allowance import structure_limit
 from onnxfix.targets import Target, choose_target
+from onnxfix.targets.several import combine
 from onnxfix.verbs.opening import Source, destination_of, refuse_conflicts
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def make_plan(options: RunOptions, progress: Progress | None = None) -> Plan:
         from onnxfix.proof.asking import require_tensorrt  # lazy: start-up, seldom used
 
         with contextlib.closing(require_tensorrt(options.trt)) as builder:
-            target = replace(target, plugins=target.plugins.union(builder.choice.served))
+            loaded = builder.choice.served
+            target = combine(replace(one, plugins=one.plugins.union(loaded)) for one in target.releases)
     return Plan(options, tuple(rules), known.rules, target, installed, progress or (lambda text: None))
 
 

@@ -20,7 +20,7 @@ from onnxfix.rewrite import engine
 from onnxfix.rewrite.engine import Applied, FixKey, FixRun
 from onnxfix.rule import Safety, Severity
 from onnxfix.runtime import deadline
-from onnxfix.targets import mismatch, target_judging
+from onnxfix.targets import target_judging
 from onnxfix.verbs.candidate import Candidate
 from onnxfix.verbs.job import Job
 from onnxfix.verbs.opening import on_disk, refuse_unreadable
@@ -207,7 +207,7 @@ class _Prover:
         judge = target_judging(build.package, build.version) if build is not None else None
         if build is None or judge is None or build.accepted or not build.judged:
             return settled, withdrawn, []
-        if not mismatch(self.target, build.package, build.version):
+        if self.target.includes(build.package, build.version):
             return settled, withdrawn, []
         self.target = judge
         with suppress(deadline.Expired):

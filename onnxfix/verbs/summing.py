@@ -17,7 +17,7 @@ from onnxfix.report.findings import OPTIONS, SAFETIES, Finding, finding_of
 from onnxfix.report.report import NodeCounts, Report
 from onnxfix.rewrite import engine
 from onnxfix.runtime import deadline, system
-from onnxfix.targets import mismatch, target_judging
+from onnxfix.targets import target_judging
 from onnxfix.verbs.job import Plan
 
 _ONNX = ("", "ai.onnx")
@@ -72,7 +72,7 @@ def _add_other_target(report: Report, loaded: loading.Loaded, plan: Plan) -> Rep
         return report
     package, version = report.builds[0].package, report.builds[0].version
     judge = target_judging(package, version)
-    if judge is None or not mismatch(plan.target, package, version):
+    if judge is None or plan.target.includes(package, version):
         return report
     model = Model(loaded.proto, loaded.base_dir)
     model.target = judge

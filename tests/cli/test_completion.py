@@ -37,6 +37,7 @@ def test_checks() -> None:
 def test_targets() -> None:
     assert [value for value, _ in completion.targets("")] == [*TARGETS]
     assert completion.targets("TRT8.6") == [("trt8.6", "TensorRT 8.6")]
+    assert completion.targets("10.3,TRT8.6") == [("10.3,trt8.6", "TensorRT 8.6")]
 
 
 @pytest.mark.parametrize(

@@ -217,9 +217,10 @@ class Builder:
     @property
     def who(self) -> str:
         """The product, and the target where that is another one."""
-        if not self._mismatch:
+        target = targets.target_named(self.options.target or None)
+        if not self.options.target or target.includes(self.choice.package, self.choice.version):
             return self.product
-        return f"{self.product}, which is not the target {targets.target_named(self.options.target).title},"
+        return f"{self.product}, which is not the target {target.title},"
 
     @property
     def _mismatch(self) -> str:

@@ -64,7 +64,7 @@ def make_printable(text: str) -> str:
 
 def labeled(label: str, *parts: str | tuple[str, str], style: str = "bold", columns: int = LABEL) -> Line:
     """A line with a label; where it is wrapped, the rest stands below its text."""
-    return line("  ", (f"{label:<{columns}}", style), *parts, hang=columns + 2)
+    return line("  ", (f"{label:<{columns - 1}} ", style), *parts, hang=columns + 2)
 
 
 def wrapped(one: Line, width: int | None) -> Iterator[Line]:

@@ -25,7 +25,7 @@ _MOST_VISITED = 100
 def non_constant(node: Node, model: Model, index: int = 1) -> Value | None:
     """The input, if TensorRT cannot know it at build time. None in functions, whose caller may pass a constant."""
     value = node.input(index)
-    if node.opset >= 18 and node.op_type in target_of(model).ignores_axes:
+    if node.opset >= 18 and all(node.op_type in one.ignores_axes for one in target_of(model).releases):
         return None
     if value is None or node.scope.root.kind == "function":
         return None

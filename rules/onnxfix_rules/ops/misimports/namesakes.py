@@ -66,16 +66,16 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
     ## References
     - ONNX, "Model local functions" and "Operators": https://onnx.ai/onnx/repo-docs/IR.html
     """
-    target = target_of(model)
+    releases = target_of(model).releases
 
     def is_namesake(operator: Operator) -> bool:
         return (operator[0] != "" or operator in model.function_names) and _standard(operator[1])
 
     for node in imported(model).of(is_namesake):
         local = (node.domain, node.op_type) in model.function_names
-        if (not local and (node.domain, node.op_type) in _SAME | _OWN_RULE) or target.imports(
-            node.op_type
-        ) is not True:
+        if not local and (node.domain, node.op_type) in _SAME | _OWN_RULE:
+            continue
+        if not any(release.imports(node.op_type) for release in releases):
             continue
         from onnxfix_rules.ops.misimports import _calls  # lazy: start-up
 

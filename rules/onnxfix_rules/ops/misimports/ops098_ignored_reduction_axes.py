@@ -68,7 +68,7 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
     target = target_of(model)
     if node.op_type not in target.ignores_axes or node.opset < 18:
         return
-    has_max = target.oldest >= (10,)
+    has_max = not any(one.package == "tensorrt" and one.oldest < (10,) for one in target.releases)
     data, axes = node.require(0), node.require(1)
     elem = model.shapes.elem_type(data)
     if target.imports(node.op_type) is False or (elem and target.accepts(node.op_type, elem) is False):

@@ -14,6 +14,7 @@ from onnxfix.model import Model
 from onnxfix.rewrite import edits as ed
 from onnxfix.rewrite.edits import Draft
 from onnxfix.rewrite.transaction import Transaction, commit
+from support import models
 from support.overlay_links import CHAIN, assert_links, chain, node_at, proto_of
 
 
@@ -269,8 +270,7 @@ def test_touched_nodes_are_marked_from_ir_10_on() -> None:
 def test_constants_in_functions_and_old_models_are_nodes() -> None:
     text = """g (float[N] x) => (float[N] y) { y = my.f(x) }
     <opset_import: ["" : 18], domain: "my"> f (x) => (y) { y = Neg(x) }"""
-    proto = parser.parse_model('<ir_version: 10, opset_import: ["" : 18, "my" : 1]>' + text)
-    model = Model(proto)
+    model = Model(models.model(text, 18, domains={"my": 1}))
     draft = Draft(next(n for n in model.nodes() if n.op_type == "Neg"))
     draft.set_input(draft.anchor, 0, draft.constant(np.ones(1, np.float32)))
     commit(model, [draft.edits])
@@ -339,9 +339,7 @@ def test_what_a_constant_was_is_not_remembered_when_it_is_another_or_none() -> N
 @pytest.mark.parametrize("name", [None, "", "first"])
 def test_a_replaced_node_keeps_its_name_or_has_none(name: str | None) -> None:
     """A node without a name is not written with an empty one: the file would differ where nothing was asked for."""
-    proto = parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Relu (x) }'
-    )
+    proto = models.model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
     if name is not None:
         proto.graph.node[0].name = name
     before = proto.SerializeToString(deterministic=True)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, parser
 
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.overlay import Node, Scope
@@ -18,12 +17,9 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Fix, Match, Safety, Severity, rule
 from onnxfix.runtime.causes import Problem
 from onnxfix.testing import fixed
+from support.models import of_opset
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n'
-
-
-def proto_of(text: str) -> ModelProto:
-    return parser.parse_model(HEADER + text)
+proto_of = of_opset(18, domains={"my": 1})
 
 
 @rule("TST001", ops=["Neg"], safety=Safety.EXACT)

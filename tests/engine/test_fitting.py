@@ -18,11 +18,11 @@ from onnxfix.rewrite.edits import AddNode, Draft, Edit, RemoveNode, SetAttribute
 from onnxfix.rewrite.engine import fix
 from onnxfix.rewrite.fitting import misfit, refuse_misfit
 from onnxfix.rule import Fix, Match, rule
+from support import models
 
 
 def model_of(text: str, opset: int = 19) -> Model:
-    header = f'<ir_version: 10, opset_import: ["" : {opset}]>\n'
-    return Model(parser.parse_model(text if text.startswith("<") else header + text))
+    return Model(models.model(text, opset))
 
 
 def made(model: Model, op_type: str, *inputs: str, output: str = "", **attributes: object) -> str:
@@ -45,7 +45,7 @@ def test_signatures_are_those_that_the_checker_goes_by(op_type: str, opset: int)
             continue
         text = f"""<ir_version: 13, opset_import: ["" : {opset}]> g (float[1] x, bool[1] c) => (float[N] y)
             <int64[1] a = {{0}}> {{ y = {op_type}{attributes}({inputs}) }}"""
-        proto = parser.parse_model(text)
+        proto = models.model(text)
         proto.graph.input[0].type.tensor_type.elem_type = elem
         proto.graph.output[0].type.tensor_type.elem_type = elem
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -14,6 +13,7 @@ from onnxfix.lowering.lowered import ELEMENT, Low, lowerable, with_casts
 from onnxfix.lowering.measure import Own
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Graph, Search, settled, worst
+from support import ort
 
 CHAIN = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {
@@ -133,20 +133,12 @@ def test_the_converted_model_computes_what_the_simulation_does(to: Low) -> None:
         "p": rng.random((2, 3, 8, 8)) > 0.5,
         "i": np.array([1, 0]),
     }
-    simulated = _values(with_casts(model, able, low, apart=False), feed)
-    for one, other in zip(simulated, _values(between_casts(made), feed), strict=True):
+    simulated = ort.run(with_casts(model, able, low, apart=False), feed)
+    for one, other in zip(simulated, ort.run(between_casts(made), feed), strict=True):
         assert np.array_equal(one, other)
     half = {tensor.name for tensor in made.graph.initializer if tensor.data_type == ELEMENT[to]}
     assert {"w", "s", "two", "lines"} <= half
     assert "sizes" not in half  # TensorRT and ONNX want float32 there
-
-
-def _values(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    found: list[np.ndarray] = session.run(None, feed)
-    return found
 
 
 def test_nodes_called_as_tensors_are() -> None:
@@ -158,6 +150,6 @@ def test_nodes_called_as_tensors_are() -> None:
     rng = np.random.default_rng(0)
     feed = {name: rng.normal(size=shape).astype(np.float32) for name, shape in (("x", (2, 4)), ("w", (4, 4)))}
     assert np.array_equal(
-        _values(between_casts(made), feed)[0],
-        _values(with_casts(model, able, frozenset(able.slots), apart=False), feed)[0],
+        ort.run(between_casts(made), feed)[0],
+        ort.run(with_casts(model, able, frozenset(able.slots), apart=False), feed)[0],
     )

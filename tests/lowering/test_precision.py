@@ -8,37 +8,27 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 import onnxfix
 from onnxfix.lowering.convert import between_casts
 from onnxfix.lowering.records import Lowering
+from support import ort
 from support.cli import run as cli
+from support.models import model
 from support.paths import FIXTURES
 
-HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
 RNG = np.random.default_rng(7)
 
 
 def _model(text: str, opset: int = 17, **weights: np.ndarray) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(HEADER.format(opset=opset) + text)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()
-    )
-    return model
+    return model(text, opset, 8, **{name: array.astype(np.float32) for name, array in weights.items()})
 
 
 def _run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The model as its types say, whatever kernels ONNX Runtime has."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    data = between_casts(model).SerializeToString()
-    found: list[np.ndarray] = onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"]).run(
-        None, feed
-    )
-    return found
+    return ort.run(between_casts(model), feed)
 
 
 def _lower(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 
 from onnxfix.inputs.feeds.signature import signature
@@ -24,6 +22,7 @@ from onnxfix.tensorrt.layer_records import EngineLayer, LayerTable, NodeLayers
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import Issue, Profile, TrtBuild, TrtOptions
 from support import fake_engines
+from support.fake_engines import save
 
 MODEL = "g (float[N,2] x) => (float[N,2] y) { y = Exp(x) }"
 
@@ -31,13 +30,6 @@ MODEL = "g (float[N,2] x) => (float[N,2] y) { y = Exp(x) }"
 def off(share: float) -> str:
     """The model with an error of that share."""
     return f"g (float[N,2] x) => (float[N,2] y) <float f = {{{1 + share}}}> {{ a = Exp(x)  y = Mul(a, f) }}"
-
-
-def save(path: Path, text: str, tricks: dict[str, Any]) -> None:
-    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]>\n' + text)
-    if tricks:
-        model.metadata_props.add(key="fake", value=json.dumps(tricks))
-    onnx.save(model, path)
 
 
 @dataclass
@@ -63,7 +55,7 @@ class Builder:
             error = Issue("build", "error", made)
             return LayerTable(TrtBuild("refused", "build", errors=(error,), profiles=used)), None
         text, tricks, tactic = made
-        save(Path(save_engine), text, tricks)
+        save(Path(save_engine), text, **tricks)
         node = NodeLayers(Place((), "n", "Exp", "y"), "engine", layers=("n_0",), tactics=(tactic,))
         layer = EngineLayer("n_0", "kgen", tactic)
         return LayerTable(TrtBuild("accepted", profiles=used), (node,), (layer,), "log"), None
@@ -71,7 +63,7 @@ class Builder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save(tmp_path / "model.onnx", MODEL, {})
+    save(tmp_path / "model.onnx", MODEL)
     return tmp_path
 
 

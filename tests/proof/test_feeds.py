@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.inputs.feeds.inputs import KINDS, make_inputs, shape_of
 from onnxfix.inputs.feeds.plan import assignments, bind_shapes, feeds, grown, parse_shapes
 from onnxfix.inputs.feeds.signature import Signature, signature
+from support import models
 
 
-def model(text: str, opset: int = 17) -> onnx.ModelProto:
+def model(text: str, opset: int = 17, **weights: Any) -> onnx.ModelProto:
     """A model from its text; what is declared and never made (``<float[5, 4] w>``) is a weight of zeros."""
-    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]>\n{text}')
+    proto = models.model(text, opset, 8, {"my": 1}, **weights)
     made = {name for node in proto.graph.node for name in node.output}
     for value in proto.graph.value_info:
         if value.name not in made:
@@ -249,9 +250,8 @@ def test_indices_stay_inside(text: str) -> None:
 
 
 def test_indices_stay_inside_through_a_loop_and_a_function() -> None:
-    proto = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17, "my": 1]>
-            g (int64[N] ids, int64[N] more) => (float[N, 4] y, float[K, N, 4] z)
+    proto = model(
+        """g (int64[N] ids, int64[N] more) => (float[N, 4] y, float[K, N, 4] z)
             <int64 n = {2}, bool go = {1}>
             {
               y = my.look(ids, w)
@@ -259,21 +259,20 @@ def test_indices_stay_inside_through_a_loop_and_a_function() -> None:
                 { d = Identity(c)  t = Identity(s)  o = Gather(w, s) }>
             }
             <domain: "my", opset_import: ["": 17]>
-            look (i, table) => (o) { j = Cast<to = 7>(i)  o = Gather(table, j) }"""
+            look (i, table) => (o) { j = Cast<to = 7>(i)  o = Gather(table, j) }""",
+        w=np.zeros((5, 4), np.float32),
     )
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((5, 4), np.float32), "w"))
     for made in everything(signature(proto), {"N": 30}):
         for name in ("ids", "more"):
             assert ((made[name] >= 0) & (made[name] < 5)).all()
 
 
 def test_indices_stay_inside_when_a_function_passes_them_on() -> None:
-    proto = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17, "my": 1]>
-        g (int64[N] ids) => (float[N, 4] y) { i = my.same(ids) y = Gather(w, i) }
-        <domain: "my", opset_import: ["": 17]> same (i) => (o) { o = Identity(i) }"""
+    proto = model(
+        """g (int64[N] ids) => (float[N, 4] y) { i = my.same(ids) y = Gather(w, i) }
+        <domain: "my", opset_import: ["": 17]> same (i) => (o) { o = Identity(i) }""",
+        w=np.zeros((5, 4), np.float32),
     )
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((5, 4), np.float32), "w"))
     assert all((made["ids"] < 5).all() for made in everything(signature(proto), {"N": 30}))
 
 

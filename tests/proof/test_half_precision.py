@@ -6,12 +6,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import parser
 
 from onnxfix.proof.verdict import CPU_RUNGS
 from onnxfix.proof.verify import RungResult, verify
+from support.models import write
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 # Casts up and down again are exact, yet ONNX Runtime rounds here and not there (issue 17565).
 ROUND_TRIP = """g (float[N, 8] x) => (float[N, 8] y) {
     a = Cast<to = 10>(x) b = Cast<to = 1>(a) c = Cast<to = 10>(b) d = Exp(c) y = Cast<to = 1>(d) }"""
@@ -23,10 +22,8 @@ SINGLE = "g (float[N, 8] x) => (float[N, 8] y) { y = Exp(x) }"
 
 
 def rungs(folder: Path, before: str, after: str, **more: object) -> dict[str, RungResult]:
-    for name, text in (("a.onnx", before), ("b.onnx", after)):
-        (folder / name).write_bytes(parser.parse_model(HEADER + text).SerializeToString())
-    more.setdefault("rungs", CPU_RUNGS)
-    verdict = verify(folder / "a.onnx", folder / "b.onnx", exact=True, **more)  # type: ignore[arg-type]
+    paths = write(folder / "a.onnx", before, 18), write(folder / "b.onnx", after, 18)
+    verdict = verify(*paths, exact=True, **{"rungs": CPU_RUNGS, **more})  # type: ignore[arg-type]
     return {rung.name: rung for rung in verdict.rungs}
 
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
-from onnx import parser
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.files import check_inputs, load_inputs
 from onnxfix.inputs.feeds.signature import signature
+from support.models import model
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 IDS = np.array([1, 2], np.int64)
@@ -139,9 +138,8 @@ def test_what_cannot_be_read_gets_one_line(tmp_path: Path, make: Callable[[Path]
     assert str(error.value)
 
 
-MODEL = parser.parse_model(
-    """<ir_version: 8, opset_import: ["": 17]>
-    g (float[N, 3] x, int64[N] ids, bfloat16[2] b, string[1] s, float[3] w = {1, 2, 3}) => (float[N, 3] y)
+MODEL = model(
+    """g (float[N, 3] x, int64[N] ids, bfloat16[2] b, string[1] s, float[3] w = {1, 2, 3}) => (float[N, 3] y)
     { y = Add(x, w) }"""
 )
 
@@ -184,9 +182,6 @@ def test_wrong_inputs_are_named(change: dict[str, Any], words: str) -> None:
 
 
 def test_a_sequence_passes_as_it_is() -> None:
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }"""
-    )
-    (checked,) = check_inputs(signature(model), [{"x": list(X)}])
+    known = signature(model("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }"))
+    (checked,) = check_inputs(known, [{"x": list(X)}])
     assert len(checked["x"]) == 2

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import parser
 
 from onnxfix.proof import outputs, remote
 from onnxfix.proof.checks.sessions import Bench
@@ -16,17 +14,13 @@ from onnxfix.proof.compare.compare import Terms
 from onnxfix.proof.remote import _State
 from onnxfix.runtime.backends import ort
 from onnxfix.runtime.sandbox import Worker
+from support.models import model, write
 from support.patience import PATIENCE
 
 RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
 OTHER = RELU.replace("Relu", "Exp")
 FEED = {"x": np.array([-1.0, 2.0], np.float32)}
 RUN: dict[str, Any] = {"again": False, "drawn": (), "terms": Terms(exact=True), "skip": ()}
-
-
-def write(path: Path, text: str) -> str:
-    onnx.save(onnx.parser.parse_model(text), path)
-    return str(path)
 
 
 def test_outputs_are_those_of_a_file_on_these_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +39,7 @@ def test_outputs_are_those_of_a_file_on_these_inputs(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
-    path, other = write(tmp_path / "a.onnx", RELU), write(tmp_path / "b.onnx", OTHER)
+    path, other = str(write(tmp_path / "a.onnx", RELU)), str(write(tmp_path / "b.onnx", OTHER))
     with Worker() as worker:
         worker.call(
             "onnxfix.proof.remote:load", timeout=PATIENCE, backend="ort-cpu", original=path, fixed=other
@@ -69,7 +63,7 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------- inputs that a model writes to
 
-TRAINING = parser.parse_model("""<ir_version: 7, opset_import: ["" : 9]>
+TRAINING = model("""<ir_version: 7, opset_import: ["" : 9]>
     g (float[4,2] x, float[2] s, float[2] b, float[2] m, float[2] v)
         => (float[4,2] y, float[2] z) {
         y, p, q, r, t = BatchNormalization<momentum = 0.5>(x, s, b, m, v)  z = Neg(m) }""")

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 from acceptance.cases import AS_IS, EXACT, node_cases
 from acceptance.faults import lost, rescued
@@ -21,7 +20,7 @@ from onnxfix.proof.verify import verify
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import TrtOptions
 from support.cli import run
-from support.models import write
+from support.models import model, write
 from support.paths import ROOT
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL, since
@@ -29,7 +28,6 @@ from support.real_tensorrt import REAL, since
 EXPORTS = sorted((ROOT / "fixtures").glob("*.onnx"))
 QUICKEST = ("vit.dynamo", "mixed")
 SWIN = ROOT / "fixtures" / "swin.legacy.op13.onnx"
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 #: TensorRT-RTX 1.7.1 dies of these. ONNX does not allow them; whoever writes an exporter makes such models.
 DEADLY = {
@@ -205,13 +203,9 @@ def test_the_next_model_of_the_same_command_is_done(tmp_path: Path) -> None:
 @since("1.6", "refusal of a mode that does not exist: an older one samples the nearest element")
 def test_a_text_of_tensorrts_that_is_no_text_is_a_result(tmp_path: Path) -> None:
     """What the parser quotes of a model may be no UTF-8; NVIDIA's Python module then raises."""
-    model = onnx.parser.parse_model(
-        HEADER
-        + 'g (float[1,1,4,4] x, float[1,2,2,2] i) => (float[1,1,2,2] y) { y = GridSample<mode = "z">(x, i) }'
-    )
-    model.graph.node[0].attribute[0].s = b"\xff\xfe"
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    rung = climbed(path)
+    text = 'g (float[1,1,4,4] x, float[1,2,2,2] i) => (float[1,1,2,2] y) { y = GridSample<mode = "z">(x, i) }'
+    proto = model(text)
+    proto.graph.node[0].attribute[0].s = b"\xff\xfe"
+    rung = climbed(write(tmp_path / "model.onnx", proto))
     assert (rung.status, rung.builds[0].status) == ("failed", "refused"), rung.reason
     assert "GridSample" in rung.reason

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -27,9 +26,8 @@ from onnxfix.tensorrt.build import attempt
 from onnxfix.tensorrt.messages import memory_errors
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import Issue, TrtBuild, TrtOptions
-from support.models import write
+from support.models import model, write
 
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 
 
@@ -259,7 +257,7 @@ def test_without_a_package_a_required_rung_ends_with_the_command(
 
 def test_a_refusal_of_what_a_fix_made_is_not_inherited() -> None:
     """The original is refused elsewhere: that is no excuse for a node that it does not have."""
-    model = onnx.parser.parse_model(HEADER + RELU)
+    original = model(RELU)
     refused = build("refused", "parse", "of old")
     for place, blamed in (
         (Place(output="b_cast", op_type="Cast"), True),
@@ -268,15 +266,13 @@ def test_a_refusal_of_what_a_fix_made_is_not_inherited() -> None:
         (Place(), False),
     ):
         after = TrtBuild("refused", "parse", (Issue("parse", "error", "t", place),))
-        result = judge((refused, after), builder(), inherit=True, original=model)
+        result = judge((refused, after), builder(), inherit=True, original=original)
         assert (result.status, result.refutes) == ("failed", blamed)
 
 
 def test_a_refused_node_of_another_name_is_the_same_node(tmp_path: Path) -> None:
     """Identity at the end goes, and Det has its name; another Det, or one that is another, a fix has made."""
-    model = onnx.parser.parse_model(
-        HEADER + "g (float[2,2] x) => (float y) { q = ReduceSum<keepdims = 0>(x)  y = Identity(q) }"
-    )
+    original = model("g (float[2,2] x) => (float y) { q = ReduceSum<keepdims = 0>(x)  y = Identity(q) }")
     refused = build("refused", "parse", "q: ReduceSum")
     place = Place(output="y", op_type="ReduceSum")
     after = TrtBuild("refused", "parse", (Issue("parse", "error", "t", place),))
@@ -286,7 +282,7 @@ def test_a_refused_node_of_another_name_is_the_same_node(tmp_path: Path) -> None
         ("{ a = ReduceSum<keepdims = 0>(x)  y = ReduceSum<keepdims = 0>(a) }", True),
     ):
         path = write(tmp_path / "fixed.onnx", f"g (float[2,2] x) => (float y) {text}")
-        result = judge((refused, after), builder(), inherit=True, original=model, fixed=path)
+        result = judge((refused, after), builder(), inherit=True, original=original, fixed=path)
         assert (result.status, result.refutes) == ("failed", blamed), text
 
 

@@ -8,7 +8,6 @@ ONNX models (``fake_engines``).
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,10 +40,9 @@ from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import Issue, Profile, TargetOnly, TrtBuild, TrtOptions
 from support import fake_cuda, fake_engines
+from support.fake_engines import save
 from support.patience import PATIENCE
 from support.real_tensorrt import INSTALLED, REAL, older_than
-
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 
 
 @pytest.fixture
@@ -292,14 +290,6 @@ RUNS = Probe(precision="float32", card=Gpu("L4", "8.9"))
 RELU = "g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }"
 RELU_CAST = "g (float[N,2] x) => (float[N,2] y) { a = Cast<to=1>(x)  y = Relu(a) }"
 ABS = "g (float[N,2] x) => (float[N,2] y) { y = Abs(x) }"
-
-
-def save(path: Path, text: str, **tricks: Any) -> Path:
-    model = onnx.parser.parse_model(HEADER + text)
-    if tricks:
-        model.metadata_props.add(key="fake", value=json.dumps(tricks))
-    onnx.save(model, path)
-    return path
 
 
 def request(folder: Path, worker: Worker, original: str, fixed: str, **more: Any) -> Request:

@@ -8,17 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, parser
+from onnx import ModelProto
 
 from onnxfix.proof.symbolic.prove import Outcome, prove
+from support.models import of_opset
 from support.paths import FIXTURES
 
-HEAD = '<ir_version: 10, opset_import: ["" : 24, "custom" : 1]>\n'
-
-
-def model(text: str, version: int = 24) -> ModelProto:
-    """A model from the text of its graph."""
-    return parser.parse_model(HEAD.replace("24", str(version)) + text)
+model = of_opset(24, domains={"custom": 1})
 
 
 def compare(first: ModelProto, second: ModelProto, size: int = 3, **options: object) -> Outcome:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import parser
 
-from support import cli
+from support import cli, models
 
-HEAD = '<ir_version: 10, opset_import: ["" : 20, "trt" : 1, "acme" : 1]>\n'
 CAST = "d = Cast<to = 11>(x) e = Cast<to = 1>(d)"
 """Two Casts that lose nothing, which a fix removes."""
 PLUGINS = {
@@ -41,17 +38,10 @@ OTHERS = {
 
 @pytest.mark.parametrize("text", [*PLUGINS.values(), *OTHERS.values()], ids=[*PLUGINS, *OTHERS])
 def test_what_no_runtime_runs_is_proven(text: str, tmp_path: Path) -> None:
-    source, output = tmp_path / "model.onnx", tmp_path / "fixed.onnx"
-    onnx.save(parser.parse_model(HEAD + text), source)
-    options = (
-        "--memory-limit",
-        "2000",
-        "--rungs",
-        "contract,symbolic,reference,ort-cpu",
-        "--ignore",
-        "OPS101,IFC005",
-    )
-    code, out, _ = cli.run("apply", source, "-o", output, "--format", "json", *options)
+    source = models.write(tmp_path / "model.onnx", models.model(text, domains={"trt": 1, "acme": 1}))
+    output = tmp_path / "fixed.onnx"
+    options = "--memory-limit 2000 --rungs contract,symbolic,reference,ort-cpu --ignore OPS101,IFC005"
+    code, out, _ = cli.run("apply", source, "-o", output, "--format", "json", *options.split())
     (report,) = json.loads(out)["reports"]
     ran = {one["name"]: one["status"] for one in report["verdict"]["rungs"]}
     assert report["applied"], "nothing was fixed"

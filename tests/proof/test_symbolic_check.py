@@ -7,24 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import parser
 
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof.checks import symbolic
 from onnxfix.proof.request import Request
 from onnxfix.runtime.sandbox import Worker
-from support import cli
+from support import cli, models
 from support.paths import FIXTURES
 
-HEAD = '<ir_version: 10, opset_import: ["" : 21, "custom" : 1]>\n'
 MAGIC = (
     "g (float[2,N] x) => (float[2,N] y) {a = Transpose(x) b = Transpose(a) c = custom.Magic(b) y = Relu(c)}"
 )
 
 
 def write(path: Path, text: str) -> Path:
-    onnx.save(parser.parse_model(HEAD + text), path)
-    return path
+    return models.write(path, models.model(text, 21, domains={"custom": 1}))
 
 
 def test_a_fixed_export_is_proven_for_all_values(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import defs, helper, numpy_helper, parser
+from onnx import defs, helper, numpy_helper
 
 from onnxfix.proof.compare import twin
 from onnxfix.proof.compare.compare import Metrics, Twin, compare, tolerance_for
@@ -22,6 +22,7 @@ from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import reference
+from support.models import of_opset
 
 INF, NAN = math.inf, math.nan
 TOLD = "the original leaves half precision's range; judged by the original in float64"
@@ -165,8 +166,7 @@ def test_what_passes_is_near_the_original_or_near_the_twin(
 # ------------------------------------------------------------------------------------------------- the twin
 
 
-def model(text: str, opset: int = 18, more: str = "") -> onnx.ModelProto:
-    return parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}{more}]>\n{text}')
+model = of_opset(18, domains={"my": 1})
 
 
 EVERYWHERE = """g (float16[N,2] x, bool c, seq(bfloat16[2]) q) => (float16[N,2] y, seq(float16[N,2]) r, float16[M] k)
@@ -200,7 +200,7 @@ def test_both_give_the_same_where_nothing_overflows(tmp_path: Path, backend: str
     if backend == "ort-cpu":
         text = text.replace(", seq(bfloat16[2]) q)", ")")  # its Python API takes no such sequence
     path = tmp_path / "m.onnx"
-    onnx.save(model(text, more=', "my": 1'), path)
+    onnx.save(model(text), path)
     made = twin.load(backend, str(path), str(tmp_path))
     feed = {"x": f16(1, 2, 3, 4).reshape(2, 2), "c": np.array(branch)}
     if backend == "reference":
@@ -331,7 +331,7 @@ ROOT = ("q = Mul(x, x) s = Sqrt(q) u = Mul(s, h)", "s = Abs(x) u = Mul(s, h)")
 @pytest.mark.parametrize("text", [INNER, FUNCTION], ids=["branch", "function"])
 def test_overflow_inside_a_branch_and_inside_a_function(tmp_path: Path, text: str) -> None:
     for file, inner in zip(("a.onnx", "b.onnx"), ROOT, strict=True):
-        onnx.save(model(text % inner, more=', "my": 1'), tmp_path / file)
+        onnx.save(model(text % inner), tmp_path / file)
     feed = {"x": np.full((2, 8), 1000, np.float16)}
     if text is INNER:
         feed["c"] = np.array(True)
@@ -529,5 +529,5 @@ def test_corrections_hold_inside_functions() -> None:
     text = """g (float16[1,64] x, float16[64] s) => (float16[1,64] y) { y = my.Norm(x, s) }
         <domain: "my", opset_import: ["": 18]> Norm (a, b) => (c) { c = LayerNormalization(a, b) }"""
     feed = {"x": np.resize(f16(0, 900), (1, 64)), "s": np.ones(64, np.float16)}
-    [y] = reference.evaluator(model(text, more=', "my": 1')).run(None, feed)
+    [y] = reference.evaluator(model(text)).run(None, feed)
     np.testing.assert_array_equal(y, np.resize(f16(-1, 1), (1, 64)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.proof import validity
@@ -21,13 +21,13 @@ from onnxfix.proof.validity import Checked
 from onnxfix.proof.verdict import RungResult
 from onnxfix.report.report import Report
 from onnxfix.rewrite.registry import registry
+from support.models import of_opset, write
 from support.paths import FIXTURES
 
 TIMEOUT = 120.0
 
 
-def made(text: str, opset: int = 19) -> ModelProto:
-    return parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+made = of_opset(19, 9)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def contract(tmp_path: Path) -> Callable[..., RungResult]:
     def run(original: ModelProto, fixed: ModelProto, **more: Any) -> RungResult:
         paths = tmp_path / "original.onnx", tmp_path / "fixed.onnx"
         for path, model in zip(paths, (original, fixed), strict=True):
-            path.write_bytes(model.SerializeToString())
+            write(path, model)
         rungs = ["contract"]
         verdict = proving.verify(*paths, exact=True, contract=lambda a, b: [], rungs=rungs, **more)
         found = verdict.rung("contract")
@@ -282,7 +282,7 @@ def test_an_unsorted_original_is_judged_by_the_reference() -> None:
         y = d.f(c)  c = If(k)<then_branch = t () => (float[2] p) { p = Neg(q)  q = Abs(a) },
                               else_branch = e () => (float[2] r) { r = Abs(x) }>  a = Exp(x) }
         <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Neg(v)  v = Exp(u) }"""
-    report = onnxfix.apply(parser.parse_model(text), rungs=["reference"])
+    report = onnxfix.apply(made(text), rungs=["reference"])
     assert [one.code for one in report.applied].count("GRA004") == 3
     rung = report.verdict.rung("reference")
     assert rung.status == "passed"

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,19 @@ from onnxfix.runtime.backends import ort
 from onnxfix.tensorrt import engine as trt_run
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.timing import Latency, compared, timing
+from support.models import model, write
 
 _ENGINES: dict[str, tuple[ort.OrtSession, dict[str, Any]]] = {}
+
+
+def save(path: Path, text: str, **tricks: Any) -> Path:
+    """Write an engine: a model from text, with what goes wrong."""
+    proto = model(text)
+    if tricks:
+        proto.metadata_props.add(key="fake", value=json.dumps(tricks))
+    return write(path, proto)
+
+
 _RUINED = ""
 
 

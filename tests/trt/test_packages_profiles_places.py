@@ -9,7 +9,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import onnx
 import pytest
 
 from onnxfix.errors import UsageError
@@ -20,9 +19,7 @@ from onnxfix.tensorrt.package import Choice, choose
 from onnxfix.tensorrt.places import Layers, Places
 from onnxfix.tensorrt.profiles import NetInput, candidates, evaluate
 from onnxfix.tensorrt.records import Profile
-
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
-
+from support.models import write
 
 # ------------------------------------------------------------------------------------------------ packages
 
@@ -163,8 +160,7 @@ def test_a_layers_label_is_its_nodes_or_the_next_ones() -> None:
 
 def test_two_nodes_of_one_name_have_no_place(tmp_path: Path) -> None:
     text = "g (float[2] x) => (float[2] y) { [n] a = Relu(x)  [n] y = Neg(a) }"
-    onnx.save(onnx.parser.parse_model(HEADER + text), tmp_path / "model.onnx")
-    places = Places(str(tmp_path / "model.onnx"))
+    places = Places(str(write(tmp_path / "model.onnx", text)))
     assert not places.of_label("n").known
     assert places.of_label("n", "Neg").text == "y (n)"
     assert places.of_error(0, "n", "Relu").text == "a (n)"

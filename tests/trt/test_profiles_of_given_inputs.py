@@ -7,33 +7,24 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import onnx
 import pytest
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.profiles import bound_profile, chosen_profiles, of_one_rank, symbols_of
-from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt.build import attempt
 from onnxfix.tensorrt.records import Profile, TrtOptions
 from support.cli import run
-from support.models import write
+from support.models import model, write
 from support.paths import FIXTURES
+from support.profiled import PAST, RELU, RESHAPE, TWO, known
 from support.real_tensorrt import REAL
 
 FROZEN = FIXTURES / "trt" / "hard_coded_batch.onnx"
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
-RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
-TWO = "g (float[N,S,4] x, float[N,T] w) => (float[N,S,4] y, float[N,T] z) { y = Relu(x)  z = Abs(w) }"
-PAST = 'g (float[N,S] x, float[N,"S + 1"] p) => (float[N,S] y, float[N,A] z) { y = Relu(x)  z = Abs(p) }'
-RESHAPE = "g (int64[2] s, float[N] x) => (float[A,B] y) { y = Reshape(x, s) }"
 NO_OPTIONS = TrtOptions()
-
-
-def known(text: str) -> Signature:
-    return signature(onnx.parser.parse_model(HEADER + text))
 
 
 def zeros(*shape: int) -> Any:
@@ -86,9 +77,9 @@ def test_what_a_profile_binds(text: str, sizes: dict[str, int], shapes: dict[str
 
 def test_a_model_without_open_sizes_or_without_a_rank_binds_nothing() -> None:
     assert chosen_profiles(NO_OPTIONS, known(RELU.replace("N", "3")), {}, None) == (None, "")
-    model = onnx.parser.parse_model(HEADER + RELU)
-    model.graph.input[0].type.tensor_type.ClearField("shape")
-    assert bound_profile(signature(model), {"x.rank": 2, "x.0": 1, "x.1": 4}) is None
+    proto = model(RELU)
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    assert bound_profile(signature(proto), {"x.rank": 2, "x.0": 1, "x.1": 4}) is None
 
 
 def test_given_inputs_are_covered() -> None:

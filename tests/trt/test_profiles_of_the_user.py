@@ -5,33 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds.profiles import given_profiles
-from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.records import Profile, TrtOptions
 from support.cli import run
 from support.models import write
+from support.profiled import PAST, RELU, RESHAPE, TWO, known
 from support.real_tensorrt import REAL
 
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
-RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
-TWO = "g (float[N,S,4] x, float[N,T] w) => (float[N,S,4] y, float[N,T] z) { y = Relu(x)  z = Abs(w) }"
-PAST = 'g (float[N,S] x, float[N,"S + 1"] p) => (float[N,S] y, float[N,A] z) { y = Relu(x)  z = Abs(p) }'
-RESHAPE = "g (int64[2] s, float[N] x) => (float[A,B] y) { y = Reshape(x, s) }"
 RANGE = "g (int64 n) => (int64[M] y) <int64 zero = {0}, int64 one = {1}> { y = Range(zero, n, one) }"
 DEFAULT = "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
 #: Plain data: TensorRT asks for no values of these.
 DATA = "g (int64[3] k, int64[N] m, int64 e) => (int64[3] y, int64[N] z, int64 f) { y = Abs(k) z = Abs(m) f = Abs(e) }"
-
-
-def known(text: str) -> Signature:
-    return signature(onnx.parser.parse_model(HEADER + text))
 
 
 def given(text: str, least: str = "", usual: str = "", most: str = "") -> Profile:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from onnxfix.runtime.sandbox import Worker
@@ -26,12 +25,12 @@ from onnxfix.tensorrt import package as trt_package
 from onnxfix.tensorrt import trial as trt_trial
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.timing import Latency
+from support.models import write
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.gpu
 VARIABLES = {"CUDA_VISIBLE_DEVICES": os.environ.get("ONNXFIX_TEST_GPUS", ""), **trt_package.TF32_OFF}
 SIZE, DEEP = 4096, 30
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 
 
 class Machine:
@@ -42,9 +41,7 @@ class Machine:
         self.builder, self.runner = builder, runner
 
     def build(self, text: str, folder: Path, name: str = "model") -> Path:
-        path = folder / f"{name}.onnx"
-        onnx.save(onnx.parser.parse_model(HEADER + text), path)
-        return self.engine(path)
+        return self.engine(write(folder / f"{name}.onnx", text))
 
     def engine(self, path: Path) -> Path:
         target = path.with_suffix(".engine")
@@ -160,7 +157,7 @@ def test_the_same_engine_twice_is_equally_fast(machine: Machine, tmp_path: Path)
 def test_the_command_tells_the_latency(machine: Machine, tmp_path: Path) -> None:
     for name, extra in (("original", "a = Cast<to=1>(x)"), ("fixed", "a = Identity(x)")):
         text = f"g (float[N,64] x) => (float[N,64] y) {{ {extra}  y = Relu(a) }}"
-        onnx.save(onnx.parser.parse_model(HEADER + text), tmp_path / f"{name}.onnx")
+        write(tmp_path / f"{name}.onnx", text)
     command = [sys.executable, "-m", "onnxfix", "verify", "original.onnx", "fixed.onnx", "--benchmark"]
     given: dict[str, Any] = {
         "cwd": tmp_path,

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.options import RunOptions
@@ -27,6 +26,7 @@ from onnxfix.verbs.fleet.drive import drive, tasks_of
 from onnxfix.verbs.fleet.journal import NAME, Journal
 from onnxfix.verbs.fleet.work import Outcome, Task, here
 from support.fleets import run, without_times, write
+from support.models import model
 from support.options import run_options
 
 pytestmark = pytest.mark.slow
@@ -139,16 +139,9 @@ def test_an_output_that_is_not_there_as_it_was_is_made_again(folder: Path, damag
 
 
 def test_external_data_is_part_of_the_model_and_of_the_output(tmp_path: Path) -> None:
-    weights = numpy_helper.from_array(np.arange(4096, dtype=np.float32), "w")
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Identity", ["a"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4096])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4096])],
-        [weights],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    text = "g (float[N,4096] x) => (float[N,4096] y) { a = Add(x, w)  y = Identity(a) }"
+    proto = model(text, 18, w=np.arange(4096, dtype=np.float32))
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     assert go(tmp_path)[0] == ["m.onnx"]
     assert (tmp_path / "out" / "m.onnx.data").is_file()
     assert go(tmp_path)[0] == []

@@ -105,17 +105,11 @@ def test_equal_names_are_equal_sizes_and_unnamed_ones_are_free() -> None:
 
 
 def test_expressions_follow_their_symbols() -> None:
-    info = helper.make_tensor_value_info
-    inputs = [
-        info("past", 1, ["batch", "past_len"]),
-        info("mask", 1, ["batch", "past_len + seq"]),
-        info("twice", 1, ["2*batch", "past_len // 2 + 1"]),
-        info("odd", 1, ["b-size", "seq len"]),
-    ]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["past"], ["y"])], "g", inputs, [info("y", 1, None)]
+    one = known(
+        """g (float[batch,past_len] past, float[batch,"past_len + seq"] mask,
+        float["2*batch","past_len // 2 + 1"] twice, float["b-size","seq len"] odd) => (float[] y)
+        { y = Identity(past) }"""
     )
-    one = signature(helper.make_model(graph))
     assert one.symbols == ("batch", "past_len", "seq", "b-size", "seq len")
     made = make_inputs(one, {"batch": 2, "past_len": 5, "seq": 3, "b-size": 4, "seq len": 6})
     assert {name: value.shape for name, value in made.items()} == {
@@ -150,11 +144,7 @@ def test_operators_demand_sizes_of_dimensions() -> None:
 
 
 def test_inputs_without_a_rank() -> None:
-    value = helper.make_tensor_value_info("x", 1, None)
-    weights = helper.make_tensor("w", 1, [4, 3, 1, 1], [0.0] * 12)
-    node = helper.make_node("Conv", ["x", "w"], ["y"])
-    out = helper.make_tensor_value_info("y", 1, None)
-    one = signature(helper.make_model(helper.make_graph([node], "g", [value], [out], [weights])))
+    one = known("g (float[] x) => (float[] y) <float[4,3,1,1] w> { y = Conv(x, w) }")
     sizes = assignments(one, {})[2]
     assert sizes["x.rank"] == 4
     assert shape_of(one, one["x"], sizes) == (3, 3, 5, 7)
@@ -198,9 +188,8 @@ TYPES = [name for name, number in TensorProto.DataType.items() if number]
 @pytest.mark.parametrize("name", TYPES)
 def test_every_type_in_every_kind(name: str) -> None:
     elem = TensorProto.DataType.Value(name)
-    value = helper.make_tensor_value_info("x", elem, [4, 5])
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [value], [])
-    one = signature(helper.make_model(graph))
+    node = helper.make_node("Identity", ["x"], ["y"])
+    one = signature(models.of_nodes([node], {"x": (elem, [4, 5])}, {}))
     for made in everything(one):
         assert made["x"].shape == (4, 5)
         if elem == TensorProto.STRING:
@@ -385,21 +374,14 @@ def test_sequences_and_optionals() -> None:
     one = known("g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }")
     made = make_inputs(one, {"N": 3})["x"]
     assert [part.shape for part in made] == [(3,), (3,)]
-    tensor = helper.make_tensor_type_proto(1, [2])
-    value = helper.make_value_info("x", helper.make_optional_type_proto(tensor))
-    node = helper.make_node("OptionalHasElement", ["x"], ["y"])
-    two = signature(helper.make_model(helper.make_graph([node], "g", [value], [])))
+    two = known("g (optional(float[2]) x) => (bool y) { y = OptionalHasElement(x) }")
     assert make_inputs(two, {}, 0)["x"].shape == (2,)
     assert make_inputs(two, {}, 1)["x"] is None
 
 
 def test_what_no_input_can_be_made_for() -> None:
-    kind = onnx.TypeProto()
-    kind.map_type.key_type = 7
-    kind.map_type.value_type.tensor_type.elem_type = 1
-    graph = helper.make_graph([], "g", [helper.make_value_info("m", kind)], [])
     with pytest.raises(UsageError, match="m: it is a map"):
-        make_inputs(helper.make_model(graph), {})
+        make_inputs(known("g (map(int64, float) m) => () {}"), {})
     with pytest.raises(UsageError, match="too large"):
         make_inputs(known("g (float[N] x) => (float[N] y) { y = Identity(x) }"), {"N": 1 << 40})
 

@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.errors import Fault
 from onnxfix.proof.checks import sessions
@@ -22,6 +21,7 @@ from onnxfix.proof.readback.values import aligned
 from onnxfix.runtime.backends.ort_messages import without_status
 from onnxfix.runtime.sandbox import Worker
 from support import networks
+from support.models import model
 
 CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
 
@@ -86,13 +86,10 @@ def test_a_byte_and_its_reading_differ() -> None:
 
 def weighty(path: Path, *, external: bool) -> Path:
     """A model with a weight of 16 kB, in itself or in a file."""
-    weight = numpy_helper.from_array(np.eye(64, dtype=np.float32) * 2, "w")
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 64]) for name in "xy")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y], [weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    text = "g (float[N,64] x) => (float[N,64] y) { a = MatMul(x, w)  y = Neg(a) }"
     path.parent.mkdir(exist_ok=True)
-    onnx.save(model, path, save_as_external_data=external, location="w.bin", size_threshold=0)
+    proto = model(text, w=np.eye(64, dtype=np.float32) * 2)
+    onnx.save(proto, path, save_as_external_data=external, location="w.bin", size_threshold=0)
     return path
 
 

@@ -22,7 +22,7 @@ from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import reference
-from support.models import of_opset
+from support.models import of_nodes, of_opset
 
 INF, NAN = math.inf, math.nan
 TOLD = "the original leaves half precision's range; judged by the original in float64"
@@ -478,19 +478,17 @@ def test_norms_agree_with_their_functions(op: str, axis: int, dtype: Any) -> Non
     body = onnx.FunctionProto.FromString(
         defs.get_schema(op).get_context_dependent_function(node.SerializeToString(), types)
     )
-    infos = [helper.make_tensor_value_info(*info) for info in (("x", elem, shape), ("s", elem, shape[axis:]))]
-    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", elem, shape)])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    inputs = {"x": (elem, shape), "s": (elem, shape[axis:])}
+    proto = of_nodes([node], inputs, {"y": (elem, shape)}, opset=23, ir_version=11)
     [got] = reference.evaluator(proto).run(None, {"x": x, "s": scale})
     parts = list(body.node)
     if op == "RMSNormalization":  # its body takes Size for the rank: counts the elements of the shape
         assert any(part.op_type == "Size" for part in parts)
-    graph = helper.make_graph(parts, "g", infos, [helper.make_tensor_value_info(body.output[0], elem, shape)])
     renamed = {"X": "x", "Scale": "s", "scale": "s"}
-    for part in graph.node:
+    for part in parts:
         part.input[:] = [renamed.get(name, name) for name in part.input]
     opset = next(entry.version for entry in body.opset_import if not entry.domain)
-    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=11)
+    whole = of_nodes(parts, inputs, {body.output[0]: (elem, shape)}, opset=opset, ir_version=11)
     outputs = [name for name in (body.output[0],) if any(name in part.output for part in parts)]
     [wanted] = reference.evaluator(whole).run(outputs, {"x": x, "s": scale})
     assert got.dtype == wanted.dtype == np.dtype(dtype)

@@ -355,21 +355,12 @@ def test_real_exports_have_no_warning(name: str) -> None:
 
 
 def with_bias(bias: TensorProto, uses: int = 1) -> ModelProto:
-    size = list(bias.dims)
     nodes = [helper.make_node("Add", ["x", "b"], ["t0"])]
     nodes += [helper.make_node("Neg" if i else "Abs", ["b"], [f"u{i}"]) for i in range(uses - 1)]
-    outputs = [node.output[0] for node in nodes]
-    return helper.make_model(
-        helper.make_graph(
-            nodes,
-            "g",
-            [helper.make_tensor_value_info("x", bias.data_type, ["N", *size])],
-            [helper.make_tensor_value_info(name, bias.data_type, None) for name in outputs],
-            [bias],
-        ),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=9,
-    )
+    outputs = {node.output[0]: (bias.data_type, None) for node in nodes}
+    model = of_nodes(nodes, {"x": (bias.data_type, ["N", *bias.dims])}, outputs)
+    model.graph.initializer.append(bias)
+    return model
 
 
 def test_large_constant_moves_when_it_has_one_reader() -> None:

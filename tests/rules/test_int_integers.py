@@ -138,14 +138,12 @@ def single(op: str, inputs: list[np.ndarray | None], attributes: dict[str, Any])
     while names and not names[-1]:
         names.pop()
     node = helper.make_node(op, names, ["y"], **attributes)
-    infos = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    infos = {
+        name: (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in zip(names, inputs, strict=False)
         if name and array is not None
-    ]
-    model = helper.make_model(helper.make_graph([node], "single", infos, []), ir_version=9)
-    model.opset_import[0].version = 18
-    return model
+    }
+    return of_nodes([node], infos, {})
 
 
 @pytest.mark.corpus

@@ -42,7 +42,7 @@ from onnxfix_rules.prc.products import scale_after_product as scale_rule
 from onnxfix_rules.prc.sums import mean_in_half_precision as mean_rule
 from onnxfix_rules.prc.sums import sum_in_half_precision as sum_rule
 from support import ort
-from support.models import of_opset
+from support.models import of_nodes, of_opset
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
@@ -250,17 +250,9 @@ def norms(draw: st.DrawFn) -> tuple[ModelProto, Array, Array, bool]:
     if extra is not None:
         add("Neg", extra, "z")
         outputs.append("z")
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, shape)],
-        [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT16, [f"{name}{i}" for i in range(rank)])
-            for name in outputs
-        ],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    half = TensorProto.FLOAT16
+    declared = {name: (half, [f"{name}{i}" for i in range(rank)]) for name in outputs}
+    made = of_nodes(nodes, {"x": (half, shape)}, declared, weights, opset=opset, ir_version=10)
     # A difference from another mean is a tensor like any other: an RMSNorm of it.
     return made, value, exact, extra is None
 

@@ -32,6 +32,7 @@ from onnxfix.testing import findings, overlay
 from onnxfix_rules.qdq._range import bounds_of
 from support import repairs
 from support.models import model as model_of
+from support.models import of_nodes
 from support.ort import run
 from support.paths import FIXTURES
 from support.real_tensorrt import FACT, built
@@ -76,18 +77,15 @@ class Graph:
         return names[0]
 
     def model(self) -> ModelProto:
-        graph = helper.make_graph(
-            self.nodes,
-            "g",
-            [helper.make_tensor_value_info(n, t, list(shape)) for n, (t, shape) in self.inputs.items()],
-            [helper.make_tensor_value_info(name, elem, None) for name, elem in self.outputs],
-            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
-        )
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10 if self.opset > 20 else 9)
-        for output in onnx.shape_inference.infer_shapes(
-            model
-        ).graph.output:  # the checker wants a shape there
+        outputs = {name: (elem, None) for name, elem in self.outputs}
+        versions = {
+            "opset": self.opset,
+            "ir_version": 10 if self.opset > 20 else 9,
+            "domains": {"com.microsoft": 1},
+        }
+        model = of_nodes(self.nodes, self.inputs, outputs, self.constants, **versions)
+        inferred = onnx.shape_inference.infer_shapes(model)
+        for output in inferred.graph.output:  # the checker wants a shape there
             own = next(info for info in model.graph.output if info.name == output.name)
             own.type.tensor_type.shape.CopyFrom(output.type.tensor_type.shape)
         return model

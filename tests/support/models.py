@@ -51,6 +51,7 @@ def of_nodes(
     *,
     opset: int = 18,
     ir_version: int = 9,
+    domains: Mapping[str, int] | None = None,
 ) -> ModelProto:
     """A model of these nodes; ``constants`` become initializers."""
 
@@ -59,7 +60,8 @@ def of_nodes(
 
     stored = [numpy_helper.from_array(np.asarray(one), name) for name, one in (constants or {}).items()]
     graph = helper.make_graph(list(nodes), "g", infos(inputs), infos(outputs), stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    imports = [helper.make_opsetid(*one) for one in {"": opset, **(domains or {})}.items()]
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
 
 
 def floats(**dims: Sequence[Any] | None) -> Declared:

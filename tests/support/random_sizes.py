@@ -10,6 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from support.models import floats, of_nodes
+
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 #: Names of dimensions; few, so that they meet.
 SYMBOLS = ("A", "B", "C")
@@ -96,14 +98,10 @@ class Graph:
         made = {**dict.fromkeys(self.ranks, TensorProto.FLOAT), **self.other}
         left = {name: elem for name, elem in made.items() if name not in read and name not in inputs}
         outputs = left or {next(iter(inputs)): TensorProto.FLOAT}
-        graph = helper.make_graph(
-            self.nodes,
-            "g",
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, dims) for n, dims in inputs.items()],
-            [helper.make_tensor_value_info(n, elem, None) for n, elem in outputs.items()],
-            self.constants,
-        )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        declared = {name: (elem, None) for name, elem in outputs.items()}
+        proto = of_nodes(self.nodes, floats(**inputs), declared, opset=17, ir_version=8)
+        proto.graph.initializer.extend(self.constants)
+        return proto
 
 
 def _elementwise(graph: Graph) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxfix.runtime.sandbox import Worker
 from support import lifted
+from support.models import of_nodes
 from support.real_tensorrt import REAL, within
 
 pytestmark = REAL
@@ -35,15 +36,9 @@ def model(
     opset: int = 21,
 ) -> ModelProto:
     """From ``x`` of ``elem`` to ``y`` of ``to``; opset 0 is ONNX's 21 with TensorRT's own operators."""
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", elem, x)],
-        [helper.make_tensor_value_info("y", to, None)],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
-    )
-    sets = [helper.make_opsetid("", opset or 21), *([] if opset else [helper.make_opsetid("trt", 1)])]
-    return helper.make_model(graph, opset_imports=sets, ir_version=10 if opset < 23 else 11)
+    versions: Any = {"opset": opset or 21, "ir_version": 10 if opset < 23 else 11}
+    domains = {} if opset else {"trt": 1}
+    return of_nodes(nodes, {"x": (elem, x)}, {"y": (to, None)}, weights, domains=domains, **versions)
 
 
 def pair(scale: Any, zero: Any = None, *, elem: int = F, saturate: int = 1, **attributes: Any) -> ModelProto:

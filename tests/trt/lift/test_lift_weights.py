@@ -17,6 +17,7 @@ from onnxfix.tensorrt.lift import weights
 from onnxfix.tensorrt.lift.network import Unliftable
 from onnxfix.tensorrt.lift.records import ONNX_TYPES, numpy_type
 from support import lifted
+from support.models import of_nodes
 from support.real_tensorrt import REAL
 
 NUMBERS = {
@@ -192,14 +193,9 @@ def test_quantized_constants_come_back(name: str, count: int, worker: Worker, tm
 
 def _returned(worker: Worker, array: Any, to: int, folder: Path, nodes: list[onnx.NodeProto]) -> Any:
     """The weight ``w`` of the lifted model."""
-    graph = helper.make_graph(
-        nodes or [helper.make_node("Identity", ["w"], ["y"])],
-        "g",
-        [],
-        [helper.make_tensor_value_info("y", to, array.shape)],
-        [numpy_helper.from_array(array, "w"), numpy_helper.from_array(np.float32(1), "s")],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    nodes = nodes or [helper.make_node("Identity", ["w"], ["y"])]
+    weights = {"w": array, "s": np.float32(1)}
+    made = of_nodes(nodes, {}, {"y": (to, array.shape)}, weights, opset=23, ir_version=11)
     found = lifted.lifted(worker, made, folder)
     assert found.lifted, found.reason
     [kept] = [

@@ -31,9 +31,8 @@ from onnxfix.proof.readback.values import is_lost, is_slight
 from onnxfix.proof.remote import Ran
 from onnxfix.proof.request import Trial
 from onnxfix.report import report
-from onnxfix.rewrite.edits import Draft
 from onnxfix.rewrite.registry import Registry, registry
-from onnxfix.rule import Fix, Match, Rule, Safety
+from onnxfix.rule import Match, Rule, Safety
 from onnxfix.runtime import causes, nvidia, sandbox
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import lift, package, reading
@@ -45,6 +44,7 @@ from onnxfix.verbs.fleet import work
 from support import models
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
+from support.toy_rules import identity, writes, wrong_abs
 
 GONE = "-"
 #: Record -> the fields that hold a text of onnxfix's own.
@@ -131,45 +131,9 @@ def model(folder: Path, text: str, name: str = "m.onnx") -> Path:
     return models.write(folder / name, models.model(text, 17, 8, {"my": 1}))
 
 
-def swap(node: Node, op_type: str, safety: Safety = Safety.EXACT) -> Match:
-    draft = Draft(node)
-    draft.remove(node)
-    draft.add(op_type, [node.input(0)], output=node.first_output)
-    return Match("swap", node=node, fix=Fix(f"make it {op_type}", draft.edits, safety))
-
-
-@rule.rule("AAA001", ops=["Identity"], safety=Safety.EXACT)
-def right(node: Node, model: Model) -> Iterator[Match]:
-    """A correct rule."""
-    draft = Draft(node)
-    source = node.input(0)
-    assert source is not None
-    draft.bypass(node, source)
-    yield Match("Identity", node=node, fix=Fix("drop it", draft.edits))
-
-
-@rule.rule("BBB001", ops=["Abs"], safety=Safety.EXACT)
-def wrong(node: Node, model: Model) -> Iterator[Match]:
-    """Wrong for negative values."""
-    yield swap(node, "Identity")
-
-
-@rule.rule("BBB002", ops=["Sqrt"], safety=Safety.EXACT)
-def infinite(node: Node, model: Model) -> Iterator[Match]:
-    """Not finite where the square root is."""
-    yield swap(node, "Log")
-
-
-@rule.rule("BBB003", ops=["Neg"], safety=Safety.EXACT)
-def invalid(node: Node, model: Model) -> Iterator[Match]:
-    """Makes a model that is not valid."""
-    yield swap(node, "Concat")
-
-
-@rule.rule("BBB004", ops=["Exp"], safety=Safety.UNSAFE)
-def unsafe(node: Node, model: Model) -> Iterator[Match]:
-    """Another function."""
-    yield swap(node, "Sqrt", Safety.UNSAFE)
+infinite = writes("BBB002", "Sqrt", "Log")  # not finite where the square root is
+invalid = writes("BBB003", "Neg", "Concat")  # without its axis
+unsafe = writes("BBB004", "Exp", "Sqrt", Safety.UNSAFE)
 
 
 @rule.rule("CCC001", ops=["Abs"])
@@ -239,15 +203,15 @@ class Runs:
 
 CPU = ("contract", "reference", "ort-cpu", "ort-cuda")
 RUNS: dict[str, Callable[[Runs], report.Report]] = {
-    "withdrawn": lambda runs: runs.apply(CHAIN, (right, wrong, infinite, invalid), rungs=CPU),
-    "unsafe": lambda runs: runs.apply(CHAIN, (right, unsafe), unsafe_fixes=True, rungs=CPU),
-    "nothing": lambda runs: runs.apply(ONE, (right,), rungs=CPU),
-    "half": lambda runs: runs.apply(HALF, (right,), rungs=CPU),
-    "branch": lambda runs: runs.apply(LOOPED, (right, wrong), rungs=CPU),
-    "faults": lambda runs: runs.apply(CHAIN, (right, starving, failing), rungs=CPU),
-    "stopped": lambda runs: runs.apply(COUNTED, (right,), rungs=("ort-cpu",)),
-    "required": lambda runs: runs.apply(CHAIN, (right,), rungs=CPU, require=["ort-cuda"]),
-    "static": lambda runs: runs.apply(CHAIN, (right,), rungs=CPU, static=True, fix_dims={"N": 2}),
+    "withdrawn": lambda runs: runs.apply(CHAIN, (identity, wrong_abs, infinite, invalid), rungs=CPU),
+    "unsafe": lambda runs: runs.apply(CHAIN, (identity, unsafe), unsafe_fixes=True, rungs=CPU),
+    "nothing": lambda runs: runs.apply(ONE, (identity,), rungs=CPU),
+    "half": lambda runs: runs.apply(HALF, (identity,), rungs=CPU),
+    "branch": lambda runs: runs.apply(LOOPED, (identity, wrong_abs), rungs=CPU),
+    "faults": lambda runs: runs.apply(CHAIN, (identity, starving, failing), rungs=CPU),
+    "stopped": lambda runs: runs.apply(COUNTED, (identity,), rungs=("ort-cpu",)),
+    "required": lambda runs: runs.apply(CHAIN, (identity,), rungs=CPU, require=["ort-cuda"]),
+    "static": lambda runs: runs.apply(CHAIN, (identity,), rungs=CPU, static=True, fix_dims={"N": 2}),
     "fixture": lambda runs: runs.applied(
         FIXTURES / "mixed_precision.legacy.op17.onnx", numeric_fixes=True, rungs=CPU
     ),

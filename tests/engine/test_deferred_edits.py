@@ -21,15 +21,7 @@ from onnxfix.rewrite.engine import fix
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
 from support.nested_models import BRANCHES, CHAIN, text, told
-
-
-@rule("TST102", ops=["Neg"], safety=Safety.EXACT)
-def neg_to_abs(node: Node, model: Model) -> Iterator[Match]:
-    """Neg, whose edits are made at once."""
-    draft = Draft(node)
-    draft.remove(node)
-    draft.add("Abs", [node.input(0)], output=node.first_output)
-    yield Match("a Neg", node=node, fix=Fix("write Abs", draft.edits))
+from support.toy_rules import writes
 
 
 def late(made: list[str], fault: type[Exception] | None = None, code: str = "TST103") -> Rule:
@@ -73,7 +65,7 @@ def test_edits_are_not_made_of_what_another_fix_of_the_round_changed() -> None:
 
 def test_a_rule_that_fails_as_it_makes_edits_is_reported_and_the_others_go_on() -> None:
     model = Model(text(CHAIN))
-    run = fix(model, [late([], ZeroDivisionError, "TST100"), neg_to_abs])
+    run = fix(model, [late([], ZeroDivisionError, "TST100"), writes("TST102", "Neg", "Abs")])
     assert [str(one) for one in run.problems] == ["rule TST100 failed at b: ZeroDivisionError: no edits"]
     assert [item.key.code for item in run.applied] == ["TST102"]
 

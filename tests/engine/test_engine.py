@@ -18,6 +18,7 @@ from onnxfix.rule import Fix, Match, Safety, Severity, rule
 from onnxfix.runtime.causes import Problem
 from onnxfix.testing import fixed
 from support.models import of_opset
+from support.toy_rules import drops, writes
 
 proto_of = of_opset(18, domains={"my": 1})
 
@@ -34,23 +35,7 @@ def double_negation(node: Node, model: Model) -> Iterator[Match]:
         yield Match("Neg of Neg", node=node, fix=Fix("drop both", draft.edits), reads=(source.producer,))
 
 
-@rule("TST002", ops=["Abs"])
-def abs_to_relu(node: Node, model: Model) -> Iterator[Match]:
-    """Abs (undone by TST003)."""
-    yield _swap(node, "Relu")
-
-
-@rule("TST003", ops=["Relu"])
-def relu_to_abs(node: Node, model: Model) -> Iterator[Match]:
-    """Relu (undone by TST002)."""
-    yield _swap(node, "Abs")
-
-
-def _swap(node: Node, op_type: str) -> Match:
-    draft = Draft(node)
-    draft.remove(node)
-    draft.add(op_type, [node.input(0)], output=node.first_output)
-    return Match("swap", node=node, fix=Fix("swap", draft.edits))
+abs_to_relu, relu_to_abs = writes("TST002", "Abs", "Relu"), writes("TST003", "Relu", "Abs")
 
 
 @rule("TST004", ops=["Exp"])
@@ -218,11 +203,7 @@ def test_findings_come_by_code_then_by_place() -> None:
 
 
 def test_safety_level_is_respected() -> None:
-    @rule("TST008", ops=["Neg"])
-    def unsafe(node: Node, model: Model) -> Iterator[Match]:
-        """Negation."""
-        yield Match("x", node=node, fix=Fix("drop", _swap(node, "Abs").fix.edits, Safety.UNSAFE))  # type: ignore[union-attr]
-
+    unsafe = writes("TST008", "Neg", "Abs", Safety.UNSAFE)
     proto = proto_of("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     for level, count in ((Safety.EXACT, 0), (Safety.NUMERIC, 0), (Safety.UNSAFE, 1)):
         assert len(fixed([unsafe], proto, safety=level)[1].applied) == count
@@ -293,16 +274,6 @@ def test_an_error_where_the_parser_never_comes_is_a_warning() -> None:
     }  # fmt: skip
 
 
-@rule("TST110", ops=["Neg"], safety=Safety.EXACT)
-def drops_neg(node: Node, model: Model) -> Iterator[Match]:
-    """A Neg: what reads it reads something else afterwards."""
-    draft = Draft(node)
-    source = node.input(0)
-    assert source is not None
-    draft.bypass(node, source)
-    yield Match("a Neg", node=node, fix=Fix("drop it", draft.edits))
-
-
 @rule("TST111", ops=["Exp", "Abs"], safety=Safety.EXACT)
 def names_nodes(node: Node, model: Model) -> Iterator[Match]:
     """An Exp or Abs without a name; for an Abs, every Neg was read."""
@@ -319,7 +290,10 @@ def names_nodes(node: Node, model: Model) -> Iterator[Match]:
     ],
 )
 def test_a_fix_waits_for_one_that_changes_its_node_or_what_it_read(nodes: str) -> None:
-    _, run = fixed([drops_neg, names_nodes], proto_of(f"g (float[N] x) => (float[N] y) {{ {nodes} }}"))
+    """What reads a Neg reads something else after its fix."""
+    _, run = fixed(
+        [drops("TST110", "Neg"), names_nodes], proto_of(f"g (float[N] x) => (float[N] y) {{ {nodes} }}")
+    )
     assert [(item.key.code, item.round) for item in run.applied] == [("TST110", 1), ("TST111", 2)]
 
 

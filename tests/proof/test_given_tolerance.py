@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +9,14 @@ import pytest
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
 from onnxfix.options import Verification
 from onnxfix.proof.compare.compare import compare
 from onnxfix.proof.compare.tolerance import EXACT, Allowed, tolerance_for
 from onnxfix.report.render.text import render_report
-from onnxfix.rule import Match, Safety, rule
+from onnxfix.rule import Safety
 from support.cli import run
 from support.cli_models import FIXABLE, write
-from support.toy_rules import swap, use
+from support.toy_rules import use, writes
 
 A = np.array([1.0, 100.0, 0.0], np.float32)
 
@@ -98,23 +95,13 @@ def test_verify_with_it(tmp_path: Path) -> None:
     assert (code, "FAILED" in out) == (3, True)
 
 
-@rule("AAA001", ops=["Tanh"], safety=Safety.EXACT)
-def wrong_tanh(node: Node, model: Model) -> Iterator[Match]:
-    """Wrong, and says it is exact."""
-    yield swap(node, "Sigmoid")
-
-
-@rule("AAA002", ops=["Sin"], safety=Safety.NUMERIC)
-def coarse_sin(node: Node, model: Model) -> Iterator[Match]:
-    """Off by no more than 2, and says that bits change."""
-    yield swap(node, "Cos", Safety.NUMERIC)
-
-
 @pytest.mark.slow
 def test_no_tolerance_hides_a_fix_that_claims_identical_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, [wrong_tanh, coarse_sin])
+    wrong = writes("AAA001", "Tanh", "Sigmoid")
+    coarse = writes("AAA002", "Sin", "Cos", Safety.NUMERIC)  # off by no more than 2
+    use(monkeypatch, [wrong, coarse])
     text = "g (float[4] x) => (float[4] y, float[4] z) { y = Tanh(x)  z = Sin(x) }"
     path = write(tmp_path / "m.onnx", text)
     how = {"numeric_fixes": True, "atol": 10.0, "rungs": ["reference"]}

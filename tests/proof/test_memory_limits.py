@@ -39,10 +39,6 @@ MIB = 1 << 20
 Run = Callable[..., Verdict]
 
 
-def rung(verdict: Verdict, name: str = "ort-cpu") -> RungResult:
-    return next(one for one in verdict.rungs if one.name == name)
-
-
 # ------------------------------------------------------------------------------------------------ the limit
 
 
@@ -269,7 +265,7 @@ def test_weights_in_half_precision_are_widened_one_at_a_time(tmp_path: Path) -> 
     os.truncate(weights, count * size * size * 2)
     feeds = [{"x0": np.ones((2, size), np.float16)}]
     with Worker(memory_mb=300) as worker:
-        found = rung(verify(path, path, exact=True, rungs=["ort-cpu"], inputs=feeds, worker=worker))
+        found = verify(path, path, exact=True, rungs=["ort-cpu"], inputs=feeds, worker=worker).rung("ort-cpu")
     assert found.status == "passed", found.reason
 
 
@@ -321,16 +317,16 @@ def test_models_larger_than_the_limit_are_verified(tmp_path: Path, external: boo
         verdict = verify(
             original, fixed, exact=True, rungs=["contract", "reference", "ort-cpu"], worker=worker
         )
-        assert rung(verdict).status == "passed", rung(verdict).reason
-        assert len(rung(verdict).feeds) >= 5
-        assert rung(verdict, "reference").status == "skipped"
+        assert verdict.rung("ort-cpu").status == "passed", verdict.rung("ort-cpu").reason
+        assert len(verdict.rung("ort-cpu").feeds) >= 5
+        assert verdict.rung("reference").status == "skipped"
         assert worker.generation == 1, "it was not even tried in vain"
         wrong = table(tmp_path / "c", external=external, last=7.0)
         found = verify(
             original, wrong, exact=True, rungs=["ort-cpu"], worker=worker, inputs=[{"i": np.arange(9)}]
         )
-        assert rung(found).status == "failed"
-        assert rung(found).reason.startswith("output y: ")
+        assert found.rung("ort-cpu").status == "failed"
+        assert found.rung("ort-cpu").reason.startswith("output y: ")
 
 
 # ------------------------------------------------------------------------------------------ what does not fit
@@ -361,20 +357,20 @@ TOLD = "memory is limited to 400 MiB: --memory-limit sets it"
 @pytest.mark.parametrize("name", [pytest.param("reference", marks=pytest.mark.long), "ort-cpu"])
 def test_a_lack_of_memory_is_told_and_is_no_difference(run: Run, name: str) -> None:
     limits = Limits(memory_mb=400)
-    both = rung(run(hungry(600), hungry(600), rungs=[name], limits=limits), name)
+    both = run(hungry(600), hungry(600), rungs=[name], limits=limits).rung(name)
     assert (both.status, both.reason.count(TOLD)) == ("skipped", 1), both.reason
     assert "\n" not in both.reason
     assert both.reason.startswith("the original fails: ran out of memory")
     # The original does with what there is, and not with half of it: by chance the limit is between the two.
-    chance = rung(run(hungry(230), hungry(600), rungs=[name], limits=limits), name)
+    chance = run(hungry(230), hungry(600), rungs=[name], limits=limits).rung(name)
     assert (chance.status, chance.reason.count(TOLD)) == ("skipped", 1), chance.reason
     assert chance.reason.startswith("the new model: ran out of memory")
-    harm = rung(run(PLAIN, hungry(600), rungs=[name], limits=limits), name)
+    harm = run(PLAIN, hungry(600), rungs=[name], limits=limits).rung(name)
     assert (harm.status, harm.reason.count(TOLD)) == ("failed", 1), harm.reason
     assert harm.reason.startswith(
         "the original runs within 200 MiB, the new model needs more than twice as much: ran"
     )
-    fits = rung(run(hungry(230), PLAIN, rungs=[name], limits=limits), name)
+    fits = run(hungry(230), PLAIN, rungs=[name], limits=limits).rung(name)
     assert fits.status == "passed", fits.reason
 
 
@@ -388,10 +384,10 @@ def test_a_checker_without_memory_refutes_nobody(
         return Outcome("ok", Checked() if name == "fixed" else Checked("a complaint"))
 
     monkeypatch.setattr("onnxfix.proof.validity.forked", forked)
-    found = rung(run(PLAIN, RELU, rungs=["contract"]), "contract")
+    found = run(PLAIN, RELU, rungs=["contract"]).rung("contract")
     words = "onnx.checker did not run: ran out of memory (of 7 MiB)"
     assert (found.status, found.reason) == ("skipped", words)
-    kept = rung(run(PLAIN, RELU, rungs=["contract"], contract=lambda *_: []), "contract")
+    kept = run(PLAIN, RELU, rungs=["contract"], contract=lambda *_: []).rung("contract")
     assert (kept.status, kept.reason) == ("passed", f"the interface is unchanged; {words}")
 
 
@@ -412,7 +408,7 @@ def test_the_command_takes_the_limit(tmp_path: Path) -> None:
     code, out, _ = command("verify", path, "--memory-limit", "400", "--rungs", "ort-cpu")
     assert (code, out.count(TOLD)) == (3, 1), out
     report = api.apply(path, tmp_path / "out.onnx", memory_mb=400, rungs=["ort-cpu"], select=["CST001"])
-    assert report.verdict.settled or TOLD in rung(report.verdict).reason
+    assert report.verdict.settled or TOLD in report.verdict.rung("ort-cpu").reason
     code, _, error = command("check", path, "--memory-limit", "400")
     assert code == 2
     assert "--memory-limit: has no effect without --trt" in error
@@ -456,7 +452,7 @@ def odd(
         (tmp_path / "loads").unlink(missing_ok=True)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setattr("onnxfix.proof.pair.REMOTE", "odd_remote")
-        found = rung(run(PLAIN, fixed, rungs=["ort-cpu"], limits=Limits(memory_mb=memory_mb)))
+        found = run(PLAIN, fixed, rungs=["ort-cpu"], limits=Limits(memory_mb=memory_mb)).rung("ort-cpu")
         return found, (tmp_path / "loads").read_text().splitlines()
 
     return call
@@ -537,5 +533,5 @@ def test_what_fits_alone_and_not_beside_the_original_does_no_harm(odd: Any) -> N
 def test_nothing_is_left_beside_the_model(tmp_path: Path) -> None:
     path = matmul(tmp_path / "m.onnx")
     copy = Path(shutil.copy(path, tmp_path / "copy.onnx"))
-    assert rung(verify(path, copy, exact=True, rungs=["ort-cpu"], inputs=[FEED])).status == "passed"
+    assert verify(path, copy, exact=True, rungs=["ort-cpu"], inputs=[FEED]).rung("ort-cpu").status == "passed"
     assert {one.name for one in tmp_path.iterdir()} == {"m.onnx", "copy.onnx"}

@@ -12,9 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import onnxfix
@@ -25,19 +24,19 @@ from onnxfix.inputs.specialize.resolve import resolve
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 from onnxfix.options import Specialization
 from onnxfix.proof.checks import gpu, probe
-from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.proof.verdict import Verdict
 from onnxfix.report.report import Fixed, Report
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.verbs import contract
 from onnxfix.verbs.whole import specialize
-from support import fake_engines
+from support import fake_engines, models
 from support.cli import run
+from support.ort import run as outputs
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL as WITH_TENSORRT
 from test_rung_trt_gpu import RUNS, Rung, request
 
 CPU = ["contract", "reference", "ort-cpu"]
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 SYMBOLS = """g (float[batch, seq, 4] x, float[batch, seq] m) => (float[batch, seq, 4] y, float[batch, total] z)
     <float[batch, seq, 4] a> { a = Exp(x) y = Neg(a) z = Concat<axis = 1>(m, m) }"""
 RATE = """g (float[N, 4] x, int64 sr) => (float[N, 4] y) <int64 k = {16000}> { c = Equal(sr, k)
@@ -49,15 +48,12 @@ SHAPED = """g (float[N, 3] x) => (float[P, Q] y) <int64[1] one = {1}> { s = Shap
 )
 
 
-def model_of(text: str = SYMBOLS, header: str = HEADER) -> ModelProto:
-    return parser.parse_model(header + text)
+def model_of(text: str = SYMBOLS, **header: Any) -> ModelProto:
+    return models.model(text, **{"opset": 18, **header})
 
 
 def write(folder: Path, model: ModelProto | str = SYMBOLS, name: str = "m.onnx") -> Path:
-    path = folder / name
-    proto = model_of(model) if isinstance(model, str) else model
-    path.write_bytes(proto.SerializeToString())
-    return path
+    return models.write(folder / name, model, 18)
 
 
 def apply(source: Any, output: Path | None = None, **options: Any) -> Report:
@@ -72,20 +68,9 @@ def proven(source: Any, output: Path | None = None, **options: Any) -> ModelProt
     return report.model
 
 
-def verdict_of(report: Report) -> Verdict:
-    assert report.verdict is not None
-    return report.verdict
-
-
 def passing(report: Report) -> Verdict:
-    assert verdict_of(report).passed, report.verdict
-    return verdict_of(report)
-
-
-def rung_of(report: Report, name: str) -> RungResult:
-    rung = verdict_of(report).rung(name)
-    assert rung is not None
-    return rung
+    assert report.verdict.passed, report.verdict
+    return report.verdict
 
 
 def dims(info: onnx.ValueInfoProto) -> list[int | str]:
@@ -99,14 +84,6 @@ def shapes(model: ModelProto) -> dict[str, list[int | str]]:
 
 def operators(model: ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
-
-
-def outputs(model: ModelProto, feed: dict[str, Any]) -> list[Any]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feed)  # type: ignore[no-any-return]
 
 
 # ---- --fix-dim
@@ -179,10 +156,10 @@ def test_sizes_of_outputs_that_follow_are_declared() -> None:
 
 def test_what_a_model_says_of_values_inside_tells_no_size_of_an_output() -> None:
     """Exporters leave there the sizes with which they traced it."""
-    model = model_of("g (float[N] x) => (float[P] y) { a = Exp(x) b = my.f(a) y = Neg(b) }\n"
-                     '<domain: "my", opset_import: ["" : 18]> f (a) => (b) { z = NonZero(a) '
-                     "k = Constant<value_ints = [-1]>() i = Reshape(z, k) b = Gather(a, i) }",
-                     '<ir_version: 8, opset_import: ["" : 18, "my" : 1]>\n')  # fmt: skip
+    text = """g (float[N] x) => (float[P] y) { a = Exp(x) b = my.f(a) y = Neg(b) }
+        <domain: "my", opset_import: ["" : 18]> f (a) => (b) { z = NonZero(a)
+        k = Constant<value_ints = [-1]>() i = Reshape(z, k) b = Gather(a, i) }"""
+    model = model_of(text, domains={"my": 1})
     model.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [7]))
     fixed = proven(model, fix_dims={"N": 3}, select=["CTL010"])
     assert shapes(fixed) == {"x": [3], "y": ["P"]}
@@ -193,7 +170,7 @@ def test_names_in_branches_follow_and_those_of_functions_are_their_own() -> None
     text = """g (float[N] x, bool c) => (float[N] y) { h = If(c)<then_branch = p () => (float[N] u) { u = Exp(x) },
         else_branch = q () => (float[N] v) <float[N] w> { w = Neg(x) v = my.f(w) }> y = Neg(h) }
         <domain: "my", opset_import: ["" : 18]> f (a) => (b) { b = Abs(a) }"""
-    original = model_of(text, '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n')
+    original = model_of(text, domains={"my": 1})
     for function in original.functions:
         function.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, ["N"]))
     model = proven(original, fix_dims={"N": 3}, select=["CTL010"])
@@ -331,7 +308,7 @@ def test_a_default_gives_way_to_the_value(sparse: bool, keep: bool) -> None:
         original.graph.initializer.append(numpy_helper.from_array(np.array([7, 7, 7], np.float32), "k"))
     rungs = ["contract", *([] if sparse else ["ort-cpu"])]
     report = apply(original, fix_inputs={"k": 2.0}, keep_inputs=keep, select=["GRA001"], rungs=rungs)
-    assert verdict_of(report).rungs[0].status == "passed", report.verdict
+    assert report.verdict.rungs[0].status == "passed", report.verdict
     assert sparse or passing(report)
     model = report.model
     if not sparse or not keep:
@@ -340,8 +317,8 @@ def test_a_default_gives_way_to_the_value(sparse: bool, keep: bool) -> None:
 
 
 def test_before_ir_version_4_the_value_is_a_node() -> None:
-    original = model_of("g (float[3] x, float[3] k) => (float[3] y) { y = Add(x, k) }",
-                        '<ir_version: 3, opset_import: ["" : 9]>\n')  # fmt: skip
+    text = "g (float[3] x, float[3] k) => (float[3] y) { y = Add(x, k) }"
+    original = model_of(text, opset=9, ir_version=3)
     model = proven(original, fix_inputs={"k": 2.0}, select=["GRA002"])
     assert operators(model) == ["Constant", "Add"]
     assert not model.graph.initializer
@@ -372,7 +349,7 @@ def test_static_from_inputs(tmp_path: Path) -> None:
     passing(report)
     assert shapes(report.model) == {"x": [2, 7, 4], "m": [2, 7], "y": [2, 7, 4], "z": [2, 14]}
     assert any(note.startswith("1 of 3 given inputs do not have the fixed sizes") for note in report.notes)
-    assert len(rung_of(report, "ort-cpu").feeds) == 2, "the third has another batch"
+    assert len(report.verdict.rung("ort-cpu").feeds) == 2, "the third has another batch"
 
 
 def test_static_from_input_shapes_and_fixed_dimensions() -> None:
@@ -523,7 +500,7 @@ def test_a_bug_in_specializing_is_caught(
     report = apply(write(tmp_path, ADD), out, fix_dims={"N": 2}, fix_inputs={"k": 2.0})
     assert report.exit_code == 3
     assert not out.exists()
-    assert next(one.name for one in verdict_of(report).rungs if one.refutes) == rung
+    assert next(one.name for one in report.verdict.rungs if one.refutes) == rung
     assert report.withdrawn == (), "no fix is to blame"
 
 
@@ -532,7 +509,7 @@ def test_a_kept_input_that_is_still_read_is_caught(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(specialize, "specialize", USE)
     report = apply(model_of(ADD), fix_dims={"N": 2}, fix_inputs={"k": 2.0}, keep_inputs=True)
     assert report.exit_code == 3
-    assert verdict_of(report).rungs[0].reason == "input 'k' is still read"
+    assert report.verdict.rungs[0].reason == "input 'k' is still read"
 
 
 def test_the_contract_allows_what_was_asked_and_nothing_else() -> None:
@@ -569,7 +546,7 @@ def test_it_is_proven_for_these_inputs_and_no_others() -> None:
     """The result differs from the original on any other rate, so that feeds of another one would refute it."""
     report = apply(model_of(RATE), fix_inputs={"sr": 16000}, fix_dims={"N": 3})
     for name in ("reference", "ort-cpu"):
-        rung = rung_of(report, name)
+        rung = report.verdict.rung(name)
         assert rung.status == "passed"
         assert rung.exact
         assert rung.reason.startswith("identical on ")
@@ -591,14 +568,14 @@ def test_sizes_that_the_original_does_not_take_are_no_bug_of_ours(tmp_path: Path
     report = apply(write(tmp_path, text), out, fix_dims={"a": 2, "b": 5}, rungs=["ort-cpu"])
     assert report.exit_code == 3
     assert not out.exists()
-    rung = rung_of(report, "ort-cpu")
+    rung = report.verdict.rung("ort-cpu")
     assert rung.status == "skipped"
     assert rung.reason.startswith("the original does not run on the fixed sizes and values either: ")
 
 
 def test_a_constant_of_floats_need_not_give_the_same_bits() -> None:
     report = apply(model_of(ADD), fix_inputs={"k": 2.0}, fix_dims={"N": 2})
-    rung = rung_of(report, "ort-cpu")
+    rung = report.verdict.rung("ort-cpu")
     assert rung.status == "passed"
     assert not rung.exact
 
@@ -610,8 +587,8 @@ def test_a_fixed_model_is_judged_in_float64_too() -> None:
     original = model_of(text.replace("=> (float[4, 512] y)", "=> (float y)"))
     w = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32) / 8
     report = apply(original, fix_inputs={"w": w}, rungs=["ort-cpu"])
-    assert not verdict_of(report).failed
-    assert not any("could not run" in note for rung in verdict_of(report).rungs for note in rung.notes)
+    assert not report.verdict.failed
+    assert not any("could not run" in note for rung in report.verdict.rungs for note in rung.notes)
 
 
 def test_inputs_of_the_user_have_the_fixed_values_filled_in(tmp_path: Path) -> None:
@@ -673,7 +650,7 @@ def test_inputs_of_the_user_where_tensorrt_refuses_the_original(tmp_path: Path) 
     text = """g (float[N, 4] x, int64 sr) => (float[N, 4] y) <int64 k = {16000}> { c = Equal(sr, k) y = If(c)
         <then_branch = p () => (float[N, 4] u) { u = Exp(x) },
          else_branch = q () => (float[N, 4] v) { m = my.Mystery(x) v = Neg(m) }> }"""
-    original = model_of(text, '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n')
+    original = model_of(text, domains={"my": 1})
     np.savez(tmp_path / "feed.npz", x=np.ones((3, 4), np.float32), sr=np.array(16000))
     report = apply(
         original,
@@ -684,7 +661,7 @@ def test_inputs_of_the_user_where_tensorrt_refuses_the_original(tmp_path: Path) 
     )
     assert report.won
     assert [one.status for one in report.networks][-1] == "agrees"
-    assert not verdict_of(report).broken
+    assert not report.verdict.broken
 
 
 def test_what_was_learnt_under_one_value_is_forgotten_under_another(tmp_path: Path) -> None:
@@ -831,7 +808,7 @@ def test_external_data_goes_along(tmp_path: Path) -> None:
 
 def test_in_place_and_a_raised_operator_set(tmp_path: Path) -> None:
     text = "g (float[N, 2] x, int64 n) => (float[N, 2] y) { a = Add<broadcast = 1>(x, x) y = Exp(a) }"
-    path = write(tmp_path, model_of(text, '<ir_version: 3, opset_import: ["" : 6]>\n'))
+    path = write(tmp_path, model_of(text, opset=6, ir_version=3))
     report = apply(path, in_place=True, fix_dims={"N": 2}, fix_inputs={"n": 1})
     passing(report)
     assert [one.safety for one in report.applied if one.code == "GRA020"] == ["exact"]

@@ -1,4 +1,4 @@
-"""Rules in place of the installed ones: one that is right, and some whose fixes are wrong."""
+"""Rules in place of the installed ones: one that is right, and those that write one operator for another."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ def use(monkeypatch: pytest.MonkeyPatch, rules: Sequence[Rule]) -> None:
     monkeypatch.setattr("onnxfix.verbs.job.registry", lambda: Registry(tuple(rules), ()))
 
 
-def swap(node: Node, op_type: str, safety: Safety = Safety.EXACT) -> Match:
-    draft = Draft(node)
-    draft.remove(node)
-    draft.add(op_type, [node.input(0)], output=node.first_output)
-    return Match("swap", node=node, fix=Fix(f"make it {op_type}", draft.edits, safety))
+def writes(code: str, op_type: str, other: str, safety: Safety = Safety.EXACT) -> Rule:
+    """A rule that makes another operator of one, and claims this safety of it."""
+
+    @rule(code, ops=[op_type], safety=safety)
+    def swap(node: Node, model: Model) -> Iterator[Match]:
+        """One operator for another."""
+        draft = Draft(node)
+        draft.remove(node)
+        draft.add(other, [node.input(0)], output=node.first_output)
+        yield Match("swap", node=node, fix=Fix(f"make it {other}", draft.edits, safety))
+
+    return swap
 
 
-@rule("AAA001", ops=["Identity"], safety=Safety.EXACT)
-def identity(node: Node, model: Model) -> Iterator[Match]:
-    """A correct rule."""
-    draft = Draft(node)
-    draft.bypass(node, node.require(0))
-    yield Match("Identity", node=node, fix=Fix("drop it", draft.edits))
+def drops(code: str, op_type: str) -> Rule:
+    """A rule that lets who reads an operator's output read its input; of Identity, that is right."""
+
+    @rule(code, ops=[op_type], safety=Safety.EXACT)
+    def drop(node: Node, model: Model) -> Iterator[Match]:
+        """One operator that goes."""
+        draft = Draft(node)
+        draft.bypass(node, node.require(0))
+        yield Match(op_type, node=node, fix=Fix("drop it", draft.edits))
+
+    return drop
 
 
-@rule("BBB001", ops=["Abs"], safety=Safety.EXACT)
-def wrong_abs(node: Node, model: Model) -> Iterator[Match]:
-    """Wrong for negative values, and says it is exact."""
-    yield swap(node, "Identity")
-
-
-@rule("BBB003", ops=["Sqrt"], safety=Safety.UNSAFE)
-def unsafe_sqrt(node: Node, model: Model) -> Iterator[Match]:
-    """Wrong everywhere, and says so."""
-    yield swap(node, "Exp", Safety.UNSAFE)
-
-
-@rule("BBB005", ops=["Sqrt"], safety=Safety.UNSAFE)
-def unsafe_invalid(node: Node, model: Model) -> Iterator[Match]:
-    """Makes a model that the checker refuses: a Concat without its axis."""
-    yield swap(node, "Concat", Safety.UNSAFE)
+identity = drops("AAA001", "Identity")
+wrong_abs = writes("BBB001", "Abs", "Identity")  # for negative values
+unsafe_sqrt = writes("BBB003", "Sqrt", "Exp", Safety.UNSAFE)
+unsafe_invalid = writes("BBB005", "Sqrt", "Concat", Safety.UNSAFE)  # the checker refuses it without its axis

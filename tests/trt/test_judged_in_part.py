@@ -11,7 +11,6 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.proof.verdict import RungResult
 from onnxfix.tensorrt.records import TrtOptions
 from support.cli import run
 from support.models import model, write
@@ -69,12 +68,6 @@ TRIANGLE = """
 """
 
 
-def rung(report: onnxfix.Report, name: str) -> RungResult:
-    found = report.verdict.rung(name) if report.verdict is not None else None
-    assert found is not None
-    return found
-
-
 @REAL
 @pytest.mark.parametrize("name", IN_PART)
 def test_check_judges_the_rest_and_says_so(name: str) -> None:
@@ -122,7 +115,10 @@ def test_they_do_not_where_the_target_lacks_it(tmp_path: Path) -> None:
     report = onnxfix.apply(path, out, target="rtx", require=["trt-build"])
     assert report.exit_code == 3
     assert not out.exists()
-    assert (rung(report, "trt-build").status, rung(report, "trt-build").part) == ("failed", None)
+    assert (report.verdict.rung("trt-build").status, report.verdict.rung("trt-build").part) == (
+        "failed",
+        None,
+    )
 
 
 @REAL
@@ -132,10 +128,10 @@ def test_a_detector_without_kernels_for_suppression(tmp_path: Path) -> None:
     report = onnxfix.apply(path, tmp_path / "out.onnx", require=["trt-build", "trt-network"])
     assert report.exit_code == 0
     for check in ("trt-build", "trt-network"):
-        part = rung(report, check).part
+        part = report.verdict.rung(check).part
         assert part is not None
         assert part.words == "14 of 16 nodes; NonZero ×1, NonMaxSuppression ×1 not judged"
-    assert rung(report, "trt-network").networks[-1].shapes > 1
+    assert report.verdict.rung("trt-network").networks[-1].shapes > 1
     assert {one.place.output for one in report.findings if one.code == "TRT001"} == {"where", "found"}
     assert onnxfix.check(path, target="rtx", trt=True).errors
 
@@ -164,8 +160,11 @@ def test_a_fault_in_the_rest_is_an_error(tmp_path: Path) -> None:
     assert report.build is not None
     assert report.build.errors[0].place.index == 5  # as in the whole model
     kept = onnxfix.apply(path, tmp_path / "kept.onnx")
-    assert (rung(kept, "trt-build").status, rung(kept, "trt-build").inherited) == ("failed", True)
-    assert "in part" in rung(kept, "trt-build").reason
+    assert (kept.verdict.rung("trt-build").status, kept.verdict.rung("trt-build").inherited) == (
+        "failed",
+        True,
+    )
+    assert "in part" in kept.verdict.rung("trt-build").reason
     fixed = onnxfix.apply(path, tmp_path / "fixed.onnx", numeric_fixes=True, require=["trt-build"])
     assert fixed.exit_code == 0
     assert [build.accepted for build in fixed.builds] == [False, True]
@@ -182,8 +181,8 @@ def test_a_fixed_model_whose_rest_is_read_differently_is_refuted(text: str, tmp_
     assert onnxfix.verify(original, original, trt=TRT11, require=["trt-network"]).exit_code == 0
     report = onnxfix.verify(original, wrong, trt=TRT11, require=["trt-build"])
     assert report.exit_code == 3
-    assert rung(report, "ort-cpu").status == "passed"
-    network = rung(report, "trt-network")
+    assert report.verdict.rung("ort-cpu").status == "passed"
+    network = report.verdict.rung("trt-network")
     assert (network.status, network.inherited) == ("failed", False)
     assert [one.place.output for one in network.networks[-1].grave] == ["u"]
     assert network.reason.startswith("in part, 3 of 4 nodes; NonZero ×1 not judged: ")
@@ -240,7 +239,7 @@ def test_weights_in_other_files_and_inputs_of_the_user(tmp_path: Path) -> None:
     feeds = [{"x": np.full((rows, 64), rows, np.float32)} for rows in (2, 5)]
     report = onnxfix.verify(path, path, trt=TRT11, require=["trt-build", "trt-network"], inputs=feeds)
     assert report.exit_code == 0
-    network = rung(report, "trt-network")
+    network = report.verdict.rung("trt-network")
     assert network.part is not None
     assert network.part.nodes == 3
     assert [feed.label for feed in network.feeds] == ["inputs 1 of 2", "inputs 2 of 2"]
@@ -286,7 +285,7 @@ def test_one_of_two_is_fixed_away(tmp_path: Path) -> None:
     )
     report = onnxfix.verify(both, one, trt=TRT11, require=["trt-build", "trt-network"])
     assert report.exit_code == 0
-    network = rung(report, "trt-network")
+    network = report.verdict.rung("trt-network")
     assert network.part is not None
     assert network.part.words == "8 of 9 nodes; NonZero ×1 not judged"
 
@@ -299,7 +298,7 @@ def test_models_that_cut_otherwise_are_not_compared_in_part(tmp_path: Path) -> N
     original = write(tmp_path / "a.onnx", text.format(before="", of="x").replace("ReduceSum", REDUCED))
     turned = text.format(before="z = Transpose<perm = [1, 0]>(x)", of="z").replace("ReduceSum", REDUCED)
     report = onnxfix.verify(original, write(tmp_path / "b.onnx", turned), trt=TRT11)
-    found = rung(report, "trt-network")
+    found = report.verdict.rung("trt-network")
     assert (report.exit_code, found.status, found.cause) == (0, "skipped", "refused")
 
 
@@ -308,7 +307,7 @@ def test_what_only_the_new_model_computes_is_said_to_be_compared_with_nothing(tm
     text = "g (float[N, 4] x) => (int64[2, K] n, float[N, 4] y) {{ {mask}  n = NonZero(m)  y = Exp(x) }}"
     original = write(tmp_path / "a.onnx", text.format(mask="m = Relu(x)"))
     new = write(tmp_path / "b.onnx", text.format(mask="z = Relu(x)  f = Cast<to = 9>(z)  m = Identity(f)"))
-    found = rung(onnxfix.verify(original, new, trt=TRT11), "trt-network")
+    found = onnxfix.verify(original, new, trt=TRT11).verdict.rung("trt-network")
     assert found.status == "passed"
     assert "engines are not compared in values that are not the same in both models: m" in found.notes
 

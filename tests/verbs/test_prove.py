@@ -22,28 +22,16 @@ from onnxfix.runtime.nvidia import Missing
 from onnxfix.tensorrt.records import TrtBuild
 from onnxfix.verbs.contract import interface_changes, untouched_changes
 from support import models
-from support.toy_rules import identity, swap, unsafe_invalid, unsafe_sqrt, use, wrong_abs
+from support.toy_rules import identity, unsafe_invalid, unsafe_sqrt, use, writes, wrong_abs
 
 MODEL = """g (float[N, 4] x) => (float[N, 4] y) {
     a = Identity(x) b = Abs(a) c = Identity(b) d = Neg(c) e = Neg(d) f = Exp(e) h = Identity(f) y = Sqrt(h) }"""
 
 
-@rule("BBB002", ops=["Sqrt"], safety=Safety.EXACT)
-def wrong_sqrt(node: Node, model: Model) -> Iterator[Match]:
-    """Wrong everywhere."""
-    yield swap(node, "Exp")
-
-
-@rule("BBB004", ops=["Sqrt"], safety=Safety.EXACT)
-def invalid_sqrt(node: Node, model: Model) -> Iterator[Match]:
-    """Makes a model that no backend loads: a Concat without its axis."""
-    yield swap(node, "Concat")
-
-
-@rule("AAA000", ops=["Max"], safety=Safety.EXACT)
-def relu_of_integers(node: Node, model: Model) -> Iterator[Match]:
-    """Right where the second operand is 0, and nothing that ONNX Runtime's CPU provider has a kernel for."""
-    yield swap(node, "Relu")
+wrong_sqrt = writes("BBB002", "Sqrt", "Exp")
+invalid_sqrt = writes("BBB004", "Sqrt", "Concat")  # no backend loads it without its axis
+#: Right where the second operand is 0, and nothing that ONNX Runtime's CPU provider has a kernel for.
+relu_of_integers = writes("AAA000", "Max", "Relu")
 
 
 proto_of = models.of_opset(18, domains={"custom": 1})

@@ -18,14 +18,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from typer import testing
 
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.runtime import forks, sandbox
-from onnxfix.runtime.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker, shared
 from onnxfix.shapes import propagate
 from support import nursery
 from support.real_tensorrt import INSTALLED
@@ -162,6 +164,14 @@ def new_children(monkeypatch: pytest.MonkeyPatch) -> None:
 def strict_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transfer function that stumbles is a failure."""
     monkeypatch.setattr(propagate, "STRICT", True)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Where diagnoses run models, with a folder of its own."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return Bench(shared(), folder)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.cli import run
+from support.cli import refused, run
 from support.cli_models import CLEAN, FIXABLE, write
 
 KINDS = {
@@ -103,14 +103,13 @@ def test_a_usage_error_is_a_document(tmp_path: Path, kind: str, wrong: tuple[str
 
 @pytest.mark.parametrize("name", ["html", "text", "tsv"])
 def test_other_formats_get_an_error_on_standard_error_alone(tmp_path: Path, name: str) -> None:
-    code, out, err = run("check", tmp_path / "gone.onnx", "--format", name, "--seedd")
-    assert (code, out, "no such option" in err or "is not one of" in err) == (2, "", True), err
+    err = refused("check", tmp_path / "gone.onnx", "--format", name, "--seedd")
+    assert "no such option" in err or "is not one of" in err
 
 
 def test_kinds_are_known_before_any_work(tmp_path: Path) -> None:
     for command in (["check"], ["apply"], ["verify"]):
-        code, out, err = run(command[0], tmp_path / "gone.onnx", *command[1:], "--report", tmp_path / "r.txt")
-        assert (code, out, len(err.splitlines())) == (2, "", 1), command
+        err = refused(command[0], tmp_path / "gone.onnx", *command[1:], "--report", tmp_path / "r.txt")
         assert "the name does not say what kind of report to write" in err, command
     assert list(tmp_path.iterdir()) == []
 
@@ -123,8 +122,7 @@ def test_other_results_are_no_sarif(tmp_path: Path, command: tuple[str, ...]) ->
         ("r.sarif", "this command writes no sarif report; end the name in .json, .md"),
         ("r.txt", "the name does not say what kind of report to write"),
     ):
-        code, out, err = run(name, tmp_path / "gone.onnx", *options, "--report", tmp_path / report)
-        assert (code, out, told in err) == (2, "", True), err
+        assert told in refused(name, tmp_path / "gone.onnx", *options, "--report", tmp_path / report)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,6 @@ from onnxfix.place import Place
 from onnxfix.proof.asking import require_tensorrt
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.runtime.causes import Cause
-from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import TrtOptions
 from support.models import model
@@ -62,13 +61,6 @@ class Beside:
         reply = self.bench.run_file(self._path, feed)
         assert not reply.error, reply.error
         return Ran(reply.values)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return Bench(shared(), folder)
 
 
 @pytest.fixture(scope="module")

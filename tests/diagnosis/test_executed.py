@@ -4,7 +4,6 @@ with one operator computed wrong, or with parts that no engine is built of."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,6 @@ from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Diagnosis
 from onnxfix.diagnosis.sides import itself
 from onnxfix.proof.checks.judge import Terms, judge
-from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt.engine import Ran
 from support.models import model
 
@@ -48,13 +46,6 @@ class StandIn(Engines):
         for node in twisted.graph.node:
             node.op_type = self.wrong.get(node.op_type, node.op_type)
         return self.bench.run(twisted, dict(feed))
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return Bench(shared(), folder)
 
 
 def diagnosed(

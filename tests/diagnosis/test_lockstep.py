@@ -17,7 +17,6 @@ from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, beginnings
 from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import opened, same_names
-from onnxfix.runtime.sandbox import shared
 from support.models import model, write
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -28,11 +27,6 @@ TEXT = """g (float[3,4] x) => (float[3,4] y) {
     d = Tanh(c)
     y = Sub(d, b)
 }"""
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(shared(), tmp_path)
 
 
 @pytest.fixture(autouse=True)

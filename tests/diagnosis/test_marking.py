@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,16 +15,10 @@ from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.marking import CUTS, FEW, WINDOW
 from onnxfix.diagnosis.rows import Walk, is_beyond
 from onnxfix.diagnosis.sides import itself
-from onnxfix.runtime.sandbox import shared
 from support.fake_engine import FakeEngines, Fault, fused, swapped
 from support.models import model
 
 X = np.linspace(0.1, 1, 6, dtype=np.float32).reshape(2, 3)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(shared(), tmp_path)
 
 
 def chain(length: int) -> ModelProto:

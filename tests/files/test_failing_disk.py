@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from onnxfix.options import Output, RunOptions, Verification
-from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.verbs.fleet import work
 from onnxfix.verbs.fleet.work import Task
 from support import models
 from support.failing_system import Failing
+from support.folders import pass_unseen, snapshot
 from support.hard_models import external
 
 MODEL = (
@@ -32,18 +32,13 @@ def made(folder: Path, *, data: bool) -> Path:
     return models.write(folder / "m.onnx", proto)
 
 
-def state(folder: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [*FIRST, *[pytest.param(one, marks=pytest.mark.long) for one in OTHERS]])
 @pytest.mark.parametrize("how", ["beside", "in place", "with data", "with data of its own", "over such data"])
 def test_every_call_fails_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, how: str
 ) -> None:
-    passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", lambda *_, **__: passed)
+    pass_unseen(monkeypatch)
     data, in_place = "data" in how, how == "in place"
     near = how in ("with data of its own", "over such data")
 
@@ -61,18 +56,18 @@ def test_every_call_fails_once(
     for name in ("warm", "expected"):
         prepared(tmp_path / name)
         assert perform(tmp_path / name).report is not None
-    whole = state(tmp_path / "expected")
+    whole = snapshot(tmp_path / "expected")
     system = Failing(monkeypatch, lambda given: not given or "/proc" not in str(given[0]))
     failed = 0
     for at in range(1, 500):
         folder = tmp_path / str(at)
         prepared(folder)
-        before = state(folder)
+        before = snapshot(folder)
         with system.failing(at, number):
             outcome = perform(folder)
         if not system.name:
             break
-        after, where = state(folder), f"call {at}: {system.name}"
+        after, where = snapshot(folder), f"call {at}: {system.name}"
         if outcome.report is None:
             failed += 1
             assert outcome.error.count("\n") == 0, where

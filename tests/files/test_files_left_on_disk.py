@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 import onnxfix
@@ -27,15 +26,15 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, tensors, wire
 from onnxfix.files.atomic import Temporary
 from onnxfix.proof.checks import builder as saved_engine
-from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.tensorrt.records import TrtBuild
 from onnxfix.verbs import lifting
-from support import models
-from support.cli import run
+from support import models, ort
+from support.cli import refused, run
 from support.cli_models import CLEAN, FIXABLE, external_model, write
+from support.folders import names, pass_unseen, snapshot
 from support.hard_models import external
 from test_hostile_folder import watched
-from test_split_weights import LIMIT, SHORT, assert_split, large_model, names, written
+from test_split_weights import LIMIT, SHORT, assert_split, large_model, written
 
 X = np.linspace(-1, 1, 256, dtype=np.float32)
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes, signals and fork are POSIX's")
@@ -51,8 +50,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rung but one that passes at once, where there are dozens of runs."""
-    passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", lambda *_, **__: passed)
+    pass_unseen(monkeypatch)
 
 
 def model_with_data(path: Path, location: str) -> Path:
@@ -67,18 +65,7 @@ def model_with_data(path: Path, location: str) -> Path:
 
 
 def outputs(path: Path) -> np.ndarray[Any, Any]:
-    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": X})[0])
-
-
-def refused(*arguments: object) -> str:
-    code, out, err = run(*arguments)
-    assert (code, out, len(err.splitlines())) == (2, "", 1), (code, out, err)
-    return err
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return np.asarray(ort.run(path, {"x": X})[0])
 
 
 def mode(path: Path) -> int:
@@ -348,17 +335,15 @@ def test_data_is_compared_until_the_end(tmp_path: Path) -> None:
 def test_a_split_model_is_proven_as_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the names that it will have, in a folder of its own: byte for byte what the rungs have read."""
     path, seen = written(tmp_path), dict[str, bytes]()
-    passed = Verdict((RungResult("contract", "passed", "said without a look"),))
 
-    def climb(original: Path, fixed: Path, *_: Any, **__: Any) -> Verdict:
+    def meanwhile(original: Path, fixed: Path) -> None:
         assert names(tmp_path) == sorted(
             ["m.onnx", "out.onnx", "out.onnx.data", fixed.parent.name, *ours(tmp_path)]
         )
         assert_split(fixed, path)
         seen.update(snapshot(fixed.parent))
-        return passed
 
-    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", climb)
+    pass_unseen(monkeypatch, meanwhile)
     assert onnxfix.apply(path, tmp_path / "out.onnx").output
     assert {name: data for name, data in snapshot(tmp_path).items() if name != "m.onnx"} == seen
     assert sorted(seen) == ["out.onnx", "out.onnx.data"]

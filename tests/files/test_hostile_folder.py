@@ -31,11 +31,11 @@ from onnxfix.files.atomic import temporary_beside
 from onnxfix.files.folders import Folder
 from onnxfix.proof import validity
 from onnxfix.proof.checks import builder as saved_engine
-from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.tensorrt.records import TrtBuild
 from onnxfix.verbs.fleet.journal import Journal
 from support.cli import run
 from support.cli_models import CLEAN, FIXABLE, external_model, write
+from support.folders import pass_unseen
 from test_split_weights import LIMIT, written
 
 pytestmark = pytest.mark.skipif(not folders.PINS, reason="this system cannot hold folders open")
@@ -239,8 +239,7 @@ DESTINATION = {"in place": "m.onnx", "split in place": "m.onnx", "report": "out"
 def limits(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Low limits for models that are split, and no rung but one that passes at once: there are hundreds of runs."""
     monkeypatch.setattr(saved_engine, "builder", saved_engine.builder)  # put back at the end
-    passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", lambda *_, **__: passed)
+    pass_unseen(monkeypatch)
     if "split" in request.node.name:
         monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
         monkeypatch.setattr(loading, "SMALL", 0)
@@ -345,15 +344,13 @@ def test_what_lies_around_a_split_candidate_is_swapped_while_a_rung_reads_it(
     field = field_of()
     act = _split(field)
     field.give()
-    passed = Verdict((RungResult("contract", "passed", "said without a look"),))
 
-    def climb(original: Path, fixed: Path, *_: Any, **__: Any) -> Verdict:
+    def meanwhile(original: Path, fixed: Path) -> None:
         stolen = field._aside(fixed.parent)
         assert not fixed.exists()
         stolen.rename(fixed.parent)
-        return passed
 
-    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", climb)
+    pass_unseen(monkeypatch, meanwhile)
     with pytest.raises(OnnxfixError, match="another process changes files in this folder"):
         act(field)
     assert [name for name in results(field) if name.startswith("out.onnx")] == []

@@ -23,8 +23,9 @@ from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, regular
 from onnxfix.files.atomic import temporary_beside
-from support.cli import run, shell
+from support.cli import refused, run, shell
 from support.cli_models import CLEAN, FIXABLE, external_model, write
+from support.folders import snapshot
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 WRITTEN = ["--save-engine", "--timing-cache", "--report"]
@@ -54,13 +55,6 @@ def pipe(tmp_path: Path) -> Iterator[Pipe]:
     os.close(made.handle)
 
 
-def refused(*arguments: object) -> str:
-    """The one line that a refused command says; it printed nothing else and ended with 2."""
-    code, out, err = run(*arguments)
-    assert (code, out, len(err.splitlines())) == (2, "", 1), (code, out, err)
-    return err
-
-
 @pytest.fixture
 def renames_stay_in_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """As between file systems, where no file can be renamed to another folder, but to and from those in it."""
@@ -72,10 +66,6 @@ def renames_stay_in_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         real(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "replace", rename)
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 # ------------------------------------------------------------------------------------------------------ special files

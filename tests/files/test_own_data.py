@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, UsageError
-from support import models
-from support.cli import run
+from support import models, ort
+from support.cli import refused, run
+from support.folders import names, snapshot
 
 FIXABLE = (
     "g (float[64] x) => (float[64] y) { a = Cast<to=11>(x) b = Cast<to=1>(a) c = Add(b, w) y = Mul(c, v) }"
@@ -53,20 +53,14 @@ def exported(
 
 
 def computed(path: Path) -> list[float]:
-    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found: np.ndarray = session.run(None, {"x": np.ones(64, np.float32)})[0]
-    return found.tolist()
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(item.name for item in folder.rglob("*"))
+    return ort.run(path, {"x": np.ones(64, np.float32)})[0].tolist()
 
 
 @pytest.mark.parametrize("text", [FIXABLE, CLEAN], ids=["fixed", "nothing to fix"])
 @pytest.mark.parametrize("files", [("m.onnx.data",), ("w.bin", "v.bin")], ids=["one file", "two files"])
 def test_the_result_runs_alone(tmp_path: Path, text: str, files: tuple[str, ...]) -> None:
     path = exported(tmp_path / "a", text=text, files=files)
-    before, wanted = {one.name: one.read_bytes() for one in path.parent.iterdir()}, computed(path)
+    before, wanted = snapshot(path.parent), computed(path)
     report = onnxfix.apply(path, path.with_name("fixed.onnx"), rungs="ort-cpu")
     data = path.with_name("fixed.onnx.data")
     assert [(one.path, one.bytes, one.kind) for one in report.data] == [
@@ -130,8 +124,7 @@ def test_shared_data_is_recorded_and_a_change_is_noticed(tmp_path: Path, text: s
         code, told, _ = run("verify", *pair, "--rungs", "ort-cpu")
         assert code == 3
         assert "m.onnx.data changed since fixed.onnx was written" in told
-    code, told, err = run("apply", out, "-o", tmp_path / "again.onnx", "--rungs", "ort-cpu")
-    assert (code, told, err.count("\n")) == (2, "", 1)
+    err = refused("apply", out, "-o", tmp_path / "again.onnx", "--rungs", "ort-cpu")
     assert "m.onnx.data changed since fixed.onnx was written" in err
     with pytest.raises(ModelError, match="changed since"):
         onnxfix.apply(out)

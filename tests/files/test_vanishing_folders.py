@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 
 from onnxfix.options import RunOptions, Verification
-from onnxfix.proof.verdict import RungResult, Verdict
+from onnxfix.proof.verdict import Verdict
 from onnxfix.verbs import prove
 from onnxfix.verbs.fleet import work
 from onnxfix.verbs.fleet.work import Task
 from support import models
-from support.hard_models import external
-
-MODEL = (
-    "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Identity(x) b = Identity(a) y = Mul(b, w) }"
-)
+from support.folders import pass_unseen, snapshot
+from test_failing_disk import MODEL, made
 
 
 def deleted(folder: Path) -> None:
@@ -58,27 +55,17 @@ def test_the_folder_of_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], None], data: bool
 ) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
-    source.mkdir()
     out.mkdir()
-    proto = models.model(MODEL, 18)
-    if data:
-        (source / "w.bin").write_bytes(bytes(8))
-        external(proto.graph.initializer[0], "w.bin", 0, 8)
-    path = models.write(source / "m.onnx", proto)
-    before = {one.name: one.read_bytes() for one in source.iterdir()}
-
-    def climb(*_: object, **__: object) -> Verdict:
-        way(out)
-        return Verdict((RungResult("contract", "passed", "said without a look"),))
-
-    monkeypatch.setattr("onnxfix.verbs.prove.run_checks", climb)
+    path = made(source, data=data)
+    before = snapshot(source)
+    pass_unseen(monkeypatch, lambda *_: way(out))
     options = RunOptions(verification=Verification(enabled=False))
     outcome = work.perform(Task(0, str(path), str(out / "o.onnx"), "apply", options))
     assert outcome.report is None
     # The data are copied meanwhile, and may come first.
     named = re.escape(f"{path}: {out}{os.sep}")
     assert re.fullmatch(named + r"(o\.onnx: not|w\.bin: (not|cannot be)) written: .+", outcome.error)
-    assert {one.name: one.read_bytes() for one in source.iterdir()} == before
+    assert snapshot(source) == before
     left = [name for _, _, names in os.walk(tmp_path) for name in names if name not in (*before, "out")]
     assert left == []
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.fleets import command, environment, install, run, seen, variables_as_before, without_times, write
+from support.folders import snapshot
 from support.patience import PATIENCE
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -246,10 +247,6 @@ def result(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return document
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def asked(folder: Path, output: str, *more: str) -> list[str]:
     options = ["--no-verify", "--format", "json", "--fail-on", "never"]
     return ["apply", f"{folder.name}/*.onnx", "--output-dir", output, *options, *more]
@@ -286,7 +283,7 @@ def test_one_model_is_done_again_and_another_is_given_up(
     assert counts == {"poison": 1 + len(fleet.PAUSES), "once": seen(pack).count("a") + 1}
     (folder / "poison.onnx").unlink()
     local = run(pack, *asked(folder, "local"), cwd=tmp_path)
-    assert files(tmp_path / "ray") == files(tmp_path / "local")
+    assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
     same = json.loads(local.stdout.replace('"local/', '"ray/'))
     assert without_times(found["reports"]) == without_times(same["reports"])
 
@@ -315,7 +312,7 @@ def test_an_interrupted_run_leaves_nothing_behind(two_nodes: Cluster, pack: Path
     said = [one["message"] for one in json.loads(out)["errors"]]  # with --format json, also a document
     assert said == ["interrupted; nothing half-written was left behind"]
     assert words == "onnxfix: interrupted; nothing half-written was left behind\n"
-    assert files(tmp_path / "out") == {}
+    assert snapshot(tmp_path / "out") == {}
 
 
 def test_a_cluster_with_other_rules_is_refused(two_nodes: Cluster, tmp_path: Path) -> None:
@@ -361,5 +358,5 @@ def test_a_node_dies_and_every_model_is_done(two_nodes: Cluster, pack: Path, tmp
     ]
     local = run(pack, *asked(folder, "local"), cwd=tmp_path)
     assert local.returncode == 0
-    assert files(tmp_path / "ray") == files(tmp_path / "local")
-    assert len(files(tmp_path / "ray")) == 12
+    assert snapshot(tmp_path / "ray") == snapshot(tmp_path / "local")
+    assert len(snapshot(tmp_path / "ray")) == 12

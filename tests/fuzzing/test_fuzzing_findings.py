@@ -16,7 +16,7 @@ from onnx import AttributeProto, ModelProto, TensorProto, TypeProto
 from onnxfix.model import Model
 from onnxfix.runtime.sandbox import Worker
 from support import models
-from support.cli import run
+from support.cli import refused, run
 from support.models import write
 from support.patience import PATIENCE
 
@@ -388,10 +388,8 @@ def test_the_difference_of_an_operator_set_that_is_no_utf8(tmp_path: Path) -> No
     seed = write(tmp_path / "seed.onnx", found)
     found.opset_import.add(domain="a@b", version=1)
     (tmp_path / "m.onnx").write_bytes(found.SerializeToString().replace(b"a@b", b"a\xffb"))
-    code, out, err = run("diff", tmp_path / "m.onnx", seed)
-    assert (code, out) == (2, "")
+    err = refused("diff", tmp_path / "m.onnx", seed)
     assert "is not UTF-8" in err
-    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", ["undefined", "type_proto", "sparse_tensor"])
@@ -483,8 +481,7 @@ def test_a_damaged_header_of_an_array_is_one_line(name: str, tmp_path: Path) -> 
     else:
         (tmp_path / name).write_bytes(array)
         option = ["--no-verify", "--fix-input", f"x=@{tmp_path / name}"]
-    code, out, err = run("apply", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", *option)
-    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    err = refused("apply", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", *option)
     assert "cannot be read" in err
 
 
@@ -528,8 +525,7 @@ def test_a_value_for_an_input_of_no_known_type_is_one_line(elem: int, given: str
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     np.save(tmp_path / "v.npy", np.ones(2, np.float32))
     value = "x=1" if given == "text" else f"x=@{tmp_path / 'v.npy'}"
-    code, out, err = run("apply", tmp_path / "m.onnx", "--no-verify", "--unsafe-fixes", "--fix-input", value)
-    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    err = refused("apply", tmp_path / "m.onnx", "--no-verify", "--unsafe-fixes", "--fix-input", value)
     assert ("which has no values" if elem else "a value without a type") in err
 
 

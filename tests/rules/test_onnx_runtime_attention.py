@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ from onnx import ModelProto
 from onnxfix.rule import Safety
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import fixed
+from support import runtime_operators
 from support.ort import run
 from support.real_tensorrt import FACT, REAL, built
 from support.runtime_operators import MINE, decomposed, feeds_of, model
-
-MARGIN = 2e-5
 
 #: Attributes, inputs behind the first three, declarations of those.
 ATTENTION = {
@@ -60,9 +60,7 @@ def masked(feeds: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     return feeds
 
 
-def agree(proto: ModelProto, after: ModelProto, feeds: dict[str, Any]) -> None:
-    for got, wanted in zip(run(after, feeds), run(proto, feeds), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=MARGIN, atol=MARGIN)
+agree = partial(runtime_operators.agree, margin=2e-5)
 
 
 @pytest.mark.parametrize(("opset", "dims"), [(11, "3,5"), (13, "B,S"), (17, "3,5"), (17, "B,S")])

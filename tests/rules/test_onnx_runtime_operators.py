@@ -16,7 +16,7 @@ from onnxfix.testing import overlay
 from onnxfix_rules.ops._runtimes import ADVICE, TOOLS
 from support import models
 from support.ort import run
-from support.runtime_operators import decomposed, feeds_of, model
+from support.runtime_operators import agree, decomposed, feeds_of, model
 
 ALL = registry().choose()
 
@@ -63,9 +63,7 @@ def test_a_gelu_is_what_the_kernel_computes(text: str, call: str, opset: int, ki
     if not has_kernel(proto):
         assert kind != "float", "ONNX Runtime has no kernel to compare with"
         return
-    feeds = feeds_of(proto)
-    margin = 4e-3 if kind == "float16" else 2e-6
-    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=margin, atol=margin)
+    agree(proto, after, feeds_of(proto), 4e-3 if kind == "float16" else 2e-6)
 
 
 @pytest.mark.parametrize("kind", ["float", "float16"])
@@ -73,10 +71,8 @@ def test_a_gelu_is_what_the_kernel_computes(text: str, call: str, opset: int, ki
 def test_gelu_for_a_target_without_one(opset: int, kind: str) -> None:
     proto = model(_UNARY.replace("TYPE", kind).replace("CALL", "Gelu(x)"), opset)
     after = decomposed(proto, target="trt8.6")
-    feeds = feeds_of(proto)
     if has_kernel(proto):
-        margin = 4e-3 if kind == "float16" else 2e-6
-        np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=margin, atol=margin)
+        agree(proto, after, feeds_of(proto), 4e-3 if kind == "float16" else 2e-6)
 
 
 @pytest.mark.parametrize("kind", ["float", "float16"])
@@ -91,10 +87,7 @@ def test_a_norm_is_what_the_kernel_computes(call: str, extra: str, opset: int, k
     }[extra]
     text = _NORM.replace("REST", rest[0]).replace("NAMES", rest[1])
     proto = model(text.replace("TYPE", kind).replace("CALL", call), opset)
-    after, feeds = decomposed(proto), feeds_of(proto)
-    margin = 1e-2 if kind == "float16" else 1e-5
-    for got, wanted in zip(run(after, feeds), run(proto, feeds), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=margin, atol=margin)
+    agree(proto, decomposed(proto), feeds_of(proto), 1e-2 if kind == "float16" else 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["float", "float16", "double"])
@@ -111,12 +104,11 @@ def test_a_norm_is_what_the_kernel_computes(call: str, extra: str, opset: int, k
 def test_a_norm_without_the_mean(call: str, opset: int, kind: str) -> None:
     text = _NORM.replace("REST", "").replace("NAMES", "").replace("com.microsoft.CALL", call)
     proto = model(text.replace("TYPE", kind), opset)
-    after, feeds = decomposed(proto, target="trt8.6"), feeds_of(proto)
+    after = decomposed(proto, target="trt8.6")
     if kind == "double" and "Skip" in call:
         assert not has_kernel(proto)
         return
-    margin = 1e-2 if kind == "float16" else 1e-5
-    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=margin, atol=margin)
+    agree(proto, after, feeds_of(proto), 1e-2 if kind == "float16" else 1e-5)
 
 
 ACTIVATIONS = [
@@ -160,8 +152,7 @@ def test_a_convolution_with_an_addend(activation: str, bias: str) -> None:
         f"{{ y = {call} }}",
         10,
     )
-    after, feeds = decomposed(proto), feeds_of(proto)
-    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=1e-5)
+    agree(proto, decomposed(proto), feeds_of(proto))
 
 
 @pytest.mark.parametrize(
@@ -179,8 +170,7 @@ def test_a_product_with_an_activation(attributes: str) -> None:
         "g (float[5,5] x, float[5,5] w, float[5] c) => (float[5,5] y) "
         f"{{ y = com.microsoft.FusedGemm<{attributes}>(x, w, c) }}"
     )
-    after, feeds = decomposed(proto), feeds_of(proto)
-    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=1e-5)
+    agree(proto, decomposed(proto), feeds_of(proto))
 
 
 @pytest.mark.parametrize("length", ["3", "S"])
@@ -197,8 +187,7 @@ def test_embeddings_are_what_the_kernel_computes(inputs: str, opset: int, length
     )
     feeds = feeds_of(proto)
     feeds |= {name: np.abs(feeds[name] % size) for name, size in (("i", 9), ("t", 2), ("k", 3), ("o", 5))}
-    for got, wanted in zip(run(decomposed(proto), feeds), run(proto, feeds), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    agree(proto, decomposed(proto), feeds)
 
 
 def test_the_table_names_operators_that_onnx_runtime_has() -> None:

@@ -8,7 +8,7 @@ import pytest
 from onnxfix.rule import Safety
 from onnxfix.testing import fixed
 from support.ort import run
-from support.runtime_operators import MINE, decomposed, feeds_of, model
+from support.runtime_operators import MINE, agree, decomposed, feeds_of, model
 
 QUANTIZED = [
     "QLinearAdd(x, s, z, w, t, z, u, z)",
@@ -89,8 +89,7 @@ def test_a_product_of_integers_is_what_the_kernel_computes(inputs: str, kind: st
         f"uint8 a = {{9}}, {kind}[3] b = {{7, 8, 9}}, float[3] c = {{1, 2, 3}}> "
         f"{{ y = com.microsoft.MatMulIntegerToFloat({inputs}) }}"
     )
-    after, feeds = decomposed(proto), feeds_of(proto)
-    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=1e-5)
+    agree(proto, decomposed(proto), feeds_of(proto))
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
@@ -102,5 +101,4 @@ def test_a_product_quantized_as_it_comes(inputs: str, kind: str) -> None:
         f"{{ y = com.microsoft.DynamicQuantizeMatMul({inputs}) }}",
         11,
     )
-    after, feeds = decomposed(proto), feeds_of(proto)
-    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=1e-5)
+    agree(proto, decomposed(proto), feeds_of(proto))

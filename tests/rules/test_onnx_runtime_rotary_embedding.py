@@ -11,7 +11,7 @@ from onnx import ModelProto
 from onnxfix.rule import Safety
 from onnxfix.testing import fixed
 from support.ort import run
-from support.runtime_operators import MINE, decomposed, feeds_of, model
+from support.runtime_operators import MINE, agree, decomposed, feeds_of, model
 
 #: Shapes of data, positions and tables, and attributes.
 FORMS = {
@@ -57,8 +57,7 @@ def test_what_is_decomposed_is_what_the_kernel_computes(name: str, opset: int, k
     after = decomposed(proto, target="trt8.6")
     margin = 2e-2 if kind == "float16" else 1e-5
     for seed in range(2):
-        made = feeds(proto, seed)
-        np.testing.assert_allclose(run(after, made)[0], run(proto, made)[0], rtol=margin, atol=margin)
+        agree(proto, after, feeds(proto, seed), margin)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -21,6 +21,13 @@ def run(*arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+def refused(*arguments: object) -> str:
+    """The one line that a refused command says; it prints nothing else and ends with 2."""
+    code, out, err = run(*arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1), (code, out, err)
+    return err
+
+
 def process(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
     """``onnxfix`` with these arguments in a process of its own; ``more`` is for subprocess.run."""
     command = [sys.executable, "-m", "onnxfix", *map(str, arguments)]

@@ -35,7 +35,8 @@ class Peer:
     id: str
     """The number of the failure that this model stands for, and a word: 01-resize-x1.5."""
     text: str
-    """Body of the model in ONNX text; the header is made from ``opset``, ``ir`` and ``domains``."""
+    """Body of the model in ONNX text; the header is made from ``opset``, ``ir`` and ``domains``. Operators of ``my``
+    need no import."""
     feeds: tuple[Feed, ...]
     wrong: Wrong
     """The peer's rewrite: replacements in ``text``, or a function that edits the model."""
@@ -44,7 +45,8 @@ class Peer:
     bait: str = "CST"
     """Rule families, separated by blanks, that must have fixed something; '' where there is no bait."""
     opset: int = 17
-    ir: int = 8
+    ir: int = 0
+    """The one that came with the opset, for 0."""
     domains: Mapping[str, int] | None = None
     patch: Callable[[onnx.ModelProto], object] | None = None
     keeps: tuple[str, ...] = ()
@@ -55,7 +57,8 @@ class Peer:
         return int(self.id[:2])
 
     def _parse(self, text: str) -> onnx.ModelProto:
-        model = models.model(text, self.opset, self.ir, self.domains)
+        ir = self.ir or helper.find_min_ir_version_for([helper.make_opsetid("", self.opset)])
+        model = models.model(text, self.opset, ir, self.domains or ({"my": 1} if "my." in text else {}))
         if self.patch is not None:
             self.patch(model)
         return model
@@ -371,7 +374,6 @@ peer(
     ("<min=-0.5, max=0.5>", "<min=-0.5>"),
     bait="",
     opset=6,
-    ir=3,
 )
 peer(
     "07-opset7-squeeze",
@@ -382,7 +384,6 @@ peer(
     {"x": ramp(1, 3, 1)},
     ("Squeeze(e)", "Squeeze<axes=[0]>(e)"),
     opset=7,
-    ir=3,
 )
 
 # ---- 8: a scale that broadcasts over W, H or N taken for a scale of the output channels
@@ -457,7 +458,6 @@ for _word, (_call, _body, _wrong) in OWN.items():
         FN % (_call, _call, _body),
         ({"x": ramp(4)}, {"x": ramp(1)}),
         _wrong,
-        domains={"my": 1},
     )
 peer(
     "13-my-reshape-ignores-shape",
@@ -470,7 +470,6 @@ peer(
     {"x": ramp(2, 3)},
     ("my.Reshape<allowzero = 1>", "my.Reshape<allowzero = 0>"),
     bait="RSH",
-    domains={"my": 1},
 )
 
 # ---- 14: sequences and optionals
@@ -525,7 +524,6 @@ peer(
   y = RandomUniformLike(f) }""",
     ZEROS,
     ("b = my.Draw(e)", "b = Identity(a)"),
-    domains={"my": 1},
 )
 LOOP_DRAW = """g (float[64] x)
   => (bool y) <int64 trips = {2}, int64 zero = {0}, int64 one = {1}, bool go = {1}> {
@@ -687,7 +685,6 @@ peer(
     {"x": ramp(2), "v": np.array(["p", "q"], object)},
     ("StringConcat(c, b)", "StringConcat(b, c)"),
     opset=20,
-    ir=9,
 )
 
 
@@ -808,7 +805,6 @@ peer(
     no_initializer_inputs,
     fault="checker",
     opset=7,
-    ir=3,
 )
 peer(
     "24-op8-shape-subgraph",
@@ -822,7 +818,6 @@ peer(
     fault="checker",
     bait="GRA",
     opset=8,
-    ir=3,
 )
 peer(
     "24-op8-fold-in-ir3",
@@ -836,7 +831,6 @@ peer(
     fault="checker",
     bait="INT",
     opset=8,
-    ir=3,
 )
 peer(
     "24-op7-bias-in-ir3",
@@ -848,7 +842,6 @@ peer(
     fault="checker",
     bait="BRC",
     opset=7,
-    ir=3,
 )
 
 # ---- 25: an initializer that is a graph input is a default, not a constant
@@ -948,7 +941,6 @@ peer(
     fault="checker",
     bait="RSH",
     opset=12,
-    ir=7,
 )
 peer(
     "28-align-rank-at-opset11",
@@ -959,7 +951,6 @@ peer(
     ("y = Add(e, b)", "a = Constant<value = int64[2] {0, 1}>()  u = Unsqueeze(b, a)  y = Add(e, u)"),
     fault="checker",
     opset=11,
-    ir=6,
 )
 peer(
     "28-fold-at-opset12",
@@ -973,7 +964,6 @@ peer(
     fault="checker",
     bait="INT",
     opset=12,
-    ir=7,
 )
 
 # ---- 29: an input that is an output, and graphs of no nodes
@@ -1192,7 +1182,6 @@ peer(
     {"x": f32(-1.5, 0.25, 7.75)},
     ("a = Cast<to: int = @to>(x)  y = Cast<to=1>(a)", "y = Identity(x)"),
     bait="",
-    domains={"my": 1},
 )
 peer(
     "39-attribute-reference-allowzero",
@@ -1205,7 +1194,6 @@ peer(
     ({"x": ramp(2, 3), "s": i64(3, 2)}, {"x": ramp(3, 0), "s": i64(0, 0)}),
     ("Reshape<allowzero: int = @allowzero>", "Reshape"),
     bait="GRA",
-    domains={"my": 1},
 )
 peer(
     "39-custom-operator",

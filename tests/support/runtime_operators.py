@@ -11,6 +11,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, fixed
 from support.models import of_opset
+from support.ort import run
 
 RULES = {rule.code: rule for rule in registry().rules}
 MINE = [
@@ -20,6 +21,12 @@ MINE = [
 
 
 model = of_opset(17, 8, {"com.microsoft": 1})
+
+
+def agree(proto: ModelProto, after: ModelProto, feeds: dict[str, Any], margin: float = 1e-5) -> None:
+    """What the rules made computes what ONNX Runtime's kernel does."""
+    for got, wanted in zip(run(after, feeds), run(proto, feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=margin, atol=margin)
 
 
 def foreign(proto: ModelProto) -> list[str]:

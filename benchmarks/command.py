@@ -8,13 +8,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxfix.errors import OnnxfixError
-
 ROOT = Path(__file__).resolve().parents[1]
+LAUNCH = ROOT / "benchmarks" / "speed" / "launch.py"
 TIMED_OUT = 124
 
 
@@ -25,6 +24,8 @@ def parser_of(document: str | None) -> argparse.ArgumentParser:
 
 def exit_code(run: Callable[[], int]) -> int:
     """What ``run`` returns; 2 and one line where something that it needs is not there."""
+    from onnxfix.errors import OnnxfixError  # here, for some scripts run where there is no onnxfix
+
     try:
         return run()
     except OnnxfixError as error:
@@ -57,6 +58,32 @@ def divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words before a "--", and those after it, which are options of another command."""
     place = [*words, "--"].index("--")
     return [*words[:place]], [*words[place + 1 :]]
+
+
+def commit(checkout: Path, *paths: str, changing: bool = False) -> str:
+    """The commit of a checkout, with "+" where the paths were changed since; "unknown" for no checkout. ``changing``:
+    the last one that changed them."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(checkout), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        last = git("log", "-1", "--format=%H", *(("--", *paths) if changing else ()))
+        return last + ("+" if git("status", "--porcelain", "--", *paths) else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def launched(
+    command: Sequence[str], words: Path, limits: Mapping[str, Any], **options: Any
+) -> dict[str, Any]:
+    """What a run of a command costs, by speed/launch.py; the command's words are in the file ``words``."""
+    asked = {"command": command, "words": str(words), **limits}
+    launcher = [sys.executable, "-I", "-S", str(LAUNCH), json.dumps(asked)]
+    done = subprocess.run(launcher, capture_output=True, text=True, check=True, **options)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def rungs_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,18 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[
     yield "|" + "---|" * len(head)
     for row in rows:
         yield "| " + " | ".join(_number(value) for value in row) + " |"
+
+
+Block = str | Iterable[str]
+"""A line, or several."""
+
+
+def spaced(*blocks: Block) -> Iterator[str]:
+    """Blocks with an empty line between them; those that hold nothing are left out."""
+    every = ([block] if isinstance(block, str) else list(block) for block in blocks)
+    for number, lines in enumerate(filter(None, every)):
+        yield from ("",) * (number > 0)
+        yield from lines
 
 
 def _number(value: object) -> str:
@@ -26,6 +39,20 @@ def cell(text: str) -> str:
 def such_as(names: Sequence[str], count: int) -> str:
     """The first names."""
     return ", ".join(f"`{name}`" for name in names[:count]) + (", …" if len(names) > count else "")
+
+
+def show(lines: Iterable[str], folder: Path, name: str, *, write: bool) -> None:
+    """Print lines; ``write``: put them between the markers of that name in the folder's README.md, too."""
+    text = "\n".join(lines)
+    print(text)
+    if write:
+        write_between(folder / "README.md", name, text)
+
+
+def blame(faults: Sequence[str], what: str = "faults") -> int:
+    """Tell what is wrong: the exit code."""
+    print("\n".join(["", f"{len(faults)} {what}", *faults]), file=sys.stderr)
+    return int(bool(faults))
 
 
 def write_between(path: Path, name: str, text: str) -> None:

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
 from command import exit_code, parser_of
 from machine import choice, lines, without_gpu
-from pages import write_between
+from pages import blame, show
 
 from acceptance import faults, tables
 from acceptance.cases import ONNXFIX, PEERS, node_cases, run_peers
@@ -93,13 +93,9 @@ def run(given: argparse.Namespace) -> int:
     surroundings.append(
         f"- {len(cases):,} models, {given.jobs} jobs, {seconds:,.0f} s in all; onnxfix does not verify"
     )
-    text = "\n".join([*surroundings, "", *tables.page(rows, tools)])
-    print(text)
-    if given.write_readme:
-        write_between(HERE / "README.md", "node models", text)
-    found = faults.faults(rows, tools)
-    print("\n".join(["", f"{len(found)} faults of onnxfix", *found]), file=sys.stderr)
-    return int(bool(found))
+    told = [*surroundings, "", *tables.page(rows, tools)]
+    show(told, HERE, "node models", write=given.write_readme)
+    return blame(faults.faults(rows, tools), "faults of onnxfix")
 
 
 def main() -> int:

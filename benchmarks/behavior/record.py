@@ -10,11 +10,9 @@ that is recorded is the one that Python imports. Comparing ends with exit code 1
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +23,7 @@ from pathlib import Path
 import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from command import commit, parser_of
 from onnx_cases import onnx_cases
 
 from behavior.actions import PLAIN, VERIFIED, Entry, act, sha256
@@ -97,7 +96,8 @@ def versions() -> dict[str, str]:
     """What was recorded, and with what."""
     import onnxfix
 
-    found = {"python": platform.python_version(), "onnxfix": commit(Path(onnxfix.__file__).parents[1])}
+    own = commit(Path(onnxfix.__file__).parents[1], "onnxfix", "rules")
+    found = {"python": platform.python_version(), "onnxfix": own}
     for package in ("onnx", "onnxruntime", "numpy", "ml_dtypes"):
         try:
             found[package] = importlib.metadata.version(package)
@@ -105,22 +105,6 @@ def versions() -> dict[str, str]:
             found[package] = "none"
     packs = importlib.metadata.entry_points(group="onnxfix.rules")
     return {**found, "rule packs": ", ".join(sorted({pack.value for pack in packs}))}
-
-
-def commit(checkout: Path) -> str:
-    """The commit of a checkout, with "+" where onnxfix or its rules were changed since; "unknown" for no checkout."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(checkout), *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + (
-            "+" if git("status", "--porcelain", "--", "onnxfix", "rules") else ""
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def write(path: Path, recording: Entry) -> None:
@@ -160,9 +144,7 @@ def compare(old: Entry, new: Entry) -> int:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("file", nargs="?", type=Path, help="where the recording is written")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
     parser.add_argument("--exports", type=Path, help="a folder of models to record as well")

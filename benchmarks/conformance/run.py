@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what 
 import ledger
 from command import parser_of
 from gpu import engines
-from machine import with_gpu
+from machine import lines, with_gpu
 
 import onnxfix
 from conformance import child
@@ -76,8 +76,7 @@ def main(words: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         about = facts(given.device)
-        for key, value in about.items():
-            print(f"- {key}: {value}", flush=True)
+        print(*lines(about), sep="\n", flush=True)
         names = [name for name in child.models() if given.match in name][:: given.every]
         names.sort(key=lambda name: not any(part in name for part in SLOW))
         with ledger.Ledger(given.json, {"setting": about}) as book:

@@ -16,10 +16,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from onnx import GraphProto, ModelProto
 
-from diagnose import choosing, copies, observing, planting
+from diagnose import choosing, observing, planting
 from diagnose.choosing import Fault
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, saving
+from onnxfix.rewrite.changes.state import copied
 
 #: What a model without a fault is held against: a copy of its file, a copy whose inner names are others, or one of the
 #: ways to execute it that differ by rounding.
@@ -104,7 +105,7 @@ def arguments(case: Case, folder: Path, seed: int) -> list[str]:
 
 def renamed(model: ModelProto) -> ModelProto:
     """A copy with other names for all nodes and tensors but the inputs and outputs of the model."""
-    copy = copies.copy_of(model)
+    copy = copied(model)
     kept = {one.name for one in (*copy.graph.input, *copy.graph.output)}
     names: dict[str, str] = {name: name for name in kept}
     _rename(copy.graph, names)

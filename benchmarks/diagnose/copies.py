@@ -79,13 +79,6 @@ class Graph:
         return name in self.stored and self.stored[name].data_type in FLOATS
 
 
-def copy_of(model: ModelProto) -> ModelProto:
-    """A model of its own with the same contents."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
 def replaced(graph: Graph, node: NodeProto, operand: int, array: Any) -> list[str]:
     """Let one input of one node be another constant: in place where nobody else reads it, else one of its own.
 

@@ -16,11 +16,12 @@ from onnx import ModelProto, NodeProto, TensorProto
 from diagnose import copies, places
 from diagnose.copies import Graph, attribute, set_attribute
 from diagnose.places import Kind, Planted, Site, padding, pairs
+from onnxfix.rewrite.changes.state import copied
 
 
 def plant(model: ModelProto, site: Site, folder: Path | None = None) -> Planted | None:
     """The two models; None where the site changes nothing. ``model`` itself stays, ``folder`` has its external data."""
-    copy = copies.copy_of(model)
+    copy = copied(model)
     graph = Graph(copy, folder)
     node = graph.nodes[site.node]
     output, op_type, name = node.output[0], node.op_type, node.name

@@ -30,10 +30,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
-from behavior.record import commit
-from command import exit_code, parser_of
+from command import commit, exit_code, parser_of
 from ledger import Ledger, load
-from pages import write_between
+from pages import show
 
 from diagnose import cases, choosing, peers, tables
 from diagnose.cases import CONTROLS, Case
@@ -67,7 +66,7 @@ def measure(given: argparse.Namespace) -> int:
     if given.fresh:
         given.json.unlink(missing_ok=True)
     digest = hashlib.sha256(given.planted.read_bytes()).hexdigest()[:16]
-    began, version = time.monotonic(), commit(ROOT)[:12]
+    began, version = time.monotonic(), commit(ROOT, "onnxfix", "rules")[:12]
     with Ledger(given.json, {"seed": seed, "planted": digest}) as book:
 
         def work(case: Case) -> None:
@@ -90,16 +89,12 @@ def table(given: argparse.Namespace) -> int:
     results = load(given.json)["results"]
     rows = tables.rows_of(faults, results)
     disguised = tables.rows_of(faults, results, disguised=True)
-    text = "\n".join(tables.page(rows, disguised, tables.controls_of(results), trials))
-    print(text)
-    if given.write_readme:
-        write_between(HERE / "README.md", "planted", text)
+    controls = tables.controls_of(results)
+    show(tables.page(rows, disguised, controls, trials), HERE, "planted", write=given.write_readme)
     if given.peers is not None:
-        text = "\n".join(peers.page(load(given.peers)["results"], results))
-        print(text)
-        if given.write_readme:
-            write_between(HERE / "README.md", "peers", text)
-    lacking = tables.lacking([*rows, *disguised], tables.controls_of(results))
+        compared = peers.page(load(given.peers)["results"], results)
+        show(compared, HERE, "peers", write=given.write_readme)
+    lacking = tables.lacking([*rows, *disguised], controls)
     print("\n".join(["", *lacking]), file=sys.stderr)
     return int(bool(lacking))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pages import cell, markdown
+from pages import Block, cell, markdown, spaced
 
 from diagnose.cases import AMONG, CONTROLS, DISGUISED
 from diagnose.choosing import Fault
@@ -98,6 +98,10 @@ def _share(count: int, of: int) -> str:
     return f"{count} ({count / of:.0%})" if of else "–"
 
 
+def _named(rows: Sequence[Row], most: int = AMONG) -> str:
+    return _share(sum(0 < row.place <= most for row in rows), len(rows))
+
+
 def _groups(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
@@ -108,8 +112,8 @@ def _groups(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Ro
 def _counted(rows: Sequence[Row]) -> list[object]:
     return [
         len(rows),
-        _share(sum(row.place == 1 for row in rows), len(rows)),
-        _share(sum(0 < row.place <= AMONG for row in rows), len(rows)),
+        _named(rows, 1),
+        _named(rows),
         _share(sum(row.explained for row in rows), len(rows)),
         f"{statistics.median(row.said['seconds'] for row in rows):.1f}",
         f"{max(row.said['seconds'] for row in rows):.1f}",
@@ -135,39 +139,25 @@ def page(
     trials: Mapping[str, int],
 ) -> Iterator[str]:
     """Markdown: totals, by kind, by model, the misses, those with other names, the controls."""
-    first, three = (sum(0 < row.place <= most for row in rows) for most in (1, AMONG))
-    yield (
-        f"**Of {len(rows)} planted faults {_share(first, len(rows))} are named first, {_share(three, len(rows))} among "
-        f"three.**"
-    )
-    yield ""
-    yield from markdown(
-        ("kind", *_HEAD),
-        ([name, *_counted(own)] for name, own in sorted(_groups(rows, lambda row: row.fault.kind).items())),
-    )
-    yield ""
+    by_kind = _groups(rows, lambda row: row.fault.kind)
     by_model = _groups(rows, lambda row: f"{row.fault.group}/{row.fault.model}")
-    yield from markdown(("model", *_HEAD), ([f"`{name}`", *_counted(own)] for name, own in by_model.items()))
-    yield ""
-    yield from _missed(rows)
-    yield ""
-    if disguised:
-        first, three = (sum(0 < row.place <= most for row in disguised) for most in (1, AMONG))
-        yield (
-            f"Where the model with the fault has other names for everything inside, {_share(first, len(disguised))} of "
-            f"{len(disguised)} are named first, {_share(three, len(disguised))} among three."
-        )
-        yield ""
-        yield from _missed(disguised)
-        yield ""
-    yield from _unplanted(controls)
-    yield ""
-    yield f"Tried, and not counted: {_uncounted(trials)}."
+    renamed = (
+        f"Where the model with the fault has other names for everything inside, {_named(disguised, 1)} of "
+        f"{len(disguised)} are named first, {_named(disguised)} among three."
+    )
     versions = sorted(
         {said["commit"] for said in (*(row.said for row in (*rows, *disguised)), *controls.values())}
     )
-    yield ""
-    yield f"Measured with onnxfix at {', '.join(f'`{one}`' for one in versions)}."
+    return spaced(
+        f"**Of {len(rows)} planted faults {_named(rows, 1)} are named first, {_named(rows)} among three.**",
+        markdown(("kind", *_HEAD), ([name, *_counted(own)] for name, own in sorted(by_kind.items()))),
+        markdown(("model", *_HEAD), ([f"`{name}`", *_counted(own)] for name, own in by_model.items())),
+        *_missed(rows),
+        *((renamed, *_missed(disguised)) if disguised else ()),
+        *_unplanted(controls),
+        f"Tried, and not counted: {_uncounted(trials)}.",
+        f"Measured with onnxfix at {', '.join(f'`{one}`' for one in versions)}.",
+    )
 
 
 def _uncounted(trials: Mapping[str, int]) -> str:
@@ -177,26 +167,24 @@ def _uncounted(trials: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(words.items()) if name != "planted")
 
 
-def _missed(rows: Sequence[Row]) -> Iterator[str]:
-    missed = [row for row in rows if row.place != 1]
-    yield f"Not named first ({len(missed)}):" if missed else "All are named first."
-    if missed:
-        yield ""
-        yield from markdown(
-            ("model", "planted", "own error", "effect", "status", "place", "first culprit"),
-            (
-                [
-                    f"`{row.fault.model}`",
-                    cell(f"{row.fault.kind}: {row.fault.what}")[:_LONGEST],
-                    f"{row.fault.own:.1e}",
-                    f"{row.fault.effect:.1e}",
-                    row.said["status"],
-                    row.place or "–",
-                    cell(_first(row.said))[:_LONGEST],
-                ]
-                for row in missed
-            ),
-        )
+def _missed(rows: Sequence[Row]) -> list[Block]:
+    missed = [
+        [
+            f"`{row.fault.model}`",
+            cell(f"{row.fault.kind}: {row.fault.what}")[:_LONGEST],
+            f"{row.fault.own:.1e}",
+            f"{row.fault.effect:.1e}",
+            row.said["status"],
+            row.place or "–",
+            cell(_first(row.said))[:_LONGEST],
+        ]
+        for row in rows
+        if row.place != 1
+    ]
+    if not missed:
+        return ["All are named first."]
+    head = ("model", "planted", "own error", "effect", "status", "place", "first culprit")
+    return [f"Not named first ({len(missed)}):", markdown(head, missed)]
 
 
 def _first(said: Mapping[str, Any]) -> str:
@@ -206,9 +194,7 @@ def _first(said: Mapping[str, Any]) -> str:
     return f"{one['op_type']} {one['node']} ({_error(one)}): {one['reason']}"
 
 
-def _unplanted(controls: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    yield "Where nothing was planted:"
-    yield ""
+def _unplanted(controls: Mapping[str, Mapping[str, Any]]) -> tuple[str, list[str]]:
     rows = []
     for control in CONTROLS:
         own = {key: said for key, said in controls.items() if key.endswith(f"/{control}")}
@@ -220,10 +206,13 @@ def _unplanted(controls: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             seconds = statistics.median(said["seconds"] for said in own.values())
             words = ", ".join(f"{count} {name}" for name, count in sorted(states.items()))
             rows.append([control, len(own), words, wrong, f"{seconds:.1f}"])
-    yield from markdown(("held against", "models", "status", "with a false culprit", "seconds, median"), rows)
-    for key, said in controls.items():
-        for one in false_culprits(key, said)[:1]:
-            yield f"- {key}: {said['status']}, {cell(_first({**said, 'culprits': [one]}))}"
+    head = ("held against", "models", "status", "with a false culprit", "seconds, median")
+    wrongly = [
+        f"- {key}: {said['status']}, {cell(_first({**said, 'culprits': [one]}))}"
+        for key, said in controls.items()
+        for one in false_culprits(key, said)[:1]
+    ]
+    return "Where nothing was planted:", [*markdown(head, rows), *wrongly]
 
 
 def lacking(rows: Sequence[Row], controls: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -82,9 +82,34 @@ def linear(size: int = 8) -> nn.Linear:
     return nn.Linear(8, size)
 
 
-def dense(function: Callable[..., Any], count: int = 1, axes: Axes = BATCH, **inputs: Any) -> Built:
+def dense(
+    function: Callable[..., Any],
+    count: int = 1,
+    axes: Axes = BATCH,
+    shape: tuple[int, ...] = (2, 8),
+    **options: Any,
+) -> Built:
     """A function of ``count`` linear layers and rows of 8."""
-    return of(function, *(linear() for _ in range(count)), out=axes, x=rows(2, 8, axes=axes), **inputs)
+    return of(function, *(linear() for _ in range(count)), out=axes, x=rows(*shape, axes=axes), **options)
+
+
+def images(
+    function: Callable[..., Any],
+    *layers: nn.Module,
+    axes: Axes = BATCH,
+    shape: tuple[int, ...] = (2, 3, 8, 8),
+    **options: Any,
+) -> Built:
+    """A function of layers and images."""
+    return of(function, *layers, out=axes, x=rows(*shape, axes=axes), **options)
+
+
+def _relu(layer: nn.Module, x: Tensor) -> Any:
+    return layer(x).relu()
+
+
+def _perceptron(a: nn.Module, b: nn.Module, x: Tensor) -> Any:
+    return b(a(x).relu())
 
 
 def _ensemble(a: nn.Module, b: nn.Module, c: nn.Module, x: Tensor) -> Tensor:
@@ -310,17 +335,11 @@ def _first(layer: nn.Module, x: Tensor) -> Tensor:
 
 _BOTH = "legacy.op17 dynamo.op18"
 _OLD = "legacy.op13 dynamo.op18"
-_HALF = torch.tensor(0.5), STATIC
+_HALF, _FLAG = (torch.tensor(0.5), STATIC), (torch.tensor(True), STATIC)
 _PAST = rows(2, 2, 5, 4, axes={0: "batch", 2: "past"})
 KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
-    "mean_half": (
-        "dynamo.op18",
-        lambda: of(_ensemble, linear(), linear(), linear(), half=True, x=rows(2, 8)),
-    ),
-    "mean_bfloat16": (
-        "dynamo.op20",
-        lambda: _of_bfloat16(of(_ensemble, linear(), linear(), linear(), x=rows(2, 8))),
-    ),
+    "mean_half": ("dynamo.op18", lambda: dense(_ensemble, 3, half=True)),
+    "mean_bfloat16": ("dynamo.op20", lambda: _of_bfloat16(dense(_ensemble, 3))),
     "mean_half_broadcast": (
         "dynamo.op18",
         lambda: of(_ensemble, linear(), linear(), linear(1), half=True, x=rows(2, 8)),
@@ -346,30 +365,21 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     # BatchNormalization in training mode, by which timm standardizes weights.
     "standardized": (
         "legacy.op13",
-        lambda: of(
-            lambda a, b, x: b(a(x).relu()),
-            timm.layers.StdConv2d(3, 4, 3),
-            timm.layers.ScaledStdConv2d(4, 4, 3),
-            x=rows(2, 3, 8, 8),
-        ),
+        lambda: images(_perceptron, timm.layers.StdConv2d(3, 4, 3), timm.layers.ScaledStdConv2d(4, 4, 3)),
     ),
     "standardized_half": (
         "legacy.op17",
-        lambda: of(
-            lambda a, b, x: b(a(x).relu()),
+        lambda: images(
+            _perceptron,
             timm.layers.StdConv2d(3, 4, 3),
             timm.layers.StdConv2dSame(4, 4, 3, stride=2),
             half=True,
-            x=rows(2, 3, 8, 8),
         ),
     ),
     "normalized_by_batch": (
         "legacy.op17",
-        lambda: of(
-            lambda c, x: F.batch_norm(c(x), None, None, training=True).sigmoid(),
-            _conv(3, 4, 3),
-            out=STATIC,
-            x=rows(2, 3, 8, 8, axes=STATIC),
+        lambda: images(
+            lambda c, x: F.batch_norm(c(x), None, None, training=True).sigmoid(), _conv(3, 4, 3), axes=STATIC
         ),
     ),
     "uint8_channels_last": (
@@ -402,7 +412,7 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
         "dynamo.op18",
         lambda: of(_assign, linear(), x=rows(2, 5, 8, axes=TEXT), m=chosen(2, 5, axes=TEXT), out=TEXT),
     ),
-    "mask_add": (_OLD, lambda: of(_add, linear(), x=rows(2, 8))),
+    "mask_add": (_OLD, lambda: dense(_add)),
     "mask_copy": (_OLD, lambda: of(_copy, linear(), x=rows(2, 8), z=rows(2, 8))),
     "mask_scatter": (
         _BOTH,
@@ -422,10 +432,7 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
         _OLD,
         lambda: of(lambda a, x, m: a(x)[m].sum(0), linear(), out=STATIC, x=rows(2, 5, 8), m=chosen(2, 5)),
     ),
-    "mask_count": (
-        _OLD,
-        lambda: of(lambda a, x: x * torch.nonzero(a(x) > 0).shape[0], linear(), x=rows(2, 8)),
-    ),
+    "mask_count": (_OLD, lambda: dense(lambda a, x: x * torch.nonzero(a(x) > 0).shape[0])),
     "mask_share": (
         _OLD,
         lambda: of(
@@ -436,14 +443,8 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
             m=chosen(2, 8),
         ),
     ),
-    "if_by_size": (
-        "legacy.op13 legacy.op17",
-        lambda: of(lambda a, x: _by_size(a(x)), linear(), x=rows(2, 8)),
-    ),
-    "if_by_flag": (
-        "legacy.op17",
-        lambda: of(lambda a, x, f: _by_flag(a(x), f), linear(), x=rows(2, 8), f=(torch.tensor(True), STATIC)),
-    ),
+    "if_by_size": ("legacy.op13 legacy.op17", lambda: dense(lambda a, x: _by_size(a(x)))),
+    "if_by_flag": ("legacy.op17", lambda: dense(lambda a, x, f: _by_flag(a(x), f), f=_FLAG)),
     "if_with_cache": (
         "legacy.op17",
         lambda: of(
@@ -453,25 +454,22 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
             out=STATIC,
             x=rows(2, 3, 8, axes=TEXT),
             past=rows(2, 5, 8, axes={0: "batch", 1: "past"}),
-            f=(torch.tensor(True), STATIC),
+            f=_FLAG,
         ),
     ),
     "if_of_experts": ("dynamo.op18", lambda: of(lambda experts, x: experts(x), Experts(), x=rows(2, 8))),
     "if_of_activations": ("dynamo.op18", lambda: of(lambda one, x: one(x), Experts(True), x=rows(2, 8))),
     "loop_of_pools": (
         "legacy.op13 legacy.op17",
-        lambda: of(lambda c, x: _pools(x, c.weight), _conv(4, 4, 2), x=rows(2, 3, 4, 8, 8)),
+        lambda: images(lambda c, x: _pools(x, c.weight), _conv(4, 4, 2), shape=(2, 3, 4, 8, 8)),
     ),
     "loop_of_cells": (
         "legacy.op17",
-        lambda: of(lambda a, x: _cells(a(x), a.weight), linear(), out=STATIC, x=rows(2, 6, 8, axes=STATIC)),
+        lambda: dense(lambda a, x: _cells(a(x), a.weight), 1, STATIC, (2, 6, 8)),
     ),
-    "split_at_class_token": (
-        "legacy.op17",
-        lambda: of(_class_token, linear(), x=rows(2, 7, 8, axes=TEXT), out=TEXT),
-    ),
+    "split_at_class_token": ("legacy.op17", lambda: dense(_class_token, 1, TEXT, (2, 7, 8))),
     "split_in_thirds": ("legacy.op17", lambda: of(_thirds, linear(), x=rows(2, 7, 8, axes=TEXT))),
-    "loop_while": ("legacy.op17", lambda: of(lambda a, x: _while(a(x)), linear(), x=rows(2, 8))),
+    "loop_while": ("legacy.op17", lambda: dense(lambda a, x: _while(a(x)))),
     "bag_sum": (_BOTH, lambda: bags("sum")),
     "bag_mean": (_BOTH, lambda: bags("mean")),
     "bag_max": (_BOTH, lambda: bags("max")),
@@ -492,12 +490,12 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     ),
     "softmax_of_pixels": (
         "legacy.op17",
-        lambda: of(
+        lambda: images(
             lambda c, x: c(x).flatten(2).softmax(-1).amax(-1),
             _conv(3, 2, 1),
-            out=STATIC,
+            axes=STATIC,
+            shape=(1, 3, 7, LONG // 7),
             half=True,
-            x=rows(1, 3, 7, LONG // 7, axes=STATIC),
         ),
     ),
     # ``len`` is a number once the model is traced.
@@ -522,11 +520,11 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     "batch_of_states": ("legacy.op17", lambda: of(_run, nn.LSTM(8, 4, batch_first=True), x=rows(2, 5, 8))),
     "batch_viewed": (
         "legacy.op17",
-        lambda: of(lambda a, x: a(x).view(len(x), 5, 2, 4).transpose(1, 2), linear(), x=rows(2, 5, 8)),
+        lambda: dense(lambda a, x: a(x).view(len(x), 5, 2, 4).transpose(1, 2), shape=(2, 5, 8)),
     ),
     "batch_of_pairs": (
         "legacy.op17",
-        lambda: of(lambda a, x: a(x).view(len(x), 10, 4).softmax(-1), linear(), x=rows(2, 5, 8)),
+        lambda: dense(lambda a, x: a(x).view(len(x), 10, 4).softmax(-1), shape=(2, 5, 8)),
     ),
     "batch_flattened": (
         "legacy.op13",
@@ -534,51 +532,36 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     ),
     "transposed_and_dilated": (
         _BOTH,
-        lambda: of(
-            lambda c, x: c(x).relu(),
-            nn.ConvTranspose2d(3, 2, 3, stride=2, dilation=2, padding=1, output_padding=1),
-            x=rows(2, 3, 8, 8),
-        ),
+        lambda: images(_relu, nn.ConvTranspose2d(3, 2, 3, stride=2, dilation=2, padding=1, output_padding=1)),
     ),
     "transposed_in_groups": (
         "legacy.op17",
-        lambda: of(
-            lambda c, x: c(x).relu(),
+        lambda: images(
+            _relu,
             nn.ConvTranspose2d(4, 4, 2, stride=(2, 1), dilation=(2, 3), groups=2),
-            x=rows(2, 4, 8, 8),
+            shape=(2, 4, 8, 8),
         ),
     ),
     "folded": (
         "legacy.op18 dynamo.op18",
         lambda: of(lambda c, x: F.fold(c(x), (8, 8), 2, stride=2), nn.Conv1d(12, 12, 1), x=rows(2, 12, 16)),
     ),
-    "folded_with_overlap": (
-        "legacy.op18 dynamo.op18",
-        lambda: of(_fold, nn.Conv1d(27, 27, 1), x=rows(2, 3, 8, 8)),
-    ),
+    "folded_with_overlap": ("legacy.op18 dynamo.op18", lambda: images(_fold, nn.Conv1d(27, 27, 1))),
     "antialiased": (
         "dynamo.op18",
-        lambda: of(
-            lambda c, x: F.interpolate(c(x), size=(5, 4), mode="bilinear", antialias=True),
-            _conv(3, 3, 1),
-            x=rows(2, 3, 8, 8),
+        lambda: images(
+            lambda c, x: F.interpolate(c(x), size=(5, 4), mode="bilinear", antialias=True), _conv(3, 3, 1)
         ),
     ),
     "antialiased_cubic": (
         "dynamo.op18",
-        lambda: of(
-            lambda c, x: F.interpolate(c(x), scale_factor=0.5, mode="bicubic", antialias=True),
-            _conv(3, 3, 1),
-            x=rows(2, 3, 8, 8),
+        lambda: images(
+            lambda c, x: F.interpolate(c(x), scale_factor=0.5, mode="bicubic", antialias=True), _conv(3, 3, 1)
         ),
     ),
     "max_pool_indices": (
         "legacy.op17 dynamo.op18",
-        lambda: of(
-            lambda c, x: F.max_pool2d(c(x), 3, 2, 1, return_indices=True)[1],
-            _conv(3, 4, 3),
-            x=rows(2, 3, 8, 8),
-        ),
+        lambda: images(lambda c, x: F.max_pool2d(c(x), 3, 2, 1, return_indices=True)[1], _conv(3, 4, 3)),
     ),
     "scatter_add": (
         _BOTH,
@@ -591,10 +574,9 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
     ),
     "antialiased_up": (
         "dynamo.op18",
-        lambda: of(
+        lambda: images(
             lambda c, x: c(F.interpolate(x, scale_factor=(1.5, 0.75), mode="bilinear", antialias=True)),
             _conv(3, 3, 1),
-            x=rows(2, 3, 8, 8),
         ),
     ),
     "relu_of_integers": (
@@ -630,18 +612,15 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
         "dynamo.op20",
         lambda: dense(lambda a, x: torch.cat([a(x)[:, -3:], x[:, :-3]], 1)),
     ),
-    "squeezed_twice": ("dynamo.op18", lambda: of(partial(_squeeze, (1, 1)), linear(), x=rows(2, 1, 8))),
-    "squeezed_by_both_names": (
-        "dynamo.op18",
-        lambda: of(partial(_squeeze, (1, -2)), linear(), x=rows(2, 1, 8)),
-    ),
-    "squeezed_pair": ("dynamo.op20", lambda: of(partial(_squeeze, (1, 2, -2)), linear(), x=rows(2, 1, 1, 8))),
+    "squeezed_twice": ("dynamo.op18", lambda: dense(partial(_squeeze, (1, 1)), shape=(2, 1, 8))),
+    "squeezed_by_both_names": ("dynamo.op18", lambda: dense(partial(_squeeze, (1, -2)), shape=(2, 1, 8))),
+    "squeezed_pair": ("dynamo.op20", lambda: dense(partial(_squeeze, (1, 2, -2)), shape=(2, 1, 1, 8))),
     **{
         name + more: (f"dynamo.op{opset}", partial(_of_blocks, layer, function, count))
         for name, layer, opset in (("nvfp4", Four, 23), ("mxfp8", Eight, 24))
         for more, function, count in (
             ("", lambda a, x: a(x), 1),
-            ("_perceptron", lambda a, b, x: b(a(x).relu()), 2),
+            ("_perceptron", _perceptron, 2),
             ("_residual", lambda a, x: x + a(x).sigmoid(), 1),
         )
     },
@@ -650,30 +629,26 @@ KINDS: dict[str, tuple[str, Callable[[], Built]]] = {
         "legacy.op13",
         lambda: of(_first, nn.GRU(8, 4), out=STATIC, x=rows(5, 2, 8, axes=STATIC)),
     ),
-    "opset6_perceptron": ("legacy.op7", lambda: dense(lambda a, b, x: b(a(x).relu()), 2, STATIC)),
+    "opset6_perceptron": ("legacy.op7", lambda: dense(_perceptron, 2, STATIC)),
     "opset6_softmax": (
         "legacy.op7",
         lambda: dense(lambda a, x: a(x).softmax(1) - x.mean(1, keepdim=True), 1, STATIC),
     ),
     "opset6_convolutions": (
         "legacy.op8",
-        lambda: of(
-            lambda a, b, x: b(a(x)).relu() * 2 + 1,
-            _conv(3, 4, 3),
-            nn.BatchNorm2d(4),
-            out=STATIC,
-            x=rows(2, 3, 8, 8, axes=STATIC),
+        lambda: images(
+            lambda a, b, x: b(a(x)).relu() * 2 + 1, _conv(3, 4, 3), nn.BatchNorm2d(4), axes=STATIC
         ),
     ),
-    "untyped": ("dynamo.op18", lambda: dense(lambda a, x: a(x).relu())),
+    "untyped": ("dynamo.op18", lambda: dense(_relu)),
     "untyped_indices": ("legacy.op17", lambda: dense(lambda a, x: a(x).argmax(-1))),
     "untyped_mask": ("legacy.op13", lambda: dense(lambda a, x: a(x) > 0)),
-    "declared_batch": ("dynamo.op18", lambda: dense(lambda a, b, x: b(a(x).relu()), 2, STATIC)),
+    "declared_batch": ("dynamo.op18", lambda: dense(_perceptron, 2, STATIC)),
     "declared_sums": ("dynamo.op20", lambda: dense(lambda a, x: a(x).softmax(-1).sum(1), 1, STATIC)),
     "declared_images": (
         "dynamo.op20",
-        lambda: of(
-            lambda a, x: a(x).relu().mean((2, 3)), _conv(3, 2, 3), out=STATIC, x=rows(2, 3, 5, 5, axes=STATIC)
+        lambda: images(
+            lambda a, x: a(x).relu().mean((2, 3)), _conv(3, 2, 3), axes=STATIC, shape=(2, 3, 5, 5)
         ),
     ),
     "overloaded": ("dynamo.op18", lambda: dense(lambda a, x: a(x).relu().sigmoid())),
@@ -700,12 +675,12 @@ class Samples(quantization.CalibrationDataReader):
         return next(self.samples, None)
 
 
-def _perceptron() -> tuple[nn.Module, Tensor]:
+def _of_gelu() -> tuple[nn.Module, Tensor]:
     layers = nn.Linear(32, 32, bias=False), nn.GELU(), nn.Linear(32, 32)
     return nn.Sequential(*layers), torch.randn(2, 5, 32)
 
 
-def _small_perceptron() -> tuple[nn.Module, Tensor]:
+def _of_relu() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8)), torch.randn(2, 5, 16)
 
 
@@ -731,11 +706,11 @@ def _dynamic(source: Path, target: Path, shape: tuple[int, ...], **options: Any)
 _SYMMETRIC = {"ActivationSymmetric": True}
 Type, Format = quantization.QuantType, quantization.QuantFormat
 QUANTIZED: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], int, Callable[..., None]]] = {
-    "few_bits_symmetric.ort.op17": (_perceptron, 17, partial(_few_bits, is_symmetric=True)),
-    "few_bits_asymmetric.ort.op17": (_perceptron, 17, partial(_few_bits, is_symmetric=False)),
-    "few_bits_of_8.ort.op17": (_perceptron, 17, partial(_few_bits, bits=8, is_symmetric=False)),
+    "few_bits_symmetric.ort.op17": (_of_gelu, 17, partial(_few_bits, is_symmetric=True)),
+    "few_bits_asymmetric.ort.op17": (_of_gelu, 17, partial(_few_bits, is_symmetric=False)),
+    "few_bits_of_8.ort.op17": (_of_gelu, 17, partial(_few_bits, bits=8, is_symmetric=False)),
     "few_bits_as_qdq.ort.op21": (
-        _perceptron,
+        _of_gelu,
         20,
         partial(_few_bits, is_symmetric=False, quant_format=Format.QDQ),
     ),
@@ -747,12 +722,12 @@ QUANTIZED: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], int, Callable
     ),
     "static_operators.ort.op17": (_convolutions, 17, partial(_static, quant_format=Format.QOperator)),
     "static_uint8_weights.ort.op17": (
-        _perceptron,
+        _of_gelu,
         17,
         partial(_static, activation_type=Type.QUInt8, weight_type=Type.QUInt8),
     ),
     "static_asymmetric_perceptron.ort.op17": (
-        _small_perceptron,
+        _of_relu,
         17,
         partial(_static, activation_type=Type.QUInt8),
     ),
@@ -768,12 +743,12 @@ QUANTIZED: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], int, Callable
         partial(_static, activation_type=Type.QUInt8, weight_type=Type.QUInt8, per_channel=True),
     ),
     "static_16_bits.ort.op21": (
-        _small_perceptron,
+        _of_relu,
         20,
         partial(_static, activation_type=Type.QInt8, weight_type=Type.QInt16, extra_options=_SYMMETRIC),
     ),
-    "dynamic_per_channel.ort.op17": (_perceptron, 17, partial(_dynamic, per_channel=True)),
-    "dynamic.ort.op17": (_perceptron, 17, _dynamic),
+    "dynamic_per_channel.ort.op17": (_of_gelu, 17, partial(_dynamic, per_channel=True)),
+    "dynamic.ort.op17": (_of_gelu, 17, _dynamic),
     "dynamic_convolutions.ort.op17": (_convolutions, 17, _dynamic),
 }
 """Name -> (what is quantized, the operator set of its export, how)."""

@@ -45,6 +45,16 @@ class Command:
         return " && ".join(" ".join(("onnxfix", *step)) for step in self.steps)
 
 
+def _line(text: str, *more: str) -> tuple[str, ...]:
+    """A command line: words with spaces between them, and more."""
+    return *text.split(), *more
+
+
+def _model(name: str, *more: str) -> tuple[str, ...]:
+    """What a command that writes a model may write."""
+    return name, f"{name}.data", *more
+
+
 def _some(generator: random.Random, share: float, *words: str) -> tuple[str, ...]:
     return words if generator.random() < share else ()
 
@@ -79,39 +89,37 @@ def _fixes(generator: random.Random) -> tuple[str, ...]:
 
 def _apply(generator: random.Random) -> Command:
     words, writes = _look(generator)
-    line = ("apply", "model.onnx", "-o", "out.onnx", "--no-verify", *_fixes(generator), *words)
-    return Command("apply", (line,), ("out.onnx", "out.onnx.data", *writes))
+    line = _line("apply model.onnx -o out.onnx --no-verify", *_fixes(generator), *words)
+    return Command("apply", (line,), _model("out.onnx", *writes))
 
 
 def _in_place(generator: random.Random) -> Command:
-    line = ("apply", "model.onnx", "--in-place", "--no-verify", *_fixes(generator))
-    return Command("apply --in-place", (line,), ("model.onnx", "model.onnx.data"))
+    line = _line("apply model.onnx --in-place --no-verify", *_fixes(generator))
+    return Command("apply --in-place", (line,), _model("model.onnx"))
 
 
 def _difference(generator: random.Random) -> Command:
-    return Command("apply --diff", (("apply", "model.onnx", "--diff", "--no-verify", *_fixes(generator)),))
+    return Command("apply --diff", (_line("apply model.onnx --diff --no-verify", *_fixes(generator)),))
 
 
 def _folder(generator: random.Random) -> Command:
     options = (*_some(generator, 0.1, "--jobs", "2"), *_some(generator, 0.5, "--resume"))
     words, writes = _look(generator)
-    line = ("apply", ".", "--output-dir", "out", "--no-verify", *options, *words)
+    line = _line("apply . --output-dir out --no-verify", *options, *words)
     return Command("apply FOLDER", (line,), ("out", *writes))
 
 
 def _twice(generator: random.Random) -> Command:
-    first = ("apply", "model.onnx", "-o", "out.onnx", "--no-verify")
-    second = ("apply", "out.onnx", "-o", "again.onnx", "--no-verify")
-    return Command(
-        "apply twice", (first, second), ("out.onnx", "out.onnx.data", "again.onnx", "again.onnx.data")
-    )
+    first = _line("apply model.onnx -o out.onnx --no-verify")
+    second = _line("apply out.onnx -o again.onnx --no-verify")
+    return Command("apply twice", (first, second), (*_model("out.onnx"), *_model("again.onnx")))
 
 
 def _agree(generator: random.Random) -> Command:
     target = _some(generator, 0.3, "--target", generator.choice(TARGETS))
-    first = ("check", "model.onnx", "--format", "json", *target)
-    second = ("apply", "model.onnx", "-o", "out.onnx", "--no-verify", "--format", "json", *target)
-    return Command("check and apply", (first, second), ("out.onnx", "out.onnx.data"))
+    first = _line("check model.onnx --format json", *target)
+    second = _line("apply model.onnx -o out.onnx --no-verify --format json", *target)
+    return Command("check and apply", (first, second), _model("out.onnx"))
 
 
 def _settings(generator: random.Random) -> Command:
@@ -123,15 +131,13 @@ def _settings(generator: random.Random) -> Command:
 
 def _diff(generator: random.Random) -> Command:
     pair = generator.choice((("seed.onnx", "model.onnx"), ("model.onnx", "seed.onnx")))
-    return Command(
-        "diff", (("diff", *pair, *_some(generator, 0.4, "--format", "json"), *_some(generator, 0.3, "-v")),)
-    )
+    options = (*_some(generator, 0.4, "--format", "json"), *_some(generator, 0.3, "-v"))
+    return Command("diff", (("diff", *pair, *options),))
 
 
 def _view(generator: random.Random) -> Command:
     rule = generator.choice(("CST002", "GRA010", "GRA011", "BRC001", "INT001", "INT005", "OPS001", "IFC001"))
-    line = ("view", "model.onnx", "-o", "part.onnx", "--rule", rule)
-    return Command("view", (line,), ("part.onnx", "part.onnx.data"))
+    return Command("view", (_line("view model.onnx -o part.onnx --rule", rule),), _model("part.onnx"))
 
 
 CHEAP = (
@@ -143,18 +149,9 @@ CHEAP = (
 def _proven(generator: random.Random) -> Command:
     rungs = generator.choice((("--rungs", "reference,ort-cpu"), ("--rungs", "ort-cpu"), ()))
     inputs = (*_some(generator, 0.15, "--inputs", "value.npz"), *TIMEOUT)
-    line = (
-        "apply",
-        "model.onnx",
-        "-o",
-        "out.onnx",
-        *_fixes(generator),
-        *rungs,
-        *inputs,
-        *_look(generator)[0][:2],
-    )
-    writes = ("out.onnx", "out.onnx.data", *REPORTS)
-    return Command("apply, verified", (line,), writes, verified=True)
+    more = (*_fixes(generator), *rungs, *inputs, *_look(generator)[0][:2])
+    line = _line("apply model.onnx -o out.onnx", *more)
+    return Command("apply, verified", (line,), _model("out.onnx", *REPORTS), verified=True)
 
 
 def _verify(generator: random.Random) -> Command:
@@ -169,8 +166,7 @@ def _asked(generator: random.Random) -> Command:
 
 
 def _lift(generator: random.Random) -> Command:
-    writes = ("lifted.onnx", "lifted.onnx.data")
-    return Command("lift", (("lift", "model.onnx", "-o", "lifted.onnx"),), writes, verified=True)
+    return Command("lift", (_line("lift model.onnx -o lifted.onnx"),), _model("lifted.onnx"), verified=True)
 
 
 def _diagnose(generator: random.Random) -> Command:
@@ -179,32 +175,13 @@ def _diagnose(generator: random.Random) -> Command:
 
 
 def _precision(generator: random.Random) -> Command:
-    line = (
-        "precision",
-        "model.onnx",
-        "--to",
-        "fp16",
-        "--max-error",
-        "0.01",
-        "--timeout",
-        "20",
-        "-o",
-        "half.onnx",
-    )
-    return Command("precision", (line,), ("half.onnx", "half.onnx.data"), verified=True)
+    line = _line("precision model.onnx --to fp16 --max-error 0.01 --timeout 20 -o half.onnx")
+    return Command("precision", (line,), _model("half.onnx"), verified=True)
 
 
 def _reduce(generator: random.Random) -> Command:
-    limits = ("--timeout", "20", "--time-limit", "20")
-    line = (
-        "reduce",
-        "model.onnx",
-        "--check",
-        generator.choice(("ort-cpu", "trt-build")),
-        "-o",
-        "small",
-        *limits,
-    )
+    check = generator.choice(("ort-cpu", "trt-build"))
+    line = _line(f"reduce model.onnx --check {check} -o small --timeout 20 --time-limit 20")
     return Command("reduce", (line,), ("small",), verified=True)
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
+
+from onnxfix.rewrite.changes.state import copied
 
 Mutator = Callable[[random.Random, ModelProto, ModelProto], None]
 """A generator, a model that is changed, and another model."""
@@ -110,8 +112,7 @@ def reorder(generator: random.Random, model: ModelProto, other: ModelProto) -> N
     """Two elements of a list change places."""
     if slot := chosen(generator, model, lambda one: bool(one.place) and one.is_message):
         second = Slot(slot.holder, slot.field, generator.randrange(int(slot.place or 0)))
-        first = type(slot.value)()
-        first.CopyFrom(slot.value)
+        first = copied(slot.value)
         slot.put(second.value)
         second.put(first)
 
@@ -130,9 +131,7 @@ def transplant(generator: random.Random, model: ModelProto, other: ModelProto) -
         if slot.is_message and slot.field.message_type is kind and slot.value.ByteSize() < 20_000
     ]
     if parts:
-        copy = type(target.value)()
-        copy.CopyFrom(generator.choice(parts))
-        target.put(copy)
+        target.put(copied(generator.choice(parts)))
 
 
 def rename(generator: random.Random, model: ModelProto, other: ModelProto) -> None:
@@ -268,8 +267,7 @@ def nest(generator: random.Random, model: ModelProto, other: ModelProto) -> None
     node.op_type = generator.choice(("If", "Loop", "Scan"))
     body = node.attribute.add(name=generator.choice(("then_branch", "body")), type=5)
     for _ in range(generator.choice((1, 2, 12))):
-        inner = GraphProto()
-        inner.CopyFrom(body.g if body.g.node else model.graph)
+        inner = copied(body.g if body.g.node else model.graph)
         if inner.ByteSize() > 20_000:
             break
         body.g.node.add(op_type="If", input=["c"], output=["inner"]).attribute.add(

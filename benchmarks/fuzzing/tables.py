@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from pages import markdown
+from pages import markdown, spaced
 
 from fuzzing.running import Outcome
 
@@ -36,14 +36,12 @@ def tables(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """By command, by mutator and by seed model: how many ended with which exit code, and how many showed a fault."""
     head = ("tried", *(f"exit {code}" for code in CODES), "other", "faults")
     everything = {"all": list(outcomes)}
-    yield from markdown(("", *head), _counts(everything))
-    yield ""
-    yield from markdown(("command", *head), _counts(_grouped(outcomes, lambda one: [one.command])))
-    yield ""
-    yield from markdown(("damaged by", *head), _counts(_grouped(outcomes, lambda one: set(one.mutators))))
-    yield ""
-    yield from markdown(
-        ("model from", *head), _counts(_grouped(outcomes, lambda one: [one.model.partition("/")[0]]))
+    models = _grouped(outcomes, lambda one: [one.model.partition("/")[0]])
+    return spaced(
+        markdown(("", *head), _counts(everything)),
+        markdown(("command", *head), _counts(_grouped(outcomes, lambda one: [one.command]))),
+        markdown(("damaged by", *head), _counts(_grouped(outcomes, lambda one: set(one.mutators)))),
+        markdown(("model from", *head), _counts(models)),
     )
 
 

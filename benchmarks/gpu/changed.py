@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import onnx
 from diagnose import places, planting
-from diagnose.copies import Graph, copy_of
+from diagnose.copies import Graph
 from diagnose.observing import off
 from network import mutating
 from network.mutating import AMOUNTS, Kind, Mutant
@@ -27,6 +27,7 @@ from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof.compare.compare import identical
 from onnxfix.proof.compare.tolerance import outside, tolerance_for, wide
 from onnxfix.proof.compare.twin import half_type, raised, widened
+from onnxfix.rewrite.changes.state import copied
 from onnxfix.runtime.sandbox import Worker
 
 #: Kinds of ``diagnose.places`` that need no run of the model, by their names here.
@@ -82,7 +83,7 @@ class Change:
 def make_mutants(model: ModelProto, kind: str, seed: int) -> Iterator[Mutant]:
     """The mutants of a kind, in the order of their numbers."""
     if kind == CONTROL:
-        yield Mutant(CONTROL, "a copy", copy_of(model))
+        yield Mutant(CONTROL, "a copy", copied(model))
         return
     rng = random.Random(seed)
     if kind in PLANTED:
@@ -175,7 +176,7 @@ class Subject:
 
     def _double(self, model: ModelProto) -> tuple[ModelProto, list[dict[str, Any]]]:
         """A copy with float64 for float32, and its feeds. Half precision stays: a cast to it may be the change."""
-        wide = widened(copy_of(model), TensorProto.DOUBLE, (int(TensorProto.FLOAT),))
+        wide = widened(copied(model), TensorProto.DOUBLE, (int(TensorProto.FLOAT),))
         return wide, [raised(dict(self.feeds[n]), TensorProto.DOUBLE, ("float32",)) for n in self._filled()]
 
     def _filled(self) -> list[int]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
-from pages import cell, markdown
+from machine import lines
+from pages import cell, markdown, spaced
 
 from gpu.hazard_cases import AFTER, BEFORE, TWIN, Entry, entry_of
 from gpu.hazard_runs import Fed, Outcome
@@ -153,32 +154,28 @@ def _short(one: Shown) -> dict[str, Any]:
 
 def page(known: Mapping[str, Any]) -> Iterator[str]:
     """The setting, what a fix made worse, the verdicts, and a line for each rule."""
-    for key, value in known["setting"].items():
-        yield f"- {key}: {value}"
     rules = known["rules"]
-    yield ""
-    yield from _examples("Contradicted", rules, "contradicted")
     counts = Counter(one["verdict"] for one in rules.values())
     examples = Counter(one["verdict"] for rule in rules.values() for one in rule["examples"])
     rows = ([f"**{one}**", counts[one], examples[one]] for one in VERDICTS)
-    yield from markdown(("verdict", "rules", "examples"), rows)
-    yield ""
-    yield from _examples("Not repaired", rules, "not-repaired")
-    yield from markdown(("rule", "verdict", "examples: before → after", "TensorRT says"), _rules(rules))
+    return spaced(
+        lines(known["setting"]),
+        *_examples("Contradicted", rules, "contradicted"),
+        markdown(("verdict", "rules", "examples"), rows),
+        *_examples("Not repaired", rules, "not-repaired"),
+        markdown(("rule", "verdict", "examples: before → after", "TensorRT says"), _rules(rules)),
+    )
 
 
-def _examples(title: str, rules: Mapping[str, Any], verdict: Verdict) -> Iterator[str]:
+def _examples(title: str, rules: Mapping[str, Any], verdict: Verdict) -> tuple[str, list[str]]:
     found = [
         [f"{code}, {one['number']}", _sides(one), one.get("safety", "–"), cell(one.get("reason", "–"))]
         for code, rule in rules.items()
         for one in rule["examples"]
         if one["verdict"] == verdict
     ]
-    yield f"**{title}: {len(found)} examples.**"
-    yield ""
-    if found:
-        yield from markdown(("rule, example", "before → after", "fix", "why"), found)
-        yield ""
+    rows = markdown(("rule, example", "before → after", "fix", "why"), found) if found else ()
+    return f"**{title}: {len(found)} examples.**", list(rows)
 
 
 def _sides(one: Mapping[str, Any]) -> str:

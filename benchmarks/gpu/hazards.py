@@ -27,7 +27,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
 import ledger
 from command import exit_code, parser_of
-from pages import write_between
+from machine import lines
+from pages import blame, show
 
 from gpu import engines, hazard_runs, hazard_verdicts
 from gpu.engines import Bench
@@ -52,8 +53,7 @@ def measure(given: argparse.Namespace) -> int:
     """Measure, until all is measured or the time is up."""
     began = time.monotonic()
     choice, facts = engines.ready(given.package)
-    for key, value in facts.items():
-        print(f"- {key}: {value}", flush=True)
+    print(*lines(facts), sep="\n", flush=True)
     rules = sorted(
         (rule for rule in rules_of(BUILT_IN) if rule.code.startswith(given.match)), key=lambda rule: rule.code
     )
@@ -89,14 +89,10 @@ def table(given: argparse.Namespace) -> int:
     if "rules" not in stored:
         raise OnnxfixError(f"{given.file}: is not of `measure`")
     known = hazard_verdicts.distilled(stored)
-    text = "\n".join(hazard_verdicts.page(known))
-    print(text)
+    show(hazard_verdicts.page(known), HERE, "hazards", write=given.write)
     if given.write:
         RESULT.write_text(written(known), encoding="utf-8")
-        write_between(RESULT.with_name("README.md"), "hazards", text)
-    found = hazard_verdicts.faults(known)
-    print("\n".join(["", f"{len(found)} faults", *found]), file=sys.stderr)
-    return int(bool(found))
+    return blame(hazard_verdicts.faults(known))
 
 
 def written(known: dict[str, Any]) -> str:

@@ -29,7 +29,8 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 import ledger
 from command import TIMED_OUT, exit_code, parser_of, reported, rungs_of
-from pages import cell, markdown, write_between
+from machine import lines
+from pages import blame, cell, markdown, show, spaced
 
 from gpu import engines
 from gpu.changed import CONTROL, KINDS, Change, Recipe, Subject
@@ -96,8 +97,7 @@ def measure(given: argparse.Namespace) -> int:
     """Make the mutants, see what they change, and run all checks, several models at a time."""
     began = time.monotonic()
     _, facts = engines.ready(given.package)
-    for key, value in facts.items():
-        print(f"- {key}: {value}", flush=True)
+    print(*lines(facts), sep="\n", flush=True)
     with ledger.Ledger(given.file, {"setting": facts, "seed": given.seed}) as book:
 
         def measure_model(_: None, task: tuple[int, str]) -> None:
@@ -162,9 +162,6 @@ def faults(rows: Sequence[Row]) -> list[str]:
 
 def page(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
     """Markdown: the numbers, then one line for each mutant."""
-    for key, value in setting.items():
-        yield f"- {key}: {value}"
-    yield ""
     counted = [row for row in rows if row.counts]
     mutants = [row for row in rows if not row.control]
     controls = [row for row in rows if row.control]
@@ -172,7 +169,7 @@ def page(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
     silent = sum(not row.executed and not row.change.equivalent for row in mutants)
     spoilt = sorted({row.recipe.model for row in rows if row.spoilt})
     wide = [row for row in counted if row.change.beyond]
-    yield (
+    told = (
         f"**{len(counted)} mutants change an output: trt-gpu refutes {sum(row.caught(*GPU) for row in counted)}, "
         f"{sum(row.caught(*GPU) for row in wide)} of the {len(wide)} that change one by more than the tolerance.** "
         f"Of {len(mutants)} mutants {gone} are excluded, since they change nothing, and of {silent} no engine was "
@@ -182,15 +179,15 @@ def page(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
             * bool(spoilt)
         )
     )
-    yield ""
-    yield from markdown(
-        ("caught by", "mutants", "of these beyond the tolerance"),
-        ([name, len(own), sum(row.change.beyond for row in own)] for name, own in _groups(counted).items()),
+    groups = (
+        [name, len(own), sum(row.change.beyond for row in own)] for name, own in _groups(counted).items()
     )
-    yield ""
-    yield from markdown(
-        ("model", "changed", "what", "largest change of an output", *CPU, *GPU, "trt-gpu says"),
-        (_line(row) for row in rows if not row.control),
+    head = ("model", "changed", "what", "largest change of an output", *CPU, *GPU, "trt-gpu says")
+    return spaced(
+        lines(setting),
+        told,
+        markdown(("caught by", "mutants", "of these beyond the tolerance"), groups),
+        markdown(head, map(_line, mutants)),
     )
 
 
@@ -226,13 +223,8 @@ def table(given: argparse.Namespace) -> int:
     """Print, write."""
     measured = ledger.load(given.file)
     rows = rows_of(measured["results"])
-    text = "\n".join(page(rows, measured["setting"]))
-    print(text)
-    if given.write_readme:
-        write_between(HERE / "README.md", "mutants", text)
-    found = faults(rows)
-    print("\n".join(["", f"{len(found)} faults", *found]), file=sys.stderr)
-    return int(bool(found))
+    show(page(rows, measured["setting"]), HERE, "mutants", write=given.write_readme)
+    return blame(faults(rows))
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:

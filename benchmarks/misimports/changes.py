@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, defs, helper, numpy_helper
 
 from misimports import alter
 from onnxfix.files import walk
+from onnxfix.rewrite.changes.state import copied
 
 #: The largest input of integers or booleans that gets other values.
 SMALL = 8
@@ -63,13 +64,6 @@ def tensor_of(array: Any, name: str, element: int) -> onnx.TensorProto:
             name, element, array.shape, [str(one).encode() for one in array.reshape(-1)]
         )
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-
-
-def copied(model: ModelProto) -> ModelProto:
-    """A copy to change."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def retyped(model: ModelProto) -> ModelProto:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pages import markdown
+from pages import Block, markdown, spaced
 
 from misimports.causes import ALL, EXCUSED, KNOWN, OPEN, Cause, cause_of
 from misimports.changes import UNDOCUMENTED
@@ -108,21 +108,20 @@ def document(rows: Sequence[Row]) -> Iterator[str]:
     """found.md, line by line."""
     found = groups(rows)
     version = next((row.found.version for row in rows if row.found.version), "")
-    yield from _INTRODUCTION.format(version=version).splitlines()
-    yield ""
-    yield from markdown(("", "count"), counts(rows).items())
-    yield from ("", "## All of them", "")
-    yield from markdown(("hazard", "rule", "what is read differently", "groups", "variants"), _summary(found))
-    yield ""
-    for cause in (None, *OPEN, *KNOWN):
-        yield from _section(cause, [one for one in found if one.cause is cause])
-    yield from _excused(found)
-    yield from _others(rows)
+    causes = {cause: [one for one in found if one.cause is cause] for cause in (None, *OPEN, *KNOWN)}
+    return spaced(
+        _INTRODUCTION.format(version=version).splitlines(),
+        markdown(("", "count"), counts(rows).items()),
+        "## All of them",
+        markdown(("hazard", "rule", "what is read differently", "groups", "variants"), _summary(causes)),
+        *(block for cause, each in causes.items() if each for block in _section(cause, each)),
+        *_excused(found),
+        *_others(rows),
+    )
 
 
-def _summary(found: Sequence[Group]) -> Iterator[list[object]]:
-    for cause in (None, *OPEN, *KNOWN):
-        each = [one for one in found if one.cause is cause]
+def _summary(causes: Mapping[Cause | None, Sequence[Group]]) -> Iterator[list[object]]:
+    for cause, each in causes.items():
         if each:
             title = cause.title if cause is not None else "without explanation"
             variants = sum(len(one.rows) for one in each)
@@ -136,21 +135,15 @@ def _links(cause: Cause | None) -> tuple[str, str]:
     return hazard, f"[{cause.rule}]({_DOCS}/rules/{cause.rule}.md)" if cause.rule else "no rule yet"
 
 
-def _section(cause: Cause | None, found: Sequence[Group]) -> Iterator[str]:
-    if not found:
-        return
+def _section(cause: Cause | None, found: Sequence[Group]) -> Iterator[Block]:
     if cause is None:
-        yield from ("## Without explanation", "")
+        yield "## Without explanation"
     else:
         hazard, rule = _links(cause)
-        yield from (
-            f"## {cause.title}",
-            "",
-            f"Hazard {hazard}, {rule if not cause.rule else f'rule {rule}'}.",
-            "",
-        )
-        yield from (f"- ONNX: {cause.onnx}.", f"- TensorRT: {cause.tensorrt}.", "")
-    yield from _table(found)
+        yield f"## {cause.title}"
+        yield f"Hazard {hazard}, {rule if not cause.rule else f'rule {rule}'}."
+        yield f"- ONNX: {cause.onnx}.", f"- TensorRT: {cause.tensorrt}."
+    yield _table(found)
     examples = [one.example for one in found]
     for row in (
         examples if cause is None else [min(examples, key=lambda row: (row.nodes, len(row.found.text)))]
@@ -166,10 +159,7 @@ def _table(found: Sequence[Group]) -> Iterator[str]:
         expected, got = (difference.expected, difference.found) if difference is not None else ("", "")
         change = [one.operator, one.change, one.what, len(one.rows)]
         rows.append([*change, _place(row), expected + _by(row), got])
-    yield from markdown(
-        ("operator", "change", "differs", "variants", "for example", "ONNX", "TensorRT"), rows
-    )
-    yield ""
+    return markdown(("operator", "change", "differs", "variants", "for example", "ONNX", "TensorRT"), rows)
 
 
 def _place(row: Row) -> str:
@@ -186,16 +176,16 @@ def _by(row: Row) -> str:
     return f" ({_NAMES[judgment.by]} alone)" if judgment.by in _NAMES else ""
 
 
-def _example(row: Row, shows: str) -> Iterator[str]:
+def _example(row: Row, shows: str) -> Iterator[Block]:
     text = _narrow(row.found.text)
     lines = [line for line in row.found.layers.splitlines() if re.search(shows, line)]
     layers = _narrow("\n".join(lines))
     if not text or len(text) > _LONGEST:
         return
-    yield from (f"{_place(row)}:", "", "```text", text, "```", "")
+    yield from (f"{_place(row)}:", ("```text", text, "```"))
     if layers and len(layers) <= _LONGEST:
         few = ", among others" if len(lines) < len(row.found.layers.splitlines()) else ""
-        yield from (f"is imported as{few}", "", "```text", layers, "```", "")
+        yield from (f"is imported as{few}", ("```text", layers, "```"))
 
 
 def _narrow(text: str) -> str:
@@ -203,19 +193,21 @@ def _narrow(text: str) -> str:
     return "\n".join(line if len(line) <= _WIDEST else f"{line[: _WIDEST - 1]}…" for line in lines)
 
 
-def _excused(found: Sequence[Group]) -> Iterator[str]:
+def _excused(found: Sequence[Group]) -> Iterator[Block]:
     """What was judged by hand."""
-    if not any(one.cause in EXCUSED for one in found):
-        return
-    yield from ("## Judged by hand", "", "Differences that are no fault of TensorRT's reading.", "")
+    if any(one.cause in EXCUSED for one in found):
+        yield from ("## Judged by hand", "Differences that are no fault of TensorRT's reading.")
     for cause in EXCUSED:
         each = [one for one in found if one.cause is cause]
         if each:
-            yield from (f"### {cause.title}", "", f"ONNX: {cause.onnx}. TensorRT: {cause.tensorrt}.", "")
-            yield from _table(each)
+            yield from (
+                f"### {cause.title}",
+                f"ONNX: {cause.onnx}. TensorRT: {cause.tensorrt}.",
+                _table(each),
+            )
 
 
-def _others(rows: Sequence[Row]) -> Iterator[str]:
+def _others(rows: Sequence[Row]) -> Iterator[Block]:
     """What is not TensorRT's reading, or nobody can say, counted."""
     undocumented = [row for row in rows if row.differs and row.change.kind == UNDOCUMENTED]
     chosen = {
@@ -236,22 +228,17 @@ def _others(rows: Sequence[Row]) -> Iterator[str]:
     for title, (words, which) in chosen.items():
         found = Counter((row.operator, kind_of(str(row.change))) for row in which)
         if found:
-            yield from (f"## {title}", "", words, "")
             lines = [[operator, change, count] for (operator, change), count in sorted(found.items())]
-            yield from markdown(("operator", "change", "variants"), lines)
-            yield ""
+            yield from (f"## {title}", words, markdown(("operator", "change", "variants"), lines))
     yield from _uncompared(rows)
     invalid = [row for row in rows if row.found.parsed and row.found.judgment.verdict == "invalid"]
     if invalid:
         found_by = sorted(Counter(row.operator for row in invalid).items())
-        yield from (
-            "## Accepted although not valid",
-            "",
-            ", ".join(f"{name} {count}" for name, count in found_by) + ".",
-        )
+        yield "## Accepted although not valid"
+        yield ", ".join(f"{name} {count}" for name, count in found_by) + "."
 
 
-def _uncompared(rows: Sequence[Row]) -> Iterator[str]:
+def _uncompared(rows: Sequence[Row]) -> Iterator[Block]:
     """Valid variants that were parsed and have no reading."""
     gaps: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -259,7 +246,5 @@ def _uncompared(rows: Sequence[Row]) -> Iterator[str]:
             why = row.found.gaps[0] if row.found.gaps else row.found.reason
             gaps[row.operator, re.sub(r" layer .*?: ", ": ", why)] += 1
     if gaps:
-        yield from ("## Not read back", "")
         lines = [[operator, why, count] for (operator, why), count in sorted(gaps.items())]
-        yield from markdown(("operator", "why", "variants"), lines)
-        yield ""
+        yield from ("## Not read back", markdown(("operator", "why", "variants"), lines))

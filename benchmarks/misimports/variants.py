@@ -18,16 +18,18 @@ from misimports.changes import (
     Change,
     Variant,
     changes,
-    copied,
     retyped,
     tensor_of,
 )
 from onnxfix.files import walk
 from onnxfix.proof.compare.twin import raised, widened
+from onnxfix.rewrite.changes.state import copied
 
 Array = np.ndarray[Any, Any]
+Arrays = list[Array | None]
+Values = dict[str, Any]
 #: Attributes before and after the change, the arrays of the inputs -> other arrays, by place.
-Fit = Callable[[dict[str, Any], dict[str, Any], list["Array | None"]], dict[int, Array]]
+Fit = Callable[[Values, Values, Arrays], dict[int, Array]]
 
 
 def fitted(variant: Variant, before: NodeProto) -> Variant:
@@ -57,7 +59,7 @@ def fitted(variant: Variant, before: NodeProto) -> Variant:
     return replace(variant, feed=feed)
 
 
-def _need(arrays: list[Array | None], place: int) -> Array:
+def _need(arrays: Arrays, place: int) -> Array:
     found = arrays[place]
     if found is None:
         raise ValueError("it comes from another node, or is left out")
@@ -78,9 +80,7 @@ def _declare(variant: Variant, name: str, array: Array) -> None:
                 shape.dim.add(**({"dim_param": symbol} if symbol else {"dim_value": size}))
 
 
-def _recurrence(
-    before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]
-) -> dict[int, Array]:
+def _recurrence(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     counts = [2 if one.get("direction") == "bidirectional" else 1 for one in (before, after)]
     layouts = [int(one.get("layout", 0)) for one in (before, after)]
     found: dict[int, Array] = {}
@@ -98,9 +98,7 @@ def _recurrence(
     return found
 
 
-def _convolution(
-    before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]
-) -> dict[int, Array]:
+def _convolution(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     data, weights = _need(arrays, 0), _need(arrays, 1)
     groups = int(after.get("group", 1))
     kernel = tuple(after.get("kernel_shape", weights.shape[2:]))
@@ -112,9 +110,7 @@ def _convolution(
     return found
 
 
-def _deconvolution(
-    before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]
-) -> dict[int, Array]:
+def _deconvolution(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     weights = _need(arrays, 1)
     found = {1: np.resize(weights, (*weights.shape[:2], *after.get("kernel_shape", weights.shape[2:])))}
     if len(arrays) > 2 and arrays[2] is not None:
@@ -122,13 +118,13 @@ def _deconvolution(
     return found
 
 
-def _norm(before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]) -> dict[int, Array]:
+def _norm(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     data, axis = _need(arrays, 0), int(after.get("axis", -1))
     shape = data.shape[axis:]
     return {place: np.resize(one, shape) for place, one in enumerate(arrays) if place and one is not None}
 
 
-def _gemm(before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]) -> dict[int, Array]:
+def _gemm(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     found = {}
     for place, name in enumerate(("transA", "transB")):
         array = arrays[place]
@@ -137,7 +133,7 @@ def _gemm(before: dict[str, Any], after: dict[str, Any], arrays: list[Array | No
     return found
 
 
-def _scales(before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]) -> dict[int, Array]:
+def _scales(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     data, axis, block = _need(arrays, 0), int(after.get("axis", 1)), int(after.get("block_size", 0))
     found = {}
     for place in (1, 2):
@@ -149,42 +145,34 @@ def _scales(before: dict[str, Any], after: dict[str, Any], arrays: list[Array | 
     return found
 
 
-def _indices(before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]) -> dict[int, Array]:
+def _indices(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     data, indices = _need(arrays, 0), _need(arrays, 1)
     size = data.shape[int(after.get("axis", 0))]
     return {1: np.where(indices < 0, -(-indices % size) or 0, indices % size)} if size else {}
 
 
-def _lengths(before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]) -> dict[int, Array]:
+def _lengths(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     data, lengths = _need(arrays, 0), _need(arrays, 1)
     size = data.shape[int(after.get("time_axis", 0))]
     return {1: np.resize(np.minimum(lengths, size), (data.shape[int(after.get("batch_axis", 1))],))}
 
 
-def _blocks(before: dict[str, Any], after: dict[str, Any], arrays: list[Array | None]) -> dict[int, Array]:
+def _blocks(before: Values, after: Values, arrays: Arrays) -> dict[int, Array]:
     data, size = _need(arrays, 0), int(after["blocksize"])
     shape = (data.shape[0], 2 * size * size, 2 * size, 3 * size)
     return {0: np.resize(np.arange(np.prod(shape)), shape)}
 
 
 _FITS: dict[str, Fit] = {
-    "LSTM": _recurrence,
-    "GRU": _recurrence,
-    "RNN": _recurrence,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrence),
     "Conv": _convolution,
     "ConvTranspose": _deconvolution,
-    "LayerNormalization": _norm,
-    "RMSNormalization": _norm,
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _norm),
     "Gemm": _gemm,
-    "QuantizeLinear": _scales,
-    "DequantizeLinear": _scales,
-    "Gather": _indices,
-    "GatherElements": _indices,
-    "ScatterElements": _indices,
-    "Scatter": _indices,
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _scales),
+    **dict.fromkeys(("Gather", "GatherElements", "ScatterElements", "Scatter"), _indices),
     "ReverseSequence": _lengths,
-    "DepthToSpace": _blocks,
-    "SpaceToDepth": _blocks,
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
 }
 
 

@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from command import commit, parser_of
+
 from mutations.hook.sitecustomize import SLOTS, TESTS
 from mutations.sample import (
     PACKAGES,
@@ -125,20 +127,8 @@ def run(root: Path, mutants: list[Mutant], options: argparse.Namespace) -> dict[
             results["mutants"][names[number]] = {"status": "gone"}
         elif places[number].how != "same":
             results["mutants"][names[number]]["found by"] = places[number].how
-    return {"commit": commit(root), "minutes": round((time.monotonic() - began) / 60, 1), **results}
-
-
-def commit(root: Path) -> str:
-    """The last commit that changed the code or its tests, with "+" where they were changed since."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(root), *words, "--", *PACKAGES.values(), "tests"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("log", "-1", "--format=%H") + ("+" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    own = commit(root, *PACKAGES.values(), "tests", changing=True)
+    return {"commit": own, "minutes": round((time.monotonic() - began) / 60, 1), **results}
 
 
 def session(root: Path, folder: Path, arguments: list[str]) -> dict[str, Any]:
@@ -217,14 +207,11 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
 
 def parsed(words: list[str]) -> argparse.Namespace:
     """The command line; what stands behind ``--`` is for pytest."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("run")
     one.add_argument("result", type=Path)
     one.add_argument("--before", type=Path, help="a result: what it killed gets all tests that reach it")
-    one.add_argument("--sample", type=Path, default=SAMPLE)
     one.add_argument("--jobs", type=int, default=2)
     one.add_argument("--only", action="append", help="try this mutant; may be repeated")
     one.add_argument("--limit", type=float, default=90.0, help="seconds for a test with a mutant, at least")
@@ -240,16 +227,13 @@ def parsed(words: list[str]) -> argparse.Namespace:
     one.add_argument(
         "--later-minutes", type=float, default=10.0, help=f"for tests marked {' or '.join(LATER)}"
     )
-    one.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     two = commands.add_parser("compare")
     two.add_argument("results", type=Path, nargs=2)
-    three = commands.add_parser("places")
-    three.add_argument("--sample", type=Path, default=SAMPLE)
-    three.add_argument("--root", type=Path, default=ROOT)
-    five = commands.add_parser("apply")
+    three, five = commands.add_parser("places"), commands.add_parser("apply")
     five.add_argument("only", nargs=1, metavar="ID")
-    five.add_argument("--sample", type=Path, default=SAMPLE)
-    five.add_argument("--root", type=Path, default=ROOT)
+    for each in (one, three, five):
+        each.add_argument("--sample", type=Path, default=SAMPLE)
+        each.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     four = commands.add_parser("sample")
     four.add_argument("sample", type=Path, nargs="?", default=SAMPLE)
     four.add_argument("--seed", type=int, default=SEED)

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from onnxfix.rewrite.changes.state import copied
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import numpy as np
@@ -29,7 +31,7 @@ import onnx
 from command import exit_code, parser_of
 from diagnose.observing import off
 from machine import choice, lines, without_gpu
-from pages import cell, markdown, write_between
+from pages import cell, markdown, show
 
 from network.mutating import MAKERS, Kind, Mutant
 from onnxfix.errors import OnnxfixError
@@ -142,8 +144,7 @@ class _Subject:
         """With large weights in a file beside it, as what was read back has them."""
         data = self.mutated.with_name("mutant.onnx.data")
         data.unlink(missing_ok=True)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(mutant.model)
+        copy = copied(mutant.model)
         onnx.save(copy, self.mutated, save_as_external_data=True, location=data.name, size_threshold=1024)
 
     def caught(self, seed: int, *, weights: bool) -> tuple[bool, str]:
@@ -226,10 +227,8 @@ def run(given: argparse.Namespace) -> int:
             print(
                 f"{row.model} {row.kind} {row.what}: {row.outputs}/{row.runs} {row.reason}", file=sys.stderr
             )
-    text = "\n".join([*lines(without_gpu(chosen)), "", *table(rows)])
-    print(text)
-    if given.write_readme:
-        write_between(HERE / "README.md", "mutants", text)
+    told = [*lines(without_gpu(chosen)), "", *table(rows)]
+    show(told, HERE, "mutants", write=given.write_readme)
     return int(any(row.missed for row in rows) or len(rows) < len(given.models) * sum(WANTED.values()))
 
 

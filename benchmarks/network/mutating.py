@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from diagnose.copies import copy_of
 from diagnose.places import FEWEST, TINY
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from onnxfix.rewrite.changes.state import copied
 
 Kind = Literal["weight", "axis", "cast", "constant", "pads"]
 
@@ -64,7 +65,7 @@ def weights(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
     while floats:
         name, change = list(AMOUNTS.items())[number % len(AMOUNTS)]
         number += 1
-        copy = copy_of(model)
+        copy = copied(model)
         tensor = copy.graph.initializer[rng.choice(floats)]
         array = numpy_helper.to_array(tensor).copy()
         at = rng.randrange(array.size)
@@ -84,7 +85,7 @@ def axes(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
     places = [n for n, node in enumerate(model.graph.node) if _has_axis(node, stored)]
     rng.shuffle(places)
     for place in places:
-        copy = copy_of(model)
+        copy = copied(model)
         node = copy.graph.node[place]
         what = _change_axis(copy, node, rng)
         if what:
@@ -138,7 +139,7 @@ def casts(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
     pairs = [(n, other) for n in places for other in _OTHERS.get(_to(model.graph.node[n]), ())]
     rng.shuffle(pairs)
     for place, other in pairs:
-        copy = copy_of(model)
+        copy = copied(model)
         node = copy.graph.node[place]
         to = _to(node)
         output = node.output[0]
@@ -155,7 +156,7 @@ def constants(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
     places = [place for place, tensor in enumerate(_stored(model)) if _is_number(tensor)]
     rng.shuffle(places)
     for turn, place in enumerate(places):
-        copy, factor = copy_of(model), FACTORS[turn % len(FACTORS)]
+        copy, factor = copied(model), FACTORS[turn % len(FACTORS)]
         tensor = _stored(copy)[place]
         array = numpy_helper.to_array(tensor)
         with np.errstate(over="ignore"):
@@ -187,7 +188,7 @@ def pads(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
     ]
     rng.shuffle(places)
     for place in places:
-        copy = copy_of(model)
+        copy = copied(model)
         node = copy.graph.node[place]
         values = next(one for one in node.attribute if one.name == "pads").ints
         before, back = list(values), len(values) // 2

@@ -20,7 +20,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import numpy as np
-from command import divided, parser_of, rungs_of
-from pages import write_between
+from command import divided, launched, parser_of, rungs_of
+from pages import show
 
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import signature
@@ -40,7 +39,6 @@ from onnxfix.tensorrt.package import TF32_OFF
 from proof import tables
 
 HERE = Path(__file__).resolve().parent
-LAUNCH = HERE.parent / "speed" / "launch.py"
 LIMIT = 900.0  # seconds of one run
 MEMORY = 1 << 20  # MB: no limit, the machine's is enough
 
@@ -104,14 +102,10 @@ def _apply(model: Path, target: Path, report: Path, options: list[str]) -> list[
 
 def _launch(command: list[str], checkout: Path, folder: Path, *, watch: bool = False) -> dict[str, Any]:
     """What one run of a command cost, with the packages of a checkout; see launch.py."""
-    request = {"command": command, "timeout": LIMIT, "memory_mb": MEMORY, "watch": watch}
-    request["words"] = str(folder / "words")
+    limits = {"timeout": LIMIT, "memory_mb": MEMORY, "watch": watch}
     env = {**os.environ, **TF32_OFF, "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'rules'}"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have bytecode, and the index of rules beside it
-    words = [sys.executable, "-I", "-S", str(LAUNCH), json.dumps(request)]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True, cwd=folder)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return launched(command, folder / "words", limits, env=env, cwd=folder)
 
 
 def _report(path: Path) -> dict[str, Any]:
@@ -205,11 +199,8 @@ def main() -> int:
         said = "; ".join(faults(kept[key])) or f"{tables.ratio(kept[key]):.2f} times its parts"
         print(f"{number}/{len(models)} {key}: {said}", file=sys.stderr, flush=True)
     rows = list(kept.values())
-    text = "\n".join([*_setting(arguments.runs), "", *tables.table(rows)])
-    if arguments.write_readme:
-        write_between(HERE / "README.md", "proof", text)
-    else:
-        print(text)
+    text = [*_setting(arguments.runs), "", *tables.table(rows)]
+    show(text, HERE, "proof", write=arguments.write_readme)
     return int(any(map(faults, rows)))
 
 

@@ -8,19 +8,9 @@ from typing import Any
 from onnx import FunctionProto, ModelProto, TensorProto, ValueInfoProto
 
 from onnxfix.files import walk
+from onnxfix.rewrite.changes.state import copied
 from random_models import nesting
-from random_models.pieces import (
-    Body,
-    Dims,
-    Host,
-    Piece,
-    Value,
-    copied,
-    declared,
-    dims_of,
-    rename,
-    tensor_info,
-)
+from random_models.pieces import Body, Dims, Host, Piece, Value, declared, dims_of, rename, tensor_info
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 

@@ -23,8 +23,9 @@ from onnxfix.proof.compare.compare import compare
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.verdict import CPU_RUNGS
 from onnxfix.proof.verify import verify
+from onnxfix.rewrite.changes.state import copied
 from onnxfix.runtime.backends import NoKernel, Unsupported, ort, reference
-from random_models.pieces import copied, dims_of, refused
+from random_models.pieces import dims_of, refused
 
 SECONDS = 6.0
 """For a step in Python. What hangs in native code is ended by the process that called this one."""

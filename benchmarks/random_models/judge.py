@@ -20,6 +20,7 @@ from onnx import ModelProto
 from onnxfix.files import walk
 from onnxfix.model import Model
 from onnxfix.rewrite import engine
+from onnxfix.rewrite.changes.state import copied
 from onnxfix.rewrite.engine import FixRun, check_build
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety
@@ -38,7 +39,7 @@ from random_models.execution import (
     refuted_by_ladder,
 )
 from random_models.generator import Drawn, draw
-from random_models.pieces import copied, examples, refused
+from random_models.pieces import examples, refused
 
 PACKAGE = "tensorrt-rtx"
 _TYPE = re.compile(r"\b(u?int|float|bfloat|fp|bf)\d+\b", re.IGNORECASE)

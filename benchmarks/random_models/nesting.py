@@ -18,7 +18,8 @@ from onnx import (
 )
 
 from onnxfix.files import walk
-from random_models.pieces import Body, Host, Value, copied, declared, dims_of, rename, tensor_info
+from onnxfix.rewrite.changes.state import copied
+from random_models.pieces import Body, Host, Value, declared, dims_of, rename, tensor_info
 
 DOMAIN = "random.models"
 """The domain of the functions that are made here."""

@@ -23,6 +23,7 @@ from onnx import (
 )
 from onnx_cases import onnx_cases
 
+from onnxfix.rewrite.changes.state import copied
 from onnxfix.rewrite.contexts import Change, rename_own
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Fixed, Safety
@@ -80,13 +81,6 @@ def refused(model: ModelProto) -> str:
 def least_ir(opset: int) -> int:
     """The IR version with which an opset came."""
     return int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
-
-
-def copied(message: Any) -> Any:
-    """A copy of a protobuf message."""
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
 
 
 @functools.cache

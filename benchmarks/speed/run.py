@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from pages import cell, markdown, write_between
+from command import parser_of
+from pages import cell, markdown, show, spaced
 
 from speed.tools import APPLY, CHECK, OURS, PEERS, Bench, Job, Tool
 
@@ -170,18 +171,16 @@ def limits(rows: Sequence[Row]) -> Iterator[tuple[str, str, bool]]:
 
 def page(rows: Sequence[Row], told: Sequence[str]) -> Iterator[str]:
     """Everything between the markers of the README."""
-    yield from told
-    yield from ("", "### Limits", "")
     words = {True: "met", False: "**missed**"}
-    yield from markdown(
-        ("limit", "measured", ""), [(text, found, words[met]) for text, found, met in limits(rows)]
-    )
-    yield from ("", "### Models, files in memory", "")
     heads = ("model", "MB", "check, s", "apply, s", "fastest right peer, s", "check to it", "apply to it")
     more = ("check, peak MB", "apply, peak MB", "peer, peak MB", "apply to it", "weights of the result")
-    yield from markdown((*heads, *more), map(_timed, rows))
-    yield from ("", "### Every peer, once", "")
-    yield from markdown(("model", *(tool.title for tool in PEERS)), map(_once, rows))
+    met = ((text, found, words[met]) for text, found, met in limits(rows))
+    return spaced(
+        told,
+        *("### Limits", markdown(("limit", "measured", ""), met)),
+        *("### Models, files in memory", markdown((*heads, *more), map(_timed, rows))),
+        *("### Every peer, once", markdown(("model", *(tool.title for tool in PEERS)), map(_once, rows))),
+    )
 
 
 def _timed(row: Row) -> list[object]:
@@ -239,9 +238,7 @@ def setting(bench: Bench, runs: int) -> list[str]:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--models", default="", metavar="REGEX", help="only these models")
@@ -273,10 +270,7 @@ def main() -> int:
             results[source.stem] = measure(bench, source, given)
             kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
     rows = list(results.values())
-    text = "\n".join(page(rows, setting(bench, given.runs)))
-    print(text)
-    if given.write_readme:
-        write_between(HERE / "README.md", "measured", text)
+    show(page(rows, setting(bench, given.runs)), HERE, "measured", write=given.write_readme)
     return int(not all(met for *_, met in limits(rows)))
 
 

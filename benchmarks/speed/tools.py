@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-LAUNCH = Path(__file__).resolve().parent / "launch.py"
+from command import launched
+
 _ONNXSCRIPT = (
     "import sys; import onnx_ir as ir; from onnxscript import optimizer; m = ir.load(sys.argv[1]); "
     "optimizer.optimize(m); ir.save(m, sys.argv[2], external_data=sys.argv[3] or None)"
@@ -125,16 +123,8 @@ class Bench:
         """Run it once; what an earlier run wrote is deleted first. See launch.py for ``watch``."""
         clear(job)
         words = self.scratch / f"words-{job.target.stem}.txt"
-        asked = {
-            "command": self.command(tool, job),
-            "timeout": self.timeout,
-            "memory_mb": self.memory_mb,
-            "watch": watch,
-            "words": str(words),
-        }
-        launcher = [sys.executable, "-I", "-S", str(LAUNCH), json.dumps(asked)]
-        done = subprocess.run(launcher, capture_output=True, text=True, env=_environment(), check=True)
-        found = json.loads(done.stdout)
+        limits = {"timeout": self.timeout, "memory_mb": self.memory_mb, "watch": watch}
+        found = launched(self.command(tool, job), words, limits, env=_environment())
         said = words.read_text("utf-8", "replace")[-20_000:]
         for folder in (job.target.parent, job.source.parent, self.pythons[tool.environment].parents[1]):
             said = said.replace(f"{folder}/", "")

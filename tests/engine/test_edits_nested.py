@@ -16,6 +16,7 @@ from onnxfix.model import Model
 from onnxfix.rewrite import edits as ed
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.changes import footprint
+from onnxfix.rewrite.changes.state import copied
 from onnxfix.rewrite.edits import Draft
 from onnxfix.rewrite.registry import registry
 from onnxfix.rewrite.transaction import Transaction, commit
@@ -87,7 +88,7 @@ def test_a_body_that_hides_a_value_is_not_moved() -> None:
     y = node_at(model, "y")
     before = model.proto.SerializeToString(deterministic=True)
     with pytest.raises(ShadowedError):
-        commit(model, [[ed.RemoveNode(y), ed.AddNode(model.main, copy_of(y))]])
+        commit(model, [[ed.RemoveNode(y), ed.AddNode(model.main, copied(y.proto))]])
     assert model.proto.SerializeToString(deterministic=True) == before
     assert_links(model)
 
@@ -148,7 +149,7 @@ def test_a_body_that_is_copied_keeps_what_another_fix_of_the_round_did_in_it(way
     @rule("TST002", ops=["If"])
     def whole(node: Node, model: Model) -> Iterator[Match]:
         if not node.name:
-            moved = copy_of(node)
+            moved = copied(node.proto)
             moved.name = "moved"
             yield Match("", node=node, fix=Fix("move", [ed.RemoveNode(node), ed.AddNode(node.scope, moved)]))
 
@@ -188,7 +189,7 @@ def random_fix(model: Model, rng: random.Random, number: int) -> list[ed.Edit]:
     assert output is not None
     kind = rng.choice(["move", "wrap", "inside", "replace", "rename", "remove"])
     if kind == "move":
-        return [ed.RemoveNode(node), ed.AddNode(node.scope, copy_of(node), node)]
+        return [ed.RemoveNode(node), ed.AddNode(node.scope, copied(node.proto), node)]
     if kind in ("wrap", "inside"):
         maker = RandomIfs(rng)
         maker.count = 1000 * (number + 1)

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
+from onnxfix.rewrite.changes.state import copied
 from onnxfix.rewrite.engine import fix
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety
@@ -46,15 +47,9 @@ def refused(model: ModelProto) -> str:
     return ""
 
 
-def copy_of(model: ModelProto) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
 def in_opset(model: ModelProto, opset: int) -> ModelProto:
     """The model as if it had been written for another opset, functions included."""
-    copy = copy_of(model)
+    copy = copied(model)
     for owner in (copy, *copy.functions):
         for entry in owner.opset_import:
             if entry.domain in ("", "ai.onnx"):
@@ -93,7 +88,7 @@ def elem_types(model: ModelProto) -> list[int]:
 
 def of_type(model: ModelProto, old: int, new: int) -> ModelProto:
     """The model with every tensor of one element type as one of another."""
-    copy = copy_of(model)
+    copy = copied(model)
     dtype = helper.tensor_dtype_to_np_dtype(new)
     for graph in graphs(copy):
         for info in infos(graph):

@@ -25,6 +25,7 @@ import onnxfix
 from onnxfix.proof.compare import twin
 from onnxfix.proof.compare.tolerance import tolerance_for
 from onnxfix.proof.verdict import CPU_RUNGS
+from onnxfix.rewrite.changes.state import copied
 from onnxfix.rule import Safety
 from onnxfix.runtime.backends.reference import evaluator
 from onnxfix.runtime.sandbox import Worker
@@ -148,12 +149,6 @@ def test_transformers_overflow_before_and_not_after(
     assert found.dtype == np.float16
     limit = tolerance_for("float16")
     np.testing.assert_allclose(found, single, rtol=limit.rtol, atol=limit.atol * np.abs(single).max())
-
-
-def copied(proto: ModelProto) -> ModelProto:
-    other = ModelProto()
-    other.CopyFrom(proto)
-    return other
 
 
 def watched(proto: ModelProto, feed: dict[str, Array]) -> Array:

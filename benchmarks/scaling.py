@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from command import parser_of
+from command import launched, parser_of
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.model import Model
@@ -35,6 +33,7 @@ MILLION = 1_000_000
 GROWTH = 12.0
 """Times as long that ten times as many nodes may take."""
 SECONDS, GIGABYTES = 15.0, 8.0
+NO_LIMITS = {"timeout": 3600, "memory_mb": 1 << 20, "watch": False}
 LEVELS = 200
 """Of nested Ifs: more than a file can hold (protobuf parses about 33), so these models exist in memory alone."""
 WIDTH = 50
@@ -148,12 +147,10 @@ def applied(count: int) -> tuple[float, float]:
         source, output = Path(folder, "chain.onnx"), Path(folder, "fixed.onnx")
         source.write_bytes(chain(count).SerializeToString())
         command = [sys.executable, "-m", "onnxfix", "apply", str(source), "--no-verify", "-o", str(output)]
-        child = subprocess.Popen([*command, "--quiet"], stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode not in (0, 1) or not output.exists():
-            raise SystemExit(f"{' '.join(command)} ended with exit code {child.returncode}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20
+        found = launched([*command, "--quiet"], Path(folder, "words"), NO_LIMITS)
+        if found["code"] not in (0, 1) or not output.exists():
+            raise SystemExit(f"{' '.join(command)} ended with exit code {found['code']}")
+    return found["cpu"], found["rss"] / 2**10
 
 
 def _row(label: str, times: list[float]) -> bool:

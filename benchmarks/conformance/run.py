@@ -10,6 +10,7 @@ of both files. The exit code is 0 if all was measured, 1 if time was up, 2 if no
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -19,14 +20,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
 import ledger
-from command import parser_of
+from command import exit_code, parser_of
 from gpu import engines
 from machine import lines, with_gpu
 
 import onnxfix
 from conformance import child
 from onnxfix.backend.devices import opened
-from onnxfix.errors import OnnxfixError
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.records import TrtOptions
 
@@ -73,22 +73,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--match", default="", help="only tests whose name holds this")
     parser.add_argument("--every", type=int, default=1, help="only each N-th test")
     given = parser.parse_args(words)
+    return exit_code(lambda: run(given))
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure what is not measured yet. Raises OnnxfixError where something needed is not there."""
     began = time.monotonic()
-    try:
-        about = facts(given.device)
-        print(*lines(about), sep="\n", flush=True)
-        names = [name for name in child.models() if given.match in name][:: given.every]
-        names.sort(key=lambda name: not any(part in name for part in SLOW))
-        with ledger.Ledger(given.json, {"setting": about}) as book:
-            tasks = [(name, given.device, given.timeout) for name in names if name not in book]
-            print(f"{len(tasks):,} of {len(names):,} tests to run", flush=True)
-            done = engines.record(
-                tasks, given.jobs, Worker, measure, book, began=began, budget=given.budget, every=100
-            )
-    except OnnxfixError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return int(not done)
+    about = facts(given.device)
+    print(*lines(about), sep="\n", flush=True)
+    names = [name for name in child.models() if given.match in name][:: given.every]
+    names.sort(key=lambda name: not any(part in name for part in SLOW))
+    with ledger.Ledger(given.json, {"setting": about}) as book:
+        tasks = [(name, given.device, given.timeout) for name in names if name not in book]
+        print(f"{len(tasks):,} of {len(names):,} tests to run", flush=True)
+        limits = {"began": began, "budget": given.budget, "every": 100}
+        return int(not engines.record(tasks, given.jobs, Worker, measure, book, **limits))
 
 
 if __name__ == "__main__":

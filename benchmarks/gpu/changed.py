@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import onnx
+from acceptance.measure import outputs_of
 from diagnose import places, planting
 from diagnose.copies import Graph
 from diagnose.observing import off
@@ -127,9 +128,7 @@ class Subject:
         """What a model computes; None where it does not run."""
         path = self._folder / "model.onnx"
         onnx.save(model, path)
-        ran = self._runner.call(
-            "acceptance.measure:run", timeout=_STEP, backend=backend, path=str(path), feeds=list(feeds)
-        )
+        ran = outputs_of(self._runner, backend, path, feeds, _STEP)
         return ran.value if ran.ok else None
 
     def change(self, mutant: ModelProto) -> Change | None:

@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import numpy as np
 import onnx
+from acceptance.measure import outputs_of
 from command import exit_code, parser_of
 from diagnose.observing import off
 from machine import choice, lines, without_gpu
@@ -113,9 +114,7 @@ class _Subject:
 
     def outputs(self, path: Path, feeds: Sequence[Mapping[str, Any]]) -> list[list[Any]] | str:
         """What ONNX Runtime computes, or why it does not."""
-        ran = self.runner.call(
-            "acceptance.measure:run", timeout=_STEP, backend="ort-cpu", path=str(path), feeds=list(feeds)
-        )
+        ran = outputs_of(self.runner, "ort-cpu", path, feeds, _STEP)
         return ran.value if ran.ok else ran.message
 
     def mutants(self, kind: Kind, count: int, seed: int) -> list[tuple[Mutant, list[list[Any]]]]:

@@ -13,6 +13,7 @@ I64, B, F16, D = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT16, Tenso
 _UNARY = ("Abs", "Ceil", "Exp", "Floor", "Neg", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "LeakyRelu", "Elu",
           "Identity", "Identity", "Dropout", "HardSigmoid", "Sqrt")  # fmt: skip
 _NEWER = {"Erf": 9, "Sign": 9, "Sinh": 9, "Cosh": 9, "Round": 11, "HardSwish": 14, "Gelu": 20, "Mish": 18}
+_FIRST = np.array([0])
 _BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean")
 
 
@@ -154,17 +155,11 @@ def squeeze(host: Host) -> None:
     if x.dims is None or len(x.dims) > 4:
         return
     wide = (1, *x.dims)
-    y = _axes(host, "Unsqueeze", x.name, wide)
+    y = host.set_by(13, "Unsqueeze", x.name, F, wide, axes=_FIRST)
     if host.chance(0.4):
         y = host.node("Relu", [y], F, wide)
     if host.chance(0.7):
-        _axes(host, "Squeeze", y, x.dims)
-
-
-def _axes(host: Host, op: str, name: str, dims: Dims) -> str:
-    if host.opset >= 13:
-        return host.node(op, [name, host.constant(np.array([0], np.int64))], F, dims)
-    return host.node(op, [name], F, dims, axes=[0])
+        host.set_by(13, "Squeeze", y, F, x.dims, axes=_FIRST)
 
 
 def concat(host: Host) -> None:
@@ -187,11 +182,8 @@ def slices(host: Host) -> None:
         return
     start, end = host.rng.choice(((0, 2**31 - 1), (0, 1), (0, -1), (-1, 2**31 - 1)))
     dims: Dims = (x.dims[0] if end > 1 and not start else None, *x.dims[1:])
-    if host.opset >= 10:
-        numbers = [host.constant(np.array([n], np.int64)) for n in (start, end, 0)]
-        host.node("Slice", [x.name, *numbers], F, dims)
-    else:
-        host.node("Slice", [x.name], F, dims, starts=[start], ends=[end], axes=[0])
+    starts, ends = np.array([start]), np.array([end])
+    host.set_by(10, "Slice", x.name, F, dims, starts=starts, ends=ends, axes=_FIRST)
 
 
 def shapes(host: Host) -> None:
@@ -202,10 +194,7 @@ def shapes(host: Host) -> None:
     shape = host.node("Shape", [x.name], I64, (len(x.dims),))
     index = host.constant(np.array(0, np.int64))
     first = host.node("Gather", [shape, index], I64, ())
-    if host.opset >= 13:
-        one = host.node("Unsqueeze", [first, host.constant(np.array([0], np.int64))], I64, (1,))
-    else:
-        one = host.node("Unsqueeze", [first], I64, (1,), axes=[0])
+    one = host.set_by(13, "Unsqueeze", first, I64, (1,), axes=_FIRST)
     rest = host.constant(np.array([-1], np.int64))
     target = host.node("Concat", [one, rest], I64, (2,), axis=0)
     host.node("Reshape", [x.name, target], F, (x.dims[0], None))
@@ -235,11 +224,7 @@ def clip(host: Host) -> None:
     """A Clip in the form of the opset."""
     x = host.any_float()
     low, high = sorted(host.rng.sample((-1.0, 0.0, 1.0, 6.0), 2))
-    if host.opset >= 11:
-        limits = [host.constant(np.array(limit, np.float32)) for limit in (low, high)]
-        host.node("Clip", [x.name, *limits], F, x.dims)
-    else:
-        host.node("Clip", [x.name], F, x.dims, min=low, max=high)
+    host.set_by(11, "Clip", x.name, F, x.dims, min=np.array(low, np.float32), max=np.array(high, np.float32))
 
 
 def pad(host: Host) -> None:
@@ -251,10 +236,7 @@ def pad(host: Host) -> None:
     pads = [0] * (2 * len(x.dims) - 1) + [more]
     last = x.dims[-1]
     dims = (*x.dims[:-1], last + more if isinstance(last, int) else last if not more else None)
-    if host.opset >= 11:
-        host.node("Pad", [x.name, host.constant(np.array(pads, np.int64))], F, dims)
-    else:
-        host.node("Pad", [x.name], F, dims, pads=pads)
+    host.set_by(11, "Pad", x.name, F, dims, pads=np.array(pads))
 
 
 def expand(host: Host) -> None:

@@ -215,6 +215,12 @@ class Host:
         self.values[name] = Value(name, elem, dims)
         return name
 
+    def set_by(self, since: int, op: str, x: str, elem: int, dims: Dims | None, **given: Any) -> str:
+        """A node with the numbers ``given`` as inputs; before the opset ``since`` as attributes."""
+        if self.opset >= since:
+            return self.node(op, [x, *map(self.constant, given.values())], elem, dims)
+        return self.node(op, [x], elem, dims, **{name: array.tolist() for name, array in given.items()})
+
     def among(self, *elems: int, rank: int | None = None) -> list[Value]:
         """The values of some element types, and of a rank."""
         return [

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from pages import markdown
+
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Fixed
 
@@ -87,7 +89,5 @@ def _rules(rows: list[Row]) -> Iterator[str]:
     yield f"  rules: {len(flagged)} found something, {len(fixed)} fixed something"
     yield f"  rules that were not reached: {' '.join(missing) or 'none'}"
     codes = [rule.code for rule in registry().rules]
-    yield "| rule | found in | fixed in |"
-    yield "|---|---|---|"
-    for code in codes:
-        yield f"| {code} | {flagged[code]} | {fixed[code]} |"
+    counts = ([code, str(flagged[code]), str(fixed[code])] for code in codes)
+    yield from markdown(("rule", "found in", "fixed in"), counts)

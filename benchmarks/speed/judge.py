@@ -21,6 +21,7 @@ import onnxruntime as ort
 
 from onnxfix.inputs.feeds.inputs import make_inputs
 from onnxfix.inputs.feeds.signature import signature
+from onnxfix.runtime.backends.ort import session_options
 
 #: Differences as a share of the output's largest magnitude: a fused or folded graph adds in another order.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
@@ -43,11 +44,7 @@ def outputs(path: Path, feeds: list[dict[str, Any]]) -> list[list[Any]]:
     Raises:
         Exception: whatever ONNX Runtime raises.
     """
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 2
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(str(path), session_options(threads=2), providers=["CPUExecutionProvider"])
     taken = {one.name for one in session.get_inputs()}
     return [session.run(None, {key: value for key, value in feed.items() if key in taken}) for feed in feeds]
 

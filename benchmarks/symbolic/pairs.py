@@ -14,6 +14,7 @@ from onnx import ModelProto, helper
 import onnxfix
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
+from onnxfix.runtime.backends.ort import session_options
 from onnxfix.testing import fixed, model_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -99,13 +100,8 @@ def open_session(model: ModelProto) -> Any:
     """The model in ONNX Runtime without optimizations, which would hide what it does."""
     import onnxruntime
 
-    onnxruntime.set_default_logger_severity(4)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    data, options = model.SerializeToString(), session_options()
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 def tell_apart(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from benchmarks.symbolic.pairs import dtypes, list_pairs, load_pair, save_pair, 
 from benchmarks.symbolic.special import special
 from onnxfix.proof.symbolic.inference import infer
 from onnxfix.proof.symbolic.prove import prove
+from onnxfix.rewrite.changes.state import copied
 
 FAMILIES = [
     family.split()
@@ -49,12 +51,15 @@ def _nodes(model: ModelProto, fits: Callable[[NodeProto], bool]) -> list[NodePro
     return [node for node in model.graph.node if fits(node)]
 
 
-def swap_inputs(model: ModelProto, draw: random.Random) -> str:
-    """Exchange two inputs of a node."""
-    node = draw.choice(_nodes(model, lambda one: len(one.input) >= 2))
-    first, second = draw.sample(range(len(node.input)), 2)
-    node.input[first], node.input[second] = node.input[second], node.input[first]
-    return f"swap inputs of {node.op_type}"
+def _swap(model: ModelProto, draw: random.Random, side: str) -> str:
+    node = draw.choice(_nodes(model, lambda one: len(getattr(one, side)) >= 2))
+    names = getattr(node, side)
+    first, second = draw.sample(range(len(names)), 2)
+    names[first], names[second] = names[second], names[first]
+    return f"swap {side}s of {node.op_type}"
+
+
+swap_inputs, swap_outputs = (partial(_swap, side=side) for side in ("input", "output"))
 
 
 def rewire(model: ModelProto, draw: random.Random) -> str:
@@ -72,14 +77,6 @@ def drop_input(model: ModelProto, draw: random.Random) -> str:
     node = draw.choice(_nodes(model, lambda one: len(one.input) >= 2))
     del node.input[-1]
     return f"drop an input of {node.op_type}"
-
-
-def swap_outputs(model: ModelProto, draw: random.Random) -> str:
-    """Exchange two outputs of a node."""
-    node = draw.choice(_nodes(model, lambda one: len(one.output) >= 2))
-    first, second = draw.sample(range(len(node.output)), 2)
-    node.output[first], node.output[second] = node.output[second], node.output[first]
-    return f"swap outputs of {node.op_type}"
 
 
 def change_operator(model: ModelProto, draw: random.Random) -> str:
@@ -251,8 +248,7 @@ def main() -> None:
     kinds: set[str] = set()
     while counts["edits"] < arguments.edits:
         name, original, fixed, _ = load_pair(draw.choice(paths))
-        edited = ModelProto()
-        edited.CopyFrom(fixed)
+        edited = copied(fixed)
         try:
             what = draw.choice(EDITS)(edited, draw)
             onnx.checker.check_model(edited, full_check=True)

@@ -28,7 +28,7 @@ from onnxfix.tensorrt.layer_records import LayerTable
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.records import TrtBuild
 from onnxfix.verbs.examination.judge import judged
-from support.cli import run
+from support.cli import reported, run
 from support.doctor_cases import SOUND
 from support.paths import FIXTURES
 
@@ -135,8 +135,7 @@ def test_a_printed_report_is_what_the_command_prints() -> None:
     report = onnxfix.check(MIXED)
     assert code == report.exit_code
     assert seconds(f"{report}\n") == seconds(out)
-    _, out, _ = run("check", MIXED, "--format", "json")
-    (document,) = json.loads(out)["reports"]
+    _, document = reported("check", MIXED)
     assert {**report.to_dict(), "seconds": 0} == {**document, "seconds": 0}
 
 

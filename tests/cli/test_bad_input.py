@@ -20,6 +20,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.model import Model
+from support import models
 from support.cli import process, refused, run
 from support.cli_models import write
 from support.models import model
@@ -61,8 +62,7 @@ def external(location: str, size: int | None = 16) -> Callable[[Path], Path]:
         home = folder / "home"
         home.mkdir()
         proto = model("g (float[4] x) => (float[4] y) { y = Add(x, w) }")
-        tensor = proto.graph.initializer.add(name="w", data_type=1, dims=[4], data_location=1)
-        tensor.external_data.add(key="location", value=location)
+        models.external(proto.graph.initializer.add(name="w", data_type=1, dims=[4]), location)
         (home / "m.onnx").write_bytes(proto.SerializeToString())
         if size is not None:
             (folder / "w.bin").write_bytes(bytes(16))

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from support.cli import process, refused, run, shell
+from support.cli import process, refused, run, shell, told
 from support.cli_models import CLEAN, FIXABLE, external_model, write
 from support.models import model
 
@@ -112,8 +112,7 @@ def test_usage_errors(tmp_path: Path, options: list[str]) -> None:
 
 def test_json_and_report_file_agree(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)
-    code, out, _ = run("apply", path, "--format", "json", "--report", tmp_path / "r.json")
-    document = json.loads(out)
+    code, document = told("apply", path, "--report", tmp_path / "r.json")
     assert code == 0
     assert json.loads((tmp_path / "r.json").read_text()) == document
     report = document["reports"][0]

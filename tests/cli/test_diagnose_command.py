@@ -21,7 +21,7 @@ import pytest
 
 from onnxfix.diagnosis import bench, lockstep
 from onnxfix.diagnosis.bench import Bench
-from support.cli import process, refused, run
+from support.cli import process, refused, run, told
 from support.models import model, write
 from support.paths import FIXTURES
 from support.patience import PATIENCE
@@ -45,8 +45,7 @@ def wrong(tmp_path: Path) -> Path:
 
 
 def document(*arguments: object) -> tuple[int, dict[str, Any]]:
-    code, out, _ = run("diagnose", *arguments, "--format", "json")
-    return code, json.loads(out)
+    return told("diagnose", *arguments)
 
 
 def test_the_node_that_differs_is_named(right: Path, wrong: Path) -> None:
@@ -135,17 +134,9 @@ def test_what_is_refused(
 
 def test_the_nodes_to_keep_are_written(tmp_path: Path) -> None:
     keep = tmp_path / "keep_fp32.txt"
-    code, text, _ = run(
-        "diagnose",
-        FIXTURES / "diagnose" / "encoder_outlier.onnx",
-        "--against",
-        "fp16",
-        "--keep-fp32",
-        keep,
-        "--format",
-        "json",
+    code, data = told(
+        "diagnose", FIXTURES / "diagnose" / "encoder_outlier.onnx", "--against", "fp16", "--keep-fp32", keep
     )
-    data = json.loads(text)
     assert code == 1
     lines = keep.read_text().splitlines()
     assert lines == data["keep_fp32"]
@@ -278,10 +269,7 @@ def test_a_thread_that_is_not_the_main_one_may_diagnose(right: Path, wrong: Path
 @REAL
 @FACT
 def test_the_rule_that_repairs_an_import_is_named() -> None:
-    code, text, _ = run(
-        "diagnose", FIXTURES / "misread" / "decoder.onnx", "--against", "trt-network", "--format", "json"
-    )
-    data = json.loads(text)
+    code, data = told("diagnose", FIXTURES / "misread" / "decoder.onnx", "--against", "trt-network")
     (culprit,) = data["culprits"]
     assert code == 1
     assert (culprit["node"], culprit["cause"], culprit["rule"], culprit["fix"]) == (

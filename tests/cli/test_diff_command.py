@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from support.cli import refused, run
+from support.cli import refused, reported, run, told
 from support.models import model
 
 CAST = "m (float[N,4] x) => (float[N,4] y) { c = Cast<to: int = 1>(x)\n y = Relu(c) }"
@@ -37,8 +36,7 @@ def test_apply_diff_is_0_where_nothing_would_change_whatever_is_left(tmp_path: P
     path = tmp_path / "left.onnx"
     onnx.save(model("m (double[2] x) => (double[2] y) { y = Add(x, w) }", w=np.array([1e300, 1.0])), path)
     assert run("check", path, "--fail-on", "info")[0] == 1  # there are findings, and no fix
-    code, out, _ = run("apply", path, "--diff", "--no-verify", "--format", "json", "--fail-on", "info")
-    (report,) = json.loads(out)["reports"]
+    code, report = reported("apply", path, "--diff", "--no-verify", "--fail-on", "info")
     assert (code, report["exit_code"], report["difference"]["changes"]) == (0, 0, [])
 
 
@@ -54,8 +52,7 @@ def test_diff_of_two_files(cast: Path) -> None:
     assert run("apply", cast, "--no-verify", "-o", fixed)[0] == 0
     code, out, _ = run("diff", cast, fixed)
     assert (code, "- Cast  c  CST002" in out) == (1, True)
-    code, out, _ = run("diff", cast, fixed, "--format", "json")
-    document = json.loads(out)
+    code, document = told("diff", cast, fixed)
     assert (code, document["exit_code"], document["removed"], document["added"], document["changed"]) == (
         1,
         1,

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from support import models
-from support.cli import refused, run
+from support.cli import refused, run, told
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -32,8 +32,7 @@ def test_a_reduction_as_text_and_as_json(model: Path, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "1 node of 3 still fails (Tanh" in out
     assert str(tmp_path / "a") in out
-    code, out, _ = run("reduce", model, "--check", FAILS, "-o", tmp_path / "b", "--format", "json")
-    document = json.loads(out)
+    code, document = told("reduce", model, "--check", FAILS, "-o", tmp_path / "b")
     assert code == document["exit_code"] == 0
     assert (document["status"], document["nodes_before"], document["nodes_after"]) == ("reduced", 3, 1)
     assert document["failure"]["kind"] == "exit"

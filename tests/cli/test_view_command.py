@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from support.cli import refused, run
+from support.cli import refused, run, told
 from support.models import model
 
 TEXT = """
@@ -57,10 +56,7 @@ def test_the_part_is_valid_and_has_the_finding_in_its_documentation(path: Path) 
 
 def test_a_place_is_chosen_by_name_and_json_has_the_finding(path: Path) -> None:
     part = path.with_name("part.onnx")
-    code, out, _ = run(
-        "view", path, "--rule", "no-op-cast", "--place", "c*", "--around", "0", "-o", part, "--format", "json"
-    )
-    found = json.loads(out)
+    code, found = told("view", path, "--rule", "no-op-cast", "--place", "c*", "--around", "0", "-o", part)
     assert (code, found["nodes"], found["finding"]["code"], found["complaint"]) == (0, 1, "CST002", "")
     code, _, error = run("view", path, "--rule", "CST002", "--place", "nowhere", "-o", part)
     assert code == 2

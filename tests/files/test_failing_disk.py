@@ -14,7 +14,7 @@ from onnxfix.verbs.fleet.work import Task
 from support import models
 from support.failing_system import Failing
 from support.folders import pass_unseen, snapshot
-from support.hard_models import external
+from support.models import external
 
 MODEL = (
     "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Identity(x) b = Identity(a) y = Mul(b, w) }"

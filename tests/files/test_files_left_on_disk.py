@@ -32,7 +32,7 @@ from support import models, ort
 from support.cli import refused, run
 from support.cli_models import CLEAN, FIXABLE, external_model, write
 from support.folders import names, pass_unseen, snapshot
-from support.hard_models import external
+from support.models import external
 from test_hostile_folder import watched
 from test_split_weights import LIMIT, SHORT, assert_split, large_model, written
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, UsageError
@@ -27,24 +27,18 @@ def exported(
     folder: Path, scale: float = 1.0, text: str = FIXABLE, files: tuple[str, ...] = ("m.onnx.data",)
 ) -> Path:
     """A model m.onnx whose weights w and v are in one file, or in two, as an exporter writes it."""
-    proto: ModelProto = models.model(
-        text.replace("(float[64] y) {", "(float[64] y) <float[64] w, float[64] v> {"), 18
-    )
-    del proto.graph.initializer[:]
-    del proto.graph.value_info[:]
+    proto = models.model(text, 18)
     folder.mkdir(exist_ok=True)
     written: dict[str, bytes] = {}
     for number, name in enumerate("wv"):
         location = files[number % len(files)]
         start = len(written.get(location, b""))
         weights = (np.arange(64, dtype=np.float32) + 1 + number) * np.float32(scale)
-        tensor = TensorProto(name=name, data_type=1, dims=[64], data_location=TensorProto.EXTERNAL)
-        entries = {"location": location, "offset": str(start), "length": str(weights.nbytes)}
+        tensor = proto.graph.initializer.add(name=name, data_type=1, dims=[64])
         if len(files) > 1:  # whole files, as exporters write one for each tensor
-            entries = {"location": location, "checksum": "of the file"}
-        for key, value in entries.items():
-            tensor.external_data.add(key=key, value=value)
-        proto.graph.initializer.append(tensor)
+            models.external(tensor, location, checksum="of the file")
+        else:
+            models.external(tensor, location, start, weights.nbytes)
         written[location] = written.get(location, b"") + weights.tobytes()
     for location, data in written.items():
         (folder / location).write_bytes(data)

@@ -20,7 +20,7 @@ from onnxfix.files import copying, lazy, loading, saving, tensors, walk, wire
 from support import models, ort
 from support.cli import refused, run
 from support.folders import names
-from support.hard_models import external
+from support.models import external
 from test_lazy_weights import tensor_of
 
 pytestmark = pytest.mark.corpus

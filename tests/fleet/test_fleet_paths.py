@@ -23,7 +23,7 @@ from onnxfix.verbs.fleet.paths import Named
 from onnxfix.verbs.fleet.work import Outcome, Task, perform
 from support import cli, models
 from support.fleets import environment, write
-from support.hard_models import external
+from support.models import external
 from support.options import run_options
 
 QUICK = run_options(rungs=("reference",))

@@ -535,10 +535,7 @@ def test_external_data_of_no_possible_name_is_one_line(option: list[str], tmp_pa
     folder = tmp_path / "models"
     folder.mkdir()
     proto = model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")
-    tensor = proto.graph.initializer[0]
-    tensor.ClearField("float_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="a\0b")
+    models.external(proto.graph.initializer[0], "a\0b")
     (folder / "m.onnx").write_bytes(proto.SerializeToString())
     write(folder / "n.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     if option[0] == "--output-dir":

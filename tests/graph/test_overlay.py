@@ -18,7 +18,7 @@ from onnxfix.graph.overlay import UnknownAttribute, is_read
 from onnxfix.model import Model
 from onnxfix.rewrite.edits import SetAttribute
 from onnxfix.rewrite.transaction import commit
-from support.models import of_opset
+from support.models import external, of_opset
 
 proto_of = of_opset(18, domains={"my": 1})
 
@@ -203,12 +203,8 @@ def test_external_data_is_read_only_for_small_constants(tmp_path: Path) -> None:
 
 
 def write_external(path: Path, location: str) -> None:
-    proto = proto_of("g (float[4] x) => (float[4] y) <float[4] w> { y = Add(x, w) }")
-    del proto.graph.initializer[:]
-    del proto.graph.value_info[:]
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value=location)
-    proto.graph.initializer.append(tensor)
+    proto = proto_of("g (float[4] x) => (float[4] y) { y = Add(x, w) }")
+    external(proto.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[4]), location)
     path.write_bytes(proto.SerializeToString())
 
 

@@ -23,7 +23,7 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import Issue, Profile, TrtBuild, TrtOptions
 from support.cli import run
-from support.models import model, write
+from support.models import external, model, write
 from support.paths import FIXTURES
 from support.real_tensorrt import FACT, REAL
 
@@ -200,9 +200,7 @@ def test_an_unnamed_batch_is_fixed_too(tmp_path: Path) -> None:
 
 def test_external_data_outside_the_models_folder_is_left_alone(tmp_path: Path) -> None:
     made = model("g (float[N,2] x) => (float[N,2] y) { y = Add(x, w) }")
-    tensor = made.graph.initializer.add(name="w", data_type=1, dims=[2])
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="../outside.bin")
+    external(made.graph.initializer.add(name="w", data_type=1, dims=[2]), "../outside.bin")
     (tmp_path / "models").mkdir()
     (tmp_path / "outside.bin").write_bytes(bytes(8))
     (tmp_path / "work" / "copy").mkdir(parents=True)

@@ -197,9 +197,7 @@ def test_a_model_with_weights_inside_and_beside_it(tmp_path: Path) -> None:
     bias = model.graph.initializer[1]
     wanted = ort.load(str(path)).run(FEED)[0].tobytes()
     (tmp_path / "bias").write_bytes(bias.raw_data)
-    bias.ClearField("raw_data")
-    bias.data_location = TensorProto.EXTERNAL
-    bias.external_data.add(key="location", value="bias")
+    models.external(bias, "bias")
     onnx.save(model, path)
     session = ort.load(str(path))
     assert session.mapped
@@ -248,17 +246,9 @@ def test_weights_in_half_precision_are_widened_one_at_a_time(tmp_path: Path) -> 
     )
     for number in range(count):
         tensor = model.graph.initializer.add(
-            name=f"w{number}",
-            data_type=TensorProto.FLOAT16,
-            dims=[size, size],
-            data_location=TensorProto.EXTERNAL,
+            name=f"w{number}", data_type=TensorProto.FLOAT16, dims=[size] * 2
         )
-        for key, value in (
-            ("location", "w"),
-            ("offset", number * size * size * 2),
-            ("length", size * size * 2),
-        ):
-            tensor.external_data.add(key=key, value=str(value))
+        models.external(tensor, "w", number * size * size * 2, size * size * 2)
     path, weights = tmp_path / "m.onnx", tmp_path / "w"
     onnx.save(model, path)
     weights.touch()
@@ -281,9 +271,7 @@ def table(folder: Path, *, external: bool, name: str = "m.onnx", last: float = 0
     folder.mkdir(exist_ok=True)
     path = folder / name
     if external:
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", f"{name}.bin"), ("offset", 0), ("length", size)):
-            tensor.external_data.add(key=key, value=str(value))
+        models.external(tensor, f"{name}.bin", 0, size)
         onnx.save(model, path)
         holder, start = folder / f"{name}.bin", 0
         holder.touch()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.verbs import contract
 from onnxfix.verbs.whole import specialize
 from support import fake_engines, models
-from support.cli import refused, run
+from support.cli import refused, reported, run
 from support.ort import run as outputs
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL as WITH_TENSORRT
@@ -683,10 +682,7 @@ def test_the_record_in_text_and_json(tmp_path: Path) -> None:
     assert "note:" not in out, "what is said above need not be said twice"
     verbose = run("apply", path, "-o", tmp_path / "c.onnx", *options, "-v")[1]
     assert "the interface changed only as requested (N = 3, sr = 16000)" in " ".join(verbose.split())
-    code, out, _ = run(
-        "apply", path, "-o", tmp_path / "b.onnx", *options, "--keep-inputs", "--format", "json"
-    )
-    (report,) = json.loads(out)["reports"]
+    code, report = reported("apply", path, "-o", tmp_path / "b.onnx", *options, "--keep-inputs")
     (step,) = report["steps"]
     assert (step["name"], step["status"], step["safety"]) == ("specialize", "taken", "unsafe")
     assert step["fixed"] == [

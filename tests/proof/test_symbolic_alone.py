@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -41,8 +40,7 @@ def test_what_no_runtime_runs_is_proven(text: str, tmp_path: Path) -> None:
     source = models.write(tmp_path / "model.onnx", models.model(text, domains={"trt": 1, "acme": 1}))
     output = tmp_path / "fixed.onnx"
     options = "--memory-limit 2000 --rungs contract,symbolic,reference,ort-cpu --ignore OPS101,IFC005"
-    code, out, _ = cli.run("apply", source, "-o", output, "--format", "json", *options.split())
-    (report,) = json.loads(out)["reports"]
+    code, report = cli.reported("apply", source, "-o", output, *options.split())
     ran = {one["name"]: one["status"] for one in report["verdict"]["rungs"]}
     assert report["applied"], "nothing was fixed"
     assert ran == {"contract": "passed", "symbolic": "passed", "reference": "skipped", "ort-cpu": "skipped"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +31,7 @@ def test_a_fixed_export_is_proven_for_all_values(tmp_path: Path) -> None:
     assert (
         "VERIFIED: for all values at 3 shapes (symbolic), ort-cpu bit-identical (4 feeds, 4 shapes)" in words
     )
-    code, out, _ = cli.run("verify", source, output, "--rungs", "symbolic", "--format", "json")
-    (report,) = json.loads(out)["reports"]
+    code, report = cli.reported("verify", source, output, "--rungs", "symbolic")
     results = {one["name"]: one for one in report["verdict"]["rungs"]}
     assert (code, results["symbolic"]["status"]) == (0, "passed")
 
@@ -71,8 +69,7 @@ def test_inputs_that_decide_shapes_are_named(tmp_path: Path) -> None:
 
 def test_what_it_proves_the_evaluator_need_not_show(tmp_path: Path) -> None:
     source = write(tmp_path / "a.onnx", "g (float[N] x) => (float[N] y) {y = Relu(x)}")
-    _, out, _ = cli.run("verify", source, source, "--format", "json")
-    (report,) = json.loads(out)["reports"]
+    _, report = cli.reported("verify", source, source)
     reference = next(one for one in report["verdict"]["rungs"] if one["name"] == "reference")
     assert (reference["status"], reference["cause"]) == ("skipped", "redundant")
     _, out, _ = cli.run("verify", source, source, "--effort", "thorough")

@@ -26,10 +26,8 @@ def write(path: Path, text: str, array: np.ndarray | None = None, **external: ob
         model.graph.initializer.append(numpy_helper.from_array(array, "w"))
     else:
         size = external.pop("size", SIZE)
-        tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[size, size], data_location=1)
-        for key, value in external.items():
-            tensor.external_data.add(key=key, value=str(value))
-        model.graph.initializer.append(tensor)
+        tensor = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[size, size])
+        models.external(tensor, **external)
     return models.write(path, model)
 
 

@@ -23,7 +23,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.targets import DEFAULT
 from onnxfix.testing import findings
-from support.models import floats, of_nodes, of_opset
+from support.models import external, floats, of_nodes, of_opset
 from support.ort import session
 from support.paths import FIXTURES
 from support.repairs import repaired
@@ -379,11 +379,8 @@ def test_large_constant_with_other_readers_is_reported_only() -> None:
 
 
 def test_external_constant_is_never_read(tmp_path: Path) -> None:
-    bias = TensorProto(
-        name="b", data_type=TensorProto.FLOAT, dims=[1 << 28], data_location=TensorProto.EXTERNAL
-    )
-    entry = bias.external_data.add()
-    entry.key, entry.value = "location", "not_there.bin"
+    bias = TensorProto(name="b", data_type=TensorProto.FLOAT, dims=[1 << 28])
+    external(bias, "not_there.bin")
     model = Model(with_bias(bias, uses=2), tmp_path)
     model.target = DEFAULT
     run = fix(model, [CONSTANT])

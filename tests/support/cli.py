@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,19 @@ def run(*arguments: object) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(one) for one in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout, result.stderr
+
+
+def told(*arguments: object) -> tuple[int, Any]:
+    """Exit code, and what is printed with ``--format json``."""
+    code, out, _ = run(*arguments, "--format", "json")
+    return code, json.loads(out)
+
+
+def reported(*arguments: object) -> tuple[int, dict[str, Any]]:
+    """Exit code, and the only report."""
+    code, document = told(*arguments)
+    (report,) = document["reports"]
+    return code, report
 
 
 def refused(*arguments: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto
 
 from support import models
 
@@ -18,14 +17,8 @@ def write(path: Path, text: str) -> Path:
 
 
 def external_model(folder: Path) -> Path:
-    proto = models.model(
-        "g (float[256] x) => (float[256] y) <float[256] w> { a = Cast<to=1>(x) y = Mul(a, w) }", 18
-    )
-    del proto.graph.initializer[:]
-    del proto.graph.value_info[:]
-    tensor = TensorProto(name="w", data_type=1, dims=[256], data_location=TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value="weights/w.bin")
-    proto.graph.initializer.append(tensor)
+    proto = models.model("g (float[256] x) => (float[256] y) { a = Cast<to=1>(x) y = Mul(a, w) }", 18)
+    models.external(proto.graph.initializer.add(name="w", data_type=1, dims=[256]), "weights/w.bin")
     (folder / "weights").mkdir(parents=True)
     (folder / "weights" / "w.bin").write_bytes(np.arange(256, dtype=np.float32).tobytes())
     (folder / "m.onnx").write_bytes(proto.SerializeToString())

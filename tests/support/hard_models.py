@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from support.models import of_opset
+from support.models import external, of_opset
 from support.peer_models import f32, fill, ramp, unshaped_output
 
 text_model = of_opset(17, 8)
@@ -59,14 +59,6 @@ BOMBS = {
 def bomb(word: str) -> onnx.ModelProto:
     """Entry 37: a few hundred bytes that ask for up to 2^38 elements."""
     return text_model("g (float[N] x) => (float[N] y) " + BOMBS[word])
-
-
-def external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Let ``tensor`` lie in the file ``location`` beside the model."""
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in {"location": location, "offset": offset, "length": length}.items():
-        tensor.external_data.add(key=key, value=str(value))
 
 
 def write_external(folder: Any, name: str = "model.onnx", data: str = "model.onnx.data") -> onnx.ModelProto:

@@ -69,6 +69,16 @@ def floats(**dims: Sequence[Any] | None) -> Declared:
     return {name: (TensorProto.FLOAT, sizes) for name, sizes in dims.items()}
 
 
+def external(tensor: TensorProto, location: str, *bounds: int, **more: object) -> None:
+    """Let ``tensor`` lie in the file ``location`` beside the model; ``bounds`` are offset and length."""
+    tensor.ClearField("raw_data")
+    tensor.ClearField("float_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    entries = {"location": location, **dict(zip(("offset", "length"), bounds, strict=False)), **more}
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
 def write(path: Path, text: str | ModelProto, opset: int = 20) -> Path:
     """Write a model, or one from text, to a file; return the path."""
     proto = model(text, opset) if isinstance(text, str) else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import onnx
@@ -12,7 +11,7 @@ import onnxfix
 from onnxfix.report.render.details import range_text
 from onnxfix.report.render.text import render_report
 from onnxfix.verbs.intake import Example, Intake, intake
-from support.cli import run
+from support.cli import reported, run
 from support.size_demands import DEMANDS, RATES, model
 
 
@@ -96,10 +95,8 @@ def test_the_commands_words_and_json(tmp_path: Path) -> None:
     assert "dimension padded by reflection" not in told
     _, verbose, _ = run("check", path, "--inputs-help", "-v")
     assert "dimension padded by reflection S must be at least 41" in " ".join(verbose.split())
-    _, document, _ = run("check", path, "--inputs-help", "--format", "json")
-    assert json.loads(document)["reports"][0]["intake"]["ways"][0]["values"] == {"rate": 16000}
-    _, plain, _ = run("check", path, "--format", "json")
-    assert json.loads(plain)["reports"][0]["intake"] is None
+    assert reported("check", path, "--inputs-help")[1]["intake"]["ways"][0]["values"] == {"rate": 16000}
+    assert reported("check", path)[1]["intake"] is None
 
 
 def test_python_takes_bytes_too() -> None:

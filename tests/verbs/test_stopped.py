@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
@@ -20,7 +19,7 @@ from onnxfix.report.report import Report
 from onnxfix.runtime import system
 from onnxfix.runtime.backends import ort_messages
 from onnxfix.verbs.stopped import Stopped
-from support.cli import run
+from support.cli import reported, run
 from support.models import model, write
 from support.paths import FIXTURES
 
@@ -170,8 +169,7 @@ def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
     code, told, _ = run("verify", path, path, "--rungs", "ort-cpu")
     assert code == 3
     assert re.search(rf"onnxfix verify \S*m\.onnx --input-shapes {re.escape(system.quoted('x:?'))}", told)
-    _, document, _ = run("verify", path, path, "--rungs", "ort-cpu", "--format", "json")
-    held = json.loads(document)["reports"][0]["stopped"]
+    held = reported("verify", path, path, "--rungs", "ort-cpu")[1]["stopped"]
     assert held["place"]["text"] == "d"
     assert held["needed"][0]["inputs"] == ["x"]
 

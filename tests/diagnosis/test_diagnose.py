@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix import UsageError
 from onnxfix.diagnosis.records import Diagnosis
-from support.models import model
+from support.models import model, write
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 CHAIN = """g (float[3,4] x) => (float[3,4] y) {
@@ -268,8 +266,7 @@ def test_the_effect_of_a_node_is_that_of_the_whole_model_with_it_alone() -> None
 
 
 # ONNX Runtime has no recurrences of layout 1 on a CPU.
-RECURRENT = """<ir_version: 10, opset_import: ["" : 22]>
-g (float[2,3,4] x, float[1,5,4] w, float[1,5,5] r) => (float[2,1,5] y) {
+RECURRENT = """g (float[2,3,4] x, float[1,5,4] w, float[1,5,5] r) => (float[2,1,5] y) {
   scale = Constant<value = float {SCALE}>()
   scaled = Mul(x, scale)
   all, last = RNN<hidden_size = 5, layout = 1>(scaled, w, r)
@@ -277,9 +274,8 @@ g (float[2,3,4] x, float[1,5,4] w, float[1,5,5] r) => (float[2,1,5] y) {
 }"""
 
 
-def written(path: Path, scale: str) -> Path:
-    onnx.save(onnx.parser.parse_model(RECURRENT.replace("SCALE", scale)), path)
-    return path
+def written(path: Path, scale: str, text: str = RECURRENT) -> Path:
+    return write(path, text.replace("SCALE", scale), 22)
 
 
 def test_the_reference_evaluator_stands_in_for_a_kernel(tmp_path: Path) -> None:
@@ -292,6 +288,6 @@ def test_the_reference_evaluator_stands_in_for_a_kernel(tmp_path: Path) -> None:
 
 def test_where_all_kernels_are_there_it_is_not_used(tmp_path: Path) -> None:
     text = RECURRENT.replace("layout = 1", "layout = 0").replace("float[2,1,5] y", "float[1,3,5] y")
-    onnx.save(onnx.parser.parse_model(text.replace("SCALE", "0.5")), tmp_path / "a.onnx")
-    found = onnxfix.diagnose(tmp_path / "a.onnx", tmp_path / "a.onnx")
+    path = written(tmp_path / "a.onnx", "0.5", text)
+    found = onnxfix.diagnose(path, path)
     assert (found.status, [note for note in found.notes if "evaluator" in note]) == ("agree", [])

@@ -39,6 +39,13 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
+def configured(parent: Path, text: str) -> Path:
+    """A folder with a configuration."""
+    (parent / "work").mkdir()
+    (parent / "work" / "onnxfix.toml").write_text(text)
+    return parent / "work"
+
+
 def test_without_the_switch_every_installed_pack_is_loaded(pack: Path) -> None:
     assert registry().rules
     assert pack.exists()
@@ -93,9 +100,7 @@ def test_a_file_keeps_packs_out_for_one_command(
     pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """Selectors are judged after the file was read, and would load what it keeps out."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "onnxfix.toml").write_text(f'{text}\nselect = "CST"\n')
+    folder = configured(tmp_path, f'{text}\nselect = "CST"\n')
     models.write(folder / "m.onnx", "g (float[2] x) => (float[2] y) { y = Relu(x) }")
     monkeypatch.chdir(folder)
     assert cli.run("check", "m.onnx", "--ignore", "BRC")[0] == 0
@@ -108,19 +113,14 @@ def test_a_file_keeps_packs_out_for_one_command(
 def test_a_pack_of_a_file_that_is_not_installed_is_one_line(
     pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "onnxfix.toml").write_text('packs = ["countd"]\n')
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(configured(tmp_path, 'packs = ["countd"]\n'))
     err = cli.refused("check", "m.onnx")
     assert "onnxfix.toml: packs: " in err
     assert "no rule pack 'countd'" in err
 
 
 def test_the_packs_of_a_file_are_those_of_its_worker_processes(pack: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    (folder / "onnxfix.toml").write_text('packs = "none"\n')
+    folder = configured(tmp_path, 'packs = "none"\n')
     for name in ("a", "b"):
         models.write(folder / f"{name}.onnx", "g (float[2] x) => (float[2] y) { y = Relu(x) }")
     found = subprocess.run(

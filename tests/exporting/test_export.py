@@ -36,10 +36,12 @@ def exp() -> Module:
     return Module(lambda x: Tensor(np.exp(x.array)), CASTS)
 
 
-def comparison(report: onnxfix.Report) -> RungResult | None:
-    """What the proof says of PyTorch, if anything."""
+def comparison(report: onnxfix.Report) -> RungResult:
+    """What the proof says of PyTorch."""
     assert report.verdict is not None
-    return report.verdict.rung("pytorch")
+    rung = report.verdict.rung("pytorch")
+    assert rung is not None
+    return rung
 
 
 def exported(
@@ -48,7 +50,6 @@ def exported(
     given = args or (Tensor(X),)
     report = onnxfix.export(module, given, path / "m.onnx", **{"rungs": "ort-cpu", **options})
     rung = comparison(report)
-    assert rung is not None
     assert rung.exported is not None
     return report, rung, rung.exported
 
@@ -265,12 +266,11 @@ def test_without_a_comparison(tmp_path: Path) -> None:
     for options in ({"against_pytorch": False}, {"verify": False}):
         report = onnxfix.export(exp(), (Tensor(X),), tmp_path / "m.onnx", rungs="ort-cpu", **options)
         assert report.output
-        assert comparison(report) is None
+        assert report.verdict.rung("pytorch") is None
     assert exported(exp(), tmp_path, training=SimpleNamespace(name="EVAL"))[1].status == "passed"
     training = SimpleNamespace(name="TRAINING")
     report = onnxfix.export(exp(), (Tensor(X),), tmp_path / "m.onnx", rungs="ort-cpu", training=training)
     rung = comparison(report)
-    assert rung is not None
     assert rung.reason == "the model was exported in training mode"
 
 
@@ -296,7 +296,6 @@ def program(example: Any = EXAMPLE) -> ONNXProgram:
 def test_a_program_is_repaired_and_proven(tmp_path: Path) -> None:
     report = onnxfix.apply(program(), tmp_path / "m.onnx", rungs="ort-cpu")
     rung = comparison(report)
-    assert rung is not None
     assert (rung.status, rung.exported) == ("passed", Exported("9.9.0", "dynamo", "", 6, 4))
     assert [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node] == ["Exp"]
     found = onnxfix.apply(program(), rungs="ort-cpu")
@@ -313,7 +312,6 @@ def test_a_program_that_keeps_nothing(tmp_path: Path) -> None:
         report = onnxfix.apply(kept, tmp_path / "m.onnx", rungs="ort-cpu")
         assert report.output
         rung = comparison(report)
-        assert rung is not None
         assert rung.status == "skipped"
         assert f"the program does not keep {words}" in rung.reason
     with pytest.raises(UsageError, match="in-place needs a model that was read from a file"):

@@ -103,25 +103,23 @@ def test_random_graphs_have_all_kinds_of_demands() -> None:
 )  # fmt: skip
 def test_a_window_that_fits_at_no_size_is_said_to(node: str, refused: bool) -> None:
     """Of its result no shape is known, whatever the free sizes are."""
-    text = f"""<ir_version: 8, opset_import: ["" : 17]>
-        g (float[N,1,4] x) => (float[N,M,L] y) <float[1,1,5] w = {{1,1,1,1,1}}> {{ y = {node} }}"""
-    proto = model(text)
+    text = f"""g (float[N,1,4] x) => (float[N,M,L] y) <float[1,1,5] w = {{1,1,1,1,1}}> {{ y = {node} }}"""
+    proto = model(text, 17)
     assert bool(fails(proto, {"N": 2})) == refused
     assert (Search(proto).near({"N": 2}) is None) == refused
 
 
 def test_a_resized_dimension_does_not_vanish_and_others_may_be_0() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[N,3,H] x) => (float[N,3,L] y) <float[3] f = {1, 1, 0.25}> { y = Resize<mode="nearest">(x, , f) }"""
-    problem = problem_of(open_graph(model(text)))
+    text = """g (float[N,3,H] x) => (float[N,3,L] y) <float[3] f = {1, 1, 0.25}> {
+        y = Resize<mode="nearest">(x, , f) }"""
+    problem = problem_of(open_graph(model(text, 17)))
     assert not problem.broken({"N": 0, "H": 4})
     assert problem.broken({"N": 2, "H": 3})
 
 
 def test_what_is_normalized_is_not_empty() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[N,S,H] x) => (float[N,S,H] y) <float[1] w = {1}> { y = LayerNormalization<axis=-2>(x, w) }"""
-    proto = model(text)
+    text = """g (float[N,S,H] x) => (float[N,S,H] y) <float[1] w = {1}> { y = LayerNormalization<axis=-2>(x, w) }"""
+    proto = model(text, 17)
     problem = problem_of(open_graph(proto))
     for sizes in ({"N": 0, "S": 2, "H": 2}, {"N": 2, "S": 0, "H": 2}, {"N": 2, "S": 2, "H": 0}):
         assert bool(problem.broken(sizes)) == bool(fails(proto, sizes)) == (sizes["N"] > 0)
@@ -129,10 +127,9 @@ def test_what_is_normalized_is_not_empty() -> None:
 
 def test_a_0_beside_a_size_that_is_to_be_computed_is_excluded() -> None:
     """ONNX calls it invalid where a 0 stands for itself, and numpy refuses it; ONNX Runtime makes a size up."""
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[N,4] x) => (float[A,2,C] y) <int64[1] two = {2}, int64[1] rest = {-1}> {
+    text = """g (float[N,4] x) => (float[A,2,C] y) <int64[1] two = {2}, int64[1] rest = {-1}> {
             n = Shape<start=0, end=1>(x)  s = Concat<axis=0>(n, two, rest)  y = Reshape<allowzero=1>(x, s) }"""
-    proto = model(text)
+    proto = model(text, 17)
     problem = problem_of(open_graph(proto))
     assert [size for size in (0, 1, 3) if problem.broken({"N": size})] == [0]
     with pytest.raises(ValueError, match="cannot reshape"):

@@ -13,17 +13,16 @@ from onnxfix.lowering.lowered import ELEMENT, Low, lowerable, with_casts
 from onnxfix.lowering.measure import Own
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Graph, Search, settled, worst
-from support import ort
+from support import models, ort
 
-CHAIN = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {
+CHAIN = """g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {
   a = MatMul(x, w)  b = Exp(a)  c = Reshape(b, s)  d = Sin(c)  e = MatMul(d, w)  y = Tanh(e)
   k = ArgMax<axis=1, keepdims=0>(e) }"""
 
 
 def _graph(text: str = CHAIN) -> Graph:
-    model = onnx.parser.parse_model(text)
-    return Graph(model, lowerable(model, "fp16", strict=True))
+    proto = models.model(text, 17)
+    return Graph(proto, lowerable(proto, "fp16", strict=True))
 
 
 def _index(graph: Graph, output: str) -> int:
@@ -67,7 +66,7 @@ def _many() -> Graph:
     calls = [f"MatMul(v{i}, w)" if i % 4 == 0 else f"Sin(v{i})" for i in range(NODES)]
     body = "  ".join(f"v{i + 1} = {call}" for i, call in enumerate(calls))
     text = f"g (float[2,4] v0, float[4,4] w) => (float[2,4] v{NODES}) {{ {body} }}"
-    return _graph(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    return _graph(text)
 
 
 def _error(low: frozenset[int], quick: bool) -> tuple[OutputError, ...]:
@@ -107,8 +106,7 @@ def test_the_search_checks_its_result_on_all_samples() -> None:
     assert found.low
 
 
-OPERATORS = """<ir_version: 10, opset_import: ["" : 21]>
-g (float[2,3,8,8] x, bool[2,3,8,8] p, int64[2] i)
+OPERATORS = """g (float[2,3,8,8] x, bool[2,3,8,8] p, int64[2] i)
 => (float[M,N,O,P] y, float[2,K,6,6] z, int64[2,1,8,8] k, float[2,3] r)
 <float[3] s = {1, 2, 3}, float two = {2}, float[4] sizes = {1, 1, 2, 2}, int64[2] ax = {2, 3},
  float[2,3] lines = {1, 2, 3, 4, 5, 6}> {
@@ -120,7 +118,7 @@ g (float[2,3,8,8] x, bool[2,3,8,8] p, int64[2] i)
 
 @pytest.mark.parametrize("to", ["fp16", "bf16"])
 def test_the_converted_model_computes_what_the_simulation_does(to: Low) -> None:
-    model = onnx.parser.parse_model(OPERATORS)
+    model = models.model(OPERATORS, 21)
     rng = np.random.default_rng(3)
     weight = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
@@ -142,7 +140,7 @@ def test_the_converted_model_computes_what_the_simulation_does(to: Low) -> None:
 
 
 def test_nodes_called_as_tensors_are() -> None:
-    model = onnx.parser.parse_model(CHAIN)
+    model = models.model(CHAIN, 17)
     for node, name in zip(model.graph.node, ("y", "y/fp16", "x/fp16", "x/fp16/Cast", "y/Cast"), strict=False):
         node.name = name
     able = lowerable(model, "fp16", strict=True)

@@ -77,12 +77,10 @@ def test_overflow_is_infinite() -> None:
 
 
 def test_types_that_only_later_opsets_have() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[1,1,4,4] x, float[1,1,3,3] w) => (float[1,1,2,2] y) { y = Conv(x, w) }"""
-    model = onnx.parser.parse_model(text)
-    assert set(lowerable(model, "bf16").slots) == {0}
-    assert dict(lowerable(model, "bf16", strict=True).whole) == {0: "schema"}
-    assert set(lowerable(model, "fp16", strict=True).slots) == {0}
+    proto = model("g (float[1,1,4,4] x, float[1,1,3,3] w) => (float[1,1,2,2] y) { y = Conv(x, w) }", 17)
+    assert set(lowerable(proto, "bf16").slots) == {0}
+    assert dict(lowerable(proto, "bf16", strict=True).whole) == {0: "schema"}
+    assert set(lowerable(proto, "fp16", strict=True).slots) == {0}
 
 
 def test_quantized_products_stay_as_they_are() -> None:
@@ -102,9 +100,8 @@ def test_quantized_products_stay_as_they_are() -> None:
 
 
 def test_inputs_that_are_always_float32_stay() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[1,1,4,4] x, float[4] s) => (float[1,1,M,N] y) { y = Resize(x, , s) }"""
-    able = lowerable(onnx.parser.parse_model(text), "fp16")
+    text = "g (float[1,1,4,4] x, float[4] s) => (float[1,1,M,N] y) { y = Resize(x, , s) }"
+    able = lowerable(model(text, 17), "fp16")
     assert able.slots[0].inputs == (0,)
     assert able.floats == {"x", "s", "y"}
 

@@ -125,12 +125,17 @@ def test_what_may_be_the_package_for_the_gpu_is_tried(
 )
 def test_the_real_package_without_the_provider(monkeypatch: pytest.MonkeyPatch, rung: Rung) -> None:
     monkeypatch.setattr(ort_cuda, "missing", lambda: None)
-    result = rung(ADD, ADD)
-    assert result.status == "skipped"
+    result = skipped(rung)
     assert result.reason == (
         f"this onnxruntime ({onnxruntime.__version__}) has no CUDA provider: "
         'pip uninstall -y onnxruntime onnxruntime-gpu; pip install "onnxfix[gpu]"'
     )
+
+
+def skipped(rung: Rung) -> RungResult:
+    result = rung(ADD, ADD)
+    assert result.status == "skipped"
+    return result
 
 
 # ------------------------------------------------------------------------------------------------ falling back
@@ -138,8 +143,7 @@ def test_the_real_package_without_the_provider(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_silent_fallback_is_a_skip(install: Install, rung: Rung) -> None:
     install("falls back")
-    result = rung(ADD, ADD)
-    assert result.status == "skipped"
+    result = skipped(rung)
     expected = "onnxruntime falls back to the CPU" if nvidia.gpus() else "no NVIDIA GPU found"
     assert result.reason.startswith(expected)
     assert not result.feeds
@@ -160,8 +164,7 @@ def test_a_model_for_which_it_falls_back_is_no_proof(monkeypatch: pytest.MonkeyP
 
 def test_a_provider_that_raises_is_a_skip(install: Install, rung: Rung) -> None:
     fake = install("fails to load")
-    result = rung(ADD, ADD)
-    assert result.status == "skipped"
+    result = skipped(rung)
     assert result.reason == (
         "the CUDA provider does not work: CUDA failure 35: CUDA driver version is insufficient"
     )
@@ -170,8 +173,7 @@ def test_a_provider_that_raises_is_a_skip(install: Install, rung: Rung) -> None:
 
 def test_no_node_on_cuda_proves_nothing(install: Install, rung: Rung) -> None:
     install("computes nothing")
-    result = rung(ADD, ADD)
-    assert result.status == "skipped"
+    result = skipped(rung)
     assert "no CUDA kernel for any node" in result.reason
 
 
@@ -346,8 +348,7 @@ def test_tf32_is_not_tried_where_the_user_forbids_it(
 
 def test_a_lost_gpu_costs_the_process_and_not_the_model(install: Install, rung: Rung, worker: Worker) -> None:
     install("breaks")
-    result = rung(ADD, ADD)
-    assert result.status == "skipped"
+    result = skipped(rung)
     assert result.reason == "the original fails: CUDA failure 700: an illegal memory access"
     assert worker.generation == 3, "a new process for each try, and an end to it"
 
@@ -355,8 +356,7 @@ def test_a_lost_gpu_costs_the_process_and_not_the_model(install: Install, rung: 
 @pytest.mark.parametrize("when", ["is small", "is small at run time"])
 def test_a_gpu_too_small_for_both_refutes_nothing(install: Install, rung: Rung, when: str) -> None:
     install(when)
-    result = rung(ADD, ADD)
-    assert result.status == "skipped"
+    result = skipped(rung)
     assert result.reason.startswith("the new model")
     assert "not enough memory on the GPU" in result.reason
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
@@ -313,9 +313,7 @@ def test_random_graphs_of_constants(seed: int) -> None:
     weights = ", ".join(
         f"float[3,3] w{k} = {{{', '.join(f'{x:.3f}' for x in rng.uniform(0.5, 2, 9))}}}" for k in range(3)
     )
-    model = parser.parse_model(
-        f'<ir_version: 9, opset_import: ["" : 18]>\ng (float[3,3] x) => ({outputs}) <{weights}> {{ {" ".join(lines)} }}'
-    )
+    model = models.model(f"g (float[3,3] x) => ({outputs}) <{weights}> {{ {' '.join(lines)} }}", 18)
     rules = [constant_subgraph, *(rule for rule in registry().rules if rule.code == "INT001")]
     for safety in (Safety.EXACT, Safety.NUMERIC):
         result, run = fixed(rules, model, safety=safety)

@@ -88,10 +88,22 @@ def _ints(m: Maker, count: int, low: int = -1, high: int = 4) -> list[int]:
     return [m.rng.randint(low, high) for _ in range(count)]
 
 
-def _shape(m: Maker) -> None:
-    x = m.pick(F, I64, I32, B)
-    if x is None:
-        return
+def _on(*elems: int, rank: int | None = None) -> Callable[[Callable[..., None]], Callable[[Maker], None]]:
+    """A builder that goes on from a value of these types, with its type and rank; does nothing where there is none."""
+
+    def of(build: Callable[..., None]) -> Callable[[Maker], None]:
+        def built(m: Maker) -> None:
+            x = m.pick(*elems, rank=rank)
+            if x is not None:
+                build(m, x, *m.values[x])
+
+        return built
+
+    return of
+
+
+@_on(F, I64, I32, B)
+def _shape(m: Maker, x: str, elem: int, rank: int | None) -> None:
     if m.rng.random() < 0.1:
         m.node("Size", [x], I64, 0)
     elif m.opset >= 15 and m.rng.random() < 0.4:
@@ -141,11 +153,8 @@ def _compare(m: Maker) -> None:
         m.node("Where", [c, a, b], elem, rank)
 
 
-def _cast(m: Maker) -> None:
-    x = m.pick(F, I64, I32, B)
-    if x is None:
-        return
-    elem, rank = m.values[x]
+@_on(F, I64, I32, B)
+def _cast(m: Maker, x: str, elem: int, rank: int | None) -> None:
     for _ in range(m.rng.randint(1, 3)):
         to = m.rng.choice([F, I64, I32, B, *FLOATS[1:], *NARROW])
         if elem in FLOATS and to in NARROW:
@@ -174,11 +183,8 @@ def _reshape(m: Maker) -> None:
     m.node("Reshape", [x, shape], m.values[x][0], None, **attributes)
 
 
-def _squeeze(m: Maker) -> None:
-    x = m.pick(F, I64)
-    if x is None:
-        return
-    elem, rank = m.values[x]
+@_on(F, I64)
+def _squeeze(m: Maker, x: str, elem: int, rank: int | None) -> None:
     axes = m.rng.choice([[0], [-1], [1], [0, 1], None, None])
     if m.rng.random() < 0.5:
         axes = axes or [0]
@@ -216,11 +222,9 @@ def _through_another_type(m: Maker, size: str) -> str:
     return m.node("Cast", [size], I64, 0, to=I64)
 
 
-def _sizes(m: Maker) -> None:
+@_on(F, rank=2)
+def _sizes(m: Maker, x: str, elem: int, rank: int | None) -> None:
     """What reads sizes, by those that are computed from dimensions: some multiplied, split, -1, 0 or moved."""
-    x = m.pick(F, rank=2)
-    if x is None:
-        return
     data = m.node(m.rng.choice(["Identity", "Neg", "Transpose"]), [x], F, 2) if m.rng.random() < 0.5 else x
     parts: list[str] = []
     for axis in m.rng.choice([[0, 1], [0, 1], [1, 0]]):
@@ -253,11 +257,8 @@ def _sizes(m: Maker) -> None:
             m.node("Reshape", [data, sizes], F, len(parts), **attributes)
 
 
-def _slice(m: Maker) -> None:
-    x = m.pick(F, I64)
-    if x is None:
-        return
-    elem, rank = m.values[x]
+@_on(F, I64)
+def _slice(m: Maker, x: str, elem: int, rank: int | None) -> None:
     start, end = m.rng.choice(
         [(0, 2**31 - 1), (0, 2**63 - 1), (0, 3), (1, 2**63 - 1), (0, -1), (-2, 9), (-1, -9), (0, 0)]
     )
@@ -290,18 +291,13 @@ def _fill(m: Maker) -> None:
             m.node(m.rng.choice(["ReduceProd", "ReduceSum", "ReduceMax"]), [s], I64, 0, keepdims=0)
 
 
-def _reduce(m: Maker) -> None:
-    x = m.pick(F, I64)
-    if x is not None:
-        elem, rank = m.values[x]
-        m.node(m.rng.choice(["ReduceSum", "ReduceProd"]), [x], elem, rank, keepdims=1)
+@_on(F, I64)
+def _reduce(m: Maker, x: str, elem: int, rank: int | None) -> None:
+    m.node(m.rng.choice(["ReduceSum", "ReduceProd"]), [x], elem, rank, keepdims=1)
 
 
-def _move(m: Maker) -> None:
-    x = m.pick(F, I64)
-    if x is None:
-        return
-    elem, rank = m.values[x]
+@_on(F, I64)
+def _move(m: Maker, x: str, elem: int, rank: int | None) -> None:
     match m.rng.randint(0, 4):
         case 0:
             m.node("Transpose", [x], elem, rank)
@@ -318,16 +314,14 @@ def _move(m: Maker) -> None:
                 m.node("Pad", [x, m.constant(np.array(pads, np.int64))], elem, rank)
 
 
-def _count(m: Maker) -> None:
-    x = m.pick(F, I64)
-    if x is not None:
-        m.node("NonZero", [x], I64, 2)
+@_on(F, I64)
+def _count(m: Maker, x: str, elem: int, rank: int | None) -> None:
+    m.node("NonZero", [x], I64, 2)
 
 
-def _range(m: Maker) -> None:
-    x = m.pick(I64, rank=0)
-    if x is not None:
-        m.node("Range", [m.constant(np.array(0)), x, m.constant(np.array(m.rng.choice([1, 2])))], I64, 1)
+@_on(I64, rank=0)
+def _range(m: Maker, x: str, elem: int, rank: int | None) -> None:
+    m.node("Range", [m.constant(np.array(0)), x, m.constant(np.array(m.rng.choice([1, 2])))], I64, 1)
 
 
 def _call(m: Maker) -> None:
@@ -388,11 +382,8 @@ def _is_constant(graph: GraphProto, name: str) -> bool:
     return any(t.name == name for t in graph.initializer)
 
 
-def _loop(m: Maker) -> None:
-    carried = m.pick(F, I64)
-    if carried is None:
-        return
-    elem, rank = m.values[carried]
+@_on(F, I64)
+def _loop(m: Maker, carried: str, elem: int, rank: int | None) -> None:
     names = m.name() + "_"
     inner = Maker(m.rng, m.opset)
     inner.prefix = names

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
@@ -20,6 +20,7 @@ from onnxruntime.quantization import (
 
 import onnxfix
 from onnxfix.report.report import Report
+from support.models import model
 from support.paths import FIXTURES
 from support.real_tensorrt import FACT, REAL
 from support.runtime_operators import foreign
@@ -41,16 +42,13 @@ def optimized(source: Path, target: Path, level: str = "ORT_ENABLE_EXTENDED") ->
 
 def small() -> ModelProto:
     """A network with one of each operator that quantize_static has a form of its own for."""
-    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1,3,8,8] x) => (float[1,5] y) {
+    rng, shapes = np.random.default_rng(0), {"w": (4, 3, 3, 3), "b": (4,), "v": (8, 5)}
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    text = """g (float[1,3,8,8] x) => (float[1,5] y) {
             c = Conv<pads = [1, 1, 1, 1]>(x, w, b)  s = Sigmoid(c)  m = Mul(c, s)  l = LeakyRelu<alpha = 0.1>(m)
             j = Concat<axis = 1>(l, c)  p = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(j)  a = Add(p, p)
-            g = GlobalAveragePool(a)  f = Flatten(g)  y = Gemm(f, v) }""")
-    rng = np.random.default_rng(0)
-    for name, shape in (("w", (4, 3, 3, 3)), ("b", (4,)), ("v", (8, 5))):
-        array = rng.standard_normal(shape).astype(np.float32)
-        proto.graph.initializer.append(numpy_helper.from_array(array, name))
-    return proto
+            g = GlobalAveragePool(a)  f = Flatten(g)  y = Gemm(f, v) }"""
+    return model(text, 17, 8, **weights)
 
 
 class Images(CalibrationDataReader):

@@ -32,7 +32,7 @@ from onnxfix.targets import (
 from onnxfix.tensorrt.build import attempt
 from onnxfix.testing import findings
 from support import models
-from support.cli import run
+from support.cli import output, run
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -251,8 +251,7 @@ def test_targets_lists_the_releases_and_what_differs() -> None:
         "trt10.3   opset 20-22; JetPack 6.1, 6.2, 6.2.1, 6.2.2; onnx-tensorrt's docs/operators.md of 10.1 and 10.6, "
         "and TensorRT 10.6.0, measured"
     )
-    code, out, _ = run("targets", "jetpack6.2", "11.2")
-    assert code == 0
+    out = output(0, "targets", "jetpack6.2", "11.2")
     assert re.search("^  only trt11.2 .*Attention, .*DFT, .*Swish, TensorScatter$", out, re.MULTILINE)
     assert re.search("^  only trt10.3 +–$", out, re.MULTILINE)
     assert re.search("^  types +Clip, CumSum, Pow: also INT32 INT64$", out, re.MULTILINE)

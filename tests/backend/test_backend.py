@@ -27,7 +27,7 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import Issue, Profile, TrtBuild
 from support import fake_engines
-from support.models import of_opset
+from support.models import of_opset, write
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
 
@@ -70,8 +70,7 @@ def test_a_repair_without_need_changes_nothing() -> None:
 
 @REAL
 def test_float64_is_computed_in_float32_and_given_back_as_declared(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(model_of("g (double[2, 3] x) => (double[2, 3] y) { y = Sqrt(x) }"), path)
+    path = write(tmp_path / "m.onnx", model_of("g (double[2, 3] x) => (double[2, 3] y) { y = Sqrt(x) }"))
     (y,) = AsIs.run_model(path, X.astype(np.float64), "CPU")
     assert y.dtype == np.float64
     assert np.array_equal(y, np.sqrt(X).astype(np.float64))

@@ -21,7 +21,7 @@ from onnx import ModelProto, helper, numpy_helper
 from onnxfix.errors import ModelError
 from onnxfix.model import Model
 from support import models
-from support.cli import process, refused, run
+from support.cli import errors, process, refused, run, streams
 from support.cli_models import write
 from support.models import model
 from support.paths import FIXTURES, ROOT
@@ -183,8 +183,7 @@ def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return really(name, *more, **named)
 
     monkeypatch.setattr(os, "open", refuse)
-    code, _, err = run("check", path)
-    assert code == 2
+    err = errors(2, "check", path)
     assert err == f"onnxfix: {path}: cannot be read: Permission denied\n"
 
 
@@ -207,8 +206,7 @@ def test_internal_error_is_one_line_and_exit_2(tmp_path: Path, monkeypatch: pyte
         raise OSError(5, "Input/output error", str(path))
 
     monkeypatch.setattr("onnxfix.verbs.checking.check", broken)
-    code, _, err = run("check", bad, good)
-    assert code == 2
+    err = errors(2, "check", bad, good)
     first, second = err.splitlines()
     assert first.startswith(f"onnxfix: {bad}: internal error of onnxfix, please report it: KeyError")
     assert second == f"onnxfix: {good}: Input/output error"
@@ -216,8 +214,7 @@ def test_internal_error_is_one_line_and_exit_2(tmp_path: Path, monkeypatch: pyte
 
 def test_one_bad_model_does_not_stop_the_others(tmp_path: Path) -> None:
     good, bad = write(tmp_path / "good.onnx", FIXABLE), dangling(tmp_path)
-    code, out, err = run("apply", bad, good)
-    assert code == 2
+    out, err = streams(2, "apply", bad, good)
     assert "nowhere" in err
     assert (tmp_path / "good.fixed.onnx").is_file()
     assert "1 unreadable" in out
@@ -258,8 +255,7 @@ def test_output_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_output_that_would_lose_something(tmp_path: Path, target: str) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)
     before = path.read_bytes()
-    code, _, err = run("apply", path, "-o", tmp_path / target)
-    assert code == 2
+    err = errors(2, "apply", path, "-o", tmp_path / target)
     assert len(err.splitlines()) == 1
     assert path.read_bytes() == before
 

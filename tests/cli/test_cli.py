@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from support.cli import process, refused, run, shell, told
+from support.cli import errors, output, process, refused, run, shell, told
 from support.cli_models import CLEAN, FIXABLE, external_model, write
 from support.models import model
 
@@ -36,16 +36,14 @@ def test_fail_on(tmp_path: Path, fail_on: str, code: int) -> None:
 
 def test_error_that_has_only_an_unsafe_fix_remains(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", HAZARD)
-    code, out, _ = run("check", path)
-    assert code == 1
+    out = output(1, "check", path)
     assert "RSH002" in out
     assert "--unsafe-fixes" in out
 
 
 def test_clean_model_comes_out_byte_for_byte(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", CLEAN)
-    code, out, _ = run("apply", path, "-o", tmp_path / "out.onnx")
-    assert code == 0
+    out = output(0, "apply", path, "-o", tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx").read_bytes() == path.read_bytes()
     assert "byte for byte" in out
 
@@ -126,8 +124,7 @@ def test_json_and_report_file_agree(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_explain_and_rules() -> None:
     for rule in json.loads(run("rules", "--format", "json")[1]):
-        code, out, _ = run("explain", rule["code"].lower())
-        assert code == 0
+        out = output(0, "explain", rule["code"].lower())
         assert rule["documentation"].splitlines()[0] in out
     assert run("explain", "CST999")[0] == 2
 
@@ -144,8 +141,7 @@ def test_verify_tells_models_apart(tmp_path: Path) -> None:
     b = write(tmp_path / "b.onnx", CLEAN.replace("Neg", "Abs"))
     assert run("verify", a)[0] == 0
     assert run("verify", a, a)[0] == 0
-    code, out, _ = run("verify", a, b)
-    assert code == 3
+    out = output(3, "verify", a, b)
     assert "failed" in out
 
 
@@ -154,8 +150,7 @@ def test_inputs_from_a_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.ones(4, np.float32))
     assert run("apply", path, "--inputs", tmp_path / "in.npz")[0] == 0
     np.savez(tmp_path / "in.npz", z=np.ones(4, np.float32))
-    code, _, err = run("apply", path, "--inputs", tmp_path / "in.npz")
-    assert code == 2
+    err = errors(2, "apply", path, "--inputs", tmp_path / "in.npz")
     assert len(err.splitlines()) == 1
 
 
@@ -233,12 +228,11 @@ def test_verify_shows_the_worst_element_of_each_output(tmp_path: Path) -> None:
     )
     a = write(tmp_path / "a.onnx", text.format("1.0, 1.0, 1.0"))
     b = write(tmp_path / "b.onnx", text.format("1.01, 1.0, 6.0"))
-    code, out, _ = run("verify", a, b, "--rungs", "ort-cpu")
-    assert code == 3
+    out = output(3, "verify", a, b, "--rungs", "ort-cpu")
     told = " ".join(out.split())
-    for output in ("y", "z"):
+    for name in ("y", "z"):
         assert re.search(
-            rf"output {output}: 2 of 3 elements are out of tolerance, worst at \[2\]: \S+ against \S+, off by \S+ "
+            rf"output {name}: 2 of 3 elements are out of tolerance, worst at \[2\]: \S+ against \S+, off by \S+ "
             r"where [\d.e-]+ is allowed",
             told,
         )
@@ -259,8 +253,7 @@ def test_quiet_verify_says_the_outcome(tmp_path: Path) -> None:
     assert re.fullmatch(rf"{re.escape(str(a))}  VERIFIED  \([\d.]+ s\)\n", run("verify", a, "-q")[1])
     told = run("verify", a, b, "-q")[1]
     assert re.fullmatch(rf"{re.escape(f'{a} against {b}')}  FAILED: reference, ort-cpu\b.*\n", told)
-    code, out, _ = run("verify", a, "-q", "--require", "ort-cuda")
-    assert code == 3
+    out = output(3, "verify", a, "-q", "--require", "ort-cuda")
     assert re.fullmatch(
         f"{re.escape(str(a))}  NOT VERIFIED: ort-cuda was required and could not be run: .+\n", out
     )
@@ -274,8 +267,7 @@ def test_a_required_rung_without_its_package_says_how_to_get_it(
     monkeypatch.setattr(
         "onnxfix.tensorrt.package.importlib.util.find_spec", lambda name: None
     )  # as on a machine without either package
-    code, out, _ = run("apply", model, "-q", *wanted)
-    assert code == 3
+    out = output(3, "apply", model, "-q", *wanted)
     (told,) = out.splitlines()
     assert (
         "NOT VERIFIED: trt-build was required and could not be run: tensorrt is not installed: "
@@ -318,7 +310,6 @@ def test_external_data_moves_with_the_model(tmp_path: Path) -> None:
     assert (tmp_path / "b/m.onnx.data").read_bytes() == weights
     (tmp_path / "b/m.onnx").unlink()
     (tmp_path / "b/m.onnx.data").write_bytes(b"another's")
-    code, _, err = run("apply", path, "--output-dir", tmp_path / "b")
-    assert code == 2
+    err = errors(2, "apply", path, "--output-dir", tmp_path / "b")
     assert "m.onnx.data: is in the way" in err
     assert (tmp_path / "b/m.onnx.data").read_bytes() == b"another's"

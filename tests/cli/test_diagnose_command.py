@@ -21,7 +21,7 @@ import pytest
 
 from onnxfix.diagnosis import bench, lockstep
 from onnxfix.diagnosis.bench import Bench
-from support.cli import process, refused, run, told
+from support.cli import errors, process, refused, run, told
 from support.models import model, write
 from support.paths import FIXTURES
 from support.patience import PATIENCE
@@ -91,8 +91,7 @@ def test_inputs_of_the_user(right: Path, wrong: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "zero.npz", x=np.zeros((2, 4), np.float32))
     assert document(right, wrong, "--inputs", tmp_path / "zero.npz")[1]["status"] == "agree"
     np.savez(tmp_path / "wrong.npz", x=np.zeros((3, 4), np.float32))
-    code, _, err = run("diagnose", right, wrong, "--inputs", tmp_path / "wrong.npz")
-    assert code == 2
+    err = errors(2, "diagnose", right, wrong, "--inputs", tmp_path / "wrong.npz")
     assert len(err.splitlines()) == 1
 
 

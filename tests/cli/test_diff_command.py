@@ -8,23 +8,21 @@ import numpy as np
 import onnx
 import pytest
 
-from support.cli import refused, reported, run, told
-from support.models import model
+from support.cli import errors, output, refused, reported, run, told
+from support.models import model, write
 
 CAST = "m (float[N,4] x) => (float[N,4] y) { c = Cast<to: int = 1>(x)\n y = Relu(c) }"
 
 
 @pytest.fixture
 def cast(tmp_path: Path) -> Path:
-    path = tmp_path / "cast.onnx"
-    onnx.save(model(CAST), path)
+    path = write(tmp_path / "cast.onnx", model(CAST))
     return path
 
 
 def test_apply_diff_shows_what_would_change_and_writes_nothing(cast: Path) -> None:
     before = cast.read_bytes()
-    code, out, _ = run("apply", cast, "--diff", "--no-verify")
-    assert code == 1
+    out = output(1, "apply", cast, "--diff", "--no-verify")
     assert "1 would be fixed" in out
     assert "- Cast  c  CST002" in out
     assert "~ Relu  y  X: c → x  CST002" in out
@@ -42,8 +40,7 @@ def test_apply_diff_is_0_where_nothing_would_change_whatever_is_left(tmp_path: P
 
 @pytest.mark.parametrize("options", [("-o", "a.onnx"), ("--output-dir", "d"), ("--in-place",), ("--resume",)])
 def test_diff_contradicts_options_about_files(options: tuple[str, ...], cast: Path) -> None:
-    code, _, error = run("apply", cast, "--diff", *options)
-    assert code == 2
+    error = errors(2, "apply", cast, "--diff", *options)
     assert "--diff writes no model" in error
 
 

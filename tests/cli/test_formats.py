@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.cli import refused, run
+from support.cli import output, refused, run, streams
 from support.cli_models import CLEAN, FIXABLE, write
 
 KINDS = {
@@ -29,8 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reports")
     models = [write(folder / "a.onnx", FIXABLE), folder / "gone.onnx", write(folder / "b.onnx", CLEAN)]
     reports = [word for name in (*KINDS.values(), "r.html") for word in ("--report", _at(folder, name))]
-    code, out, err = run("check", *models, *reports, "--format", "jsonl", "--fail-on", "info")
-    assert code == 2, err
+    out = output(2, "check", *models, *reports, "--format", "jsonl", "--fail-on", "info")
     (folder / "out.jsonl").write_text(out)
     return folder
 
@@ -95,8 +94,7 @@ def _errors(kind: str, text: str) -> list[str]:
     ids=lambda one: one[0],
 )
 def test_a_usage_error_is_a_document(tmp_path: Path, kind: str, wrong: tuple[str, ...]) -> None:
-    code, out, err = run("check", write(tmp_path / "m.onnx", CLEAN), *wrong, "--format", kind)
-    assert code == 2
+    out, err = streams(2, "check", write(tmp_path / "m.onnx", CLEAN), *wrong, "--format", kind)
     (message,) = _errors(kind, out)
     assert message.replace("\\", "") == err.removeprefix("onnxfix: ").strip()
 
@@ -140,8 +138,7 @@ def test_a_report_that_cannot_be_written_does_not_keep_others_from_it(
 
     monkeypatch.setattr(atomic, "put", put)
     path = write(tmp_path / "m.onnx", CLEAN)
-    code, out, err = run("check", path, "--report", tmp_path / "a.json", "--report", tmp_path / "b.json")
-    assert code == 2
+    out, err = streams(2, "check", path, "--report", tmp_path / "a.json", "--report", tmp_path / "b.json")
     assert "a.json" in err
     assert "no findings" in out or "0 findings" in out
     assert json.loads((tmp_path / "b.json").read_text())["reports"]
@@ -157,7 +154,6 @@ def test_one_file_holds_one_report(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_diagnosis_is_markdown_too(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)
-    code, out, _ = run("diagnose", path, path, "--format", "markdown", "--report", tmp_path / "d.md")
-    assert code == 0
+    out = output(0, "diagnose", path, path, "--format", "markdown", "--report", tmp_path / "d.md")
     assert out.startswith("## ✅ `")
     assert (tmp_path / "d.md").read_text() == out

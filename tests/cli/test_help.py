@@ -12,7 +12,7 @@ import typer
 from onnxfix.cli.app import app
 from onnxfix.cli.commands import COMMANDS as TABLE
 from onnxfix.cli.commands import EXAMPLES
-from support.cli import run
+from support.cli import output, run
 
 PROGRAM: Any = typer.main.get_command(app)
 COMMANDS = sorted(PROGRAM.commands)
@@ -27,8 +27,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_list_of_rules_fits_the_terminal() -> None:
-    code, out, _ = run("rules")
-    assert code == 0
+    out = output(0, "rules")
     assert max(map(len, out.splitlines())) <= 80
     assert re.search(
         r"^BRC001  rank-mismatched-constant +info    exact   A constant\n {8}operand", out, re.MULTILINE
@@ -43,8 +42,7 @@ def test_checks_are_called_checks(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_shown_once_without_its_type(command: str) -> None:
-    code, out, _ = run(command, "--help")
-    assert code == 0
+    out = output(0, command, "--help")
     assert max(map(len, out.splitlines())) < 80
     body = out.partition("\nExamples:")[0]
     assert "<" not in body
@@ -87,8 +85,7 @@ def test_required_options_say_so(command: str, options: set[str]) -> None:
 
 
 def test_the_program_lists_commands_in_groups() -> None:
-    code, out, _ = run("--help")
-    assert code == 0
+    out = output(0, "--help")
     assert re.findall(r"^  (\w+) ", out.partition("\nHelp:")[0], re.MULTILINE) == list(PROGRAM.commands)
     assert out.index("Find and repair:") < out.index("  apply") < out.index("Look up:") < out.index("  rules")
     assert "..." not in out.partition("Examples:")[0]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from support.cli import refused, run, told
+from support.cli import errors, output, refused, run, told
 from support.models import model
 
 TEXT = """
@@ -35,8 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_part_is_valid_and_has_the_finding_in_its_documentation(path: Path) -> None:
     part = path.with_name("part.onnx")
-    code, out, _ = run("view", path, "--rule", "CST002", "--around", "1", "-o", part)
-    assert code == 0
+    out = output(0, "view", path, "--rule", "CST002", "--around", "1", "-o", part)
     assert f"3 nodes → {part}" in out
     made = onnx.load(part)
     onnx.checker.check_model(made, full_check=True)
@@ -58,8 +57,7 @@ def test_a_place_is_chosen_by_name_and_json_has_the_finding(path: Path) -> None:
     part = path.with_name("part.onnx")
     code, found = told("view", path, "--rule", "no-op-cast", "--place", "c*", "--around", "0", "-o", part)
     assert (code, found["nodes"], found["finding"]["code"], found["complaint"]) == (0, 1, "CST002", "")
-    code, _, error = run("view", path, "--rule", "CST002", "--place", "nowhere", "-o", part)
-    assert code == 2
+    error = errors(2, "view", path, "--rule", "CST002", "--place", "nowhere", "-o", part)
     assert "CST002 finds nothing at 'nowhere'" in error
     assert run("view", path, "--rule", "CST002", "-o", path)[0] == 2  # the model itself
 

@@ -10,7 +10,7 @@ import pytest
 
 import onnxfix
 from onnxfix.diagnosis.records import Diagnosis
-from support.models import model
+from support.models import model, write
 
 
 def diagnosed(folder: Path, first: str, second: str, opset: int = 18, **inputs: object) -> Diagnosis:
@@ -73,8 +73,7 @@ def test_half_precision_among_neighbors_is_no_culprit(tmp_path: Path) -> None:
 
 
 def test_bfloat16_needs_an_opset_that_has_it(tmp_path: Path) -> None:
-    path = tmp_path / "old.onnx"
-    onnx.save(model("g (float[4] x) => (float[4] y) { y = Exp(x) }", opset=11), path)
+    path = write(tmp_path / "old.onnx", model("g (float[4] x) => (float[4] y) { y = Exp(x) }", opset=11))
     found = onnxfix.diagnose(path, against="bf16")
     assert (found.status, found.cause, found.exit_code) == ("unknown", "refused", 3)
     assert "opset 13" in found.reason

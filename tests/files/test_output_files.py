@@ -23,7 +23,7 @@ from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, regular
 from onnxfix.files.atomic import temporary_beside
-from support.cli import refused, run, shell
+from support.cli import output, refused, run, shell
 from support.cli_models import CLEAN, FIXABLE, external_model, write
 from support.folders import snapshot
 
@@ -376,7 +376,6 @@ def test_a_tensorrt_that_is_not_there_is_told_once(tmp_path: Path, monkeypatch: 
     models = [write(tmp_path / name, CLEAN) for name in ("a.onnx", "b.onnx")]
     monkeypatch.setattr("onnxfix.tensorrt.package.importlib.util.find_spec", lambda name: None)
     assert "neither tensorrt nor tensorrt-rtx is installed" in refused("check", "--trt", *models)
-    code, out, _ = run("check", "--trt", *models, "--format", "json")
-    assert code == 2
+    out = output(2, "check", "--trt", *models, "--format", "json")
     (error,) = json.loads(out)["errors"]
     assert error["path"] == ""

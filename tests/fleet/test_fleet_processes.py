@@ -27,7 +27,7 @@ from onnxfix.verbs.fleet import work
 from onnxfix.verbs.fleet.processes import Processes
 from onnxfix.verbs.fleet.work import Outcome, Task
 from support import cli
-from support.fleets import ROOT, command, environment, install, run, seen, without_times, write
+from support.fleets import ROOT, environment, install, run, seen, started, without_times, write
 from support.options import run_options
 from support.patience import PATIENCE
 
@@ -50,6 +50,12 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tasks(*models: Path, **options: object) -> list[Task]:
     return [Task(i, str(model), options=run_options(**options)) for i, model in enumerate(models)]
+
+
+def repairs(models: list[Path], out: Path, **options: object) -> list[Task]:
+    out.mkdir()
+    given = run_options(**options)
+    return [Task(i, str(model), str(out / model.name), "apply", given) for i, model in enumerate(models)]
 
 
 def processes() -> set[int]:
@@ -164,12 +170,7 @@ def test_two_links_to_a_file_are_repaired_one_after_the_other(tmp_path: Path) ->
 def test_no_process_is_left_when_all_is_done(tmp_path: Path, pack: Path) -> None:
     """Those that ran ONNX Runtime for the workers included."""
     before = processes()
-    out = tmp_path / "out"
-    out.mkdir()
-    work = [
-        Task(i, str(model), str(out / model.name), "apply", run_options(rungs=("ort-cpu",)))
-        for i, model in enumerate(write(tmp_path / f"m{i}.onnx") for i in range(3))
-    ]
+    work = repairs([write(tmp_path / f"m{i}.onnx") for i in range(3)], tmp_path / "out", rungs=("ort-cpu",))
     outcomes = list(Processes(2, 4096).run(work))
     assert all(outcome.report is not None and outcome.report.output for outcome in outcomes)
     assert processes() == before
@@ -182,12 +183,7 @@ def test_nothing_is_left_when_it_is_closed_in_the_middle(tmp_path: Path, pack: P
     quick = write(tmp_path / "quick.onnx")
     slow = [write(tmp_path / f"slow{i}.onnx", "sleep") for i in range(4)]
     out = tmp_path / "out"
-    out.mkdir()
-    work = [
-        Task(i, str(model), str(out / model.name), "apply", run_options(verify=False))
-        for i, model in enumerate((quick, *slow))
-    ]
-    outcomes = Processes(2, 4096).run(work)
+    outcomes = Processes(2, 4096).run(repairs([quick, *slow], out, verify=False))
     assert next(outcomes).task.index == 0
     while not any("slow" in name for name in seen(pack)):
         time.sleep(0.05)
@@ -205,20 +201,15 @@ def test_a_second_interrupt_does_not_disturb_the_cleaning_up(
     (pack / "seconds").write_text("600")
     models = [write(tmp_path / f"m{i}.onnx", "sleep") for i in range(3)]
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        command("apply", *models, "-j", 2, "--no-verify", "-q", "--output-dir", out),
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(pack),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    while len(set(seen(pack))) < 2:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    for number in twice:
-        process.send_signal(number)
-        time.sleep(0.05)
-    stderr = process.communicate(timeout=PATIENCE)[1]
+    call = ("apply", *models, "-j", 2, "--no-verify", "-q", "--output-dir", out)
+    with started(*call, env=environment(pack)) as process:
+        while len(set(seen(pack))) < 2:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        for number in twice:
+            process.send_signal(number)
+            time.sleep(0.05)
+        stderr = process.communicate(timeout=PATIENCE)[1]
     assert (process.returncode, stderr) == (
         128 + twice[0],
         "onnxfix: interrupted; nothing half-written was left behind\n",
@@ -234,22 +225,13 @@ def test_interrupted_and_resumed(tmp_path: Path, pack: Path, number: signal.Sign
     models = [write(tmp_path / f"m{i:02}.onnx", "sleep" if i >= 8 else "") for i in range(24)]
     out, journal = tmp_path / "out", tmp_path / "out" / ".onnxfix-journal.jsonl"
     call = ("apply", *models, "-j", 3, "--no-verify", "-q", "--output-dir", out, "--resume")
-    process = subprocess.Popen(
-        command(*call),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(pack),
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # a shell's background jobs ignore it
-    )
-    while not journal.exists() or journal.read_text().count("\n") < 9 or len(set(seen(pack))) < 11:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    ours = {int(line.split()[1]) for line in (pack / "seen").read_text().splitlines()} | {process.pid}
-    process.send_signal(number)
-    stderr = process.communicate(timeout=PATIENCE)[1]
+    with started(*call, env=environment(pack)) as process:
+        while not journal.exists() or journal.read_text().count("\n") < 9 or len(set(seen(pack))) < 11:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        ours = {int(line.split()[1]) for line in (pack / "seen").read_text().splitlines()} | {process.pid}
+        process.send_signal(number)
+        stderr = process.communicate(timeout=PATIENCE)[1]
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
         assert stderr == "onnxfix: interrupted; nothing half-written was left behind\n"

@@ -16,7 +16,17 @@ from typing import Any
 
 import pytest
 
-from support.fleets import command, environment, install, run, seen, variables_as_before, without_times, write
+from support.cli import process
+from support.fleets import (
+    environment,
+    install,
+    run,
+    seen,
+    started,
+    variables_as_before,
+    without_times,
+    write,
+)
 from support.folders import snapshot
 from support.patience import PATIENCE
 
@@ -266,10 +276,7 @@ def test_one_model_is_done_again_and_another_is_given_up(
     write(folder / "poison.onnx", "kill")
     (folder / "junk.onnx").write_bytes(b"junk")
     (pack / "seen").unlink(missing_ok=True)
-    told = subprocess.run(
-        command(*asked(folder, "ray", "--ray", two_nodes.address)),
-        cwd=tmp_path, env=two_nodes.environ, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    told = process(*asked(folder, "ray", "--ray", two_nodes.address), cwd=tmp_path, env=two_nodes.environ)
     assert told.returncode == 2, told.stderr
     found = result(told)
     assert [report["path"] for report in found["reports"]] == [
@@ -295,20 +302,14 @@ def test_an_interrupted_run_leaves_nothing_behind(two_nodes: Cluster, pack: Path
     for number in range(8):
         write(folder / f"m{number}.onnx", "sleep")
     (pack / "seen").unlink(missing_ok=True)
-    process = subprocess.Popen(
-        command(*asked(folder, "out", "--ray", two_nodes.address)),
-        cwd=tmp_path, env=two_nodes.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
+    call = asked(folder, "out", "--ray", two_nodes.address)
+    with started(*call, cwd=tmp_path, env=two_nodes.environ) as running:
         until = time.monotonic() + PATIENCE
         while not seen(pack) and time.monotonic() < until:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        out, words = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 130
+        running.send_signal(signal.SIGINT)
+        out, words = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 130
     said = [one["message"] for one in json.loads(out)["errors"]]  # with --format json, also a document
     assert said == ["interrupted; nothing half-written was left behind"]
     assert words == "onnxfix: interrupted; nothing half-written was left behind\n"
@@ -317,10 +318,7 @@ def test_an_interrupted_run_leaves_nothing_behind(two_nodes: Cluster, pack: Path
 
 def test_a_cluster_with_other_rules_is_refused(two_nodes: Cluster, tmp_path: Path) -> None:
     other = dict(two_nodes.environ, PYTHONPATH=environment()["PYTHONPATH"])  # without the pack of the nodes
-    told = subprocess.run(
-        command("check", write(tmp_path / "m.onnx"), "--ray", two_nodes.address),
-        env=other, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    told = process("check", write(tmp_path / "m.onnx"), "--ray", two_nodes.address, env=other)
     assert (told.returncode, told.stdout) == (2, "")
     assert (
         "has another version of onnxfix or other rules; install the same onnxfix on each node" in told.stderr
@@ -335,23 +333,17 @@ def test_a_node_dies_and_every_model_is_done(two_nodes: Cluster, pack: Path, tmp
     (pack / "seconds").write_text("600")
     for number in range(12):  # four are done at once, and the others when the node is dead
         write(folder / f"m{number:02}.onnx", "sleep" if number >= 4 else "")
-    process = subprocess.Popen(
-        command(*asked(folder, "ray", "--ray", two_nodes.address)),
-        cwd=tmp_path, env=two_nodes.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
+    call = asked(folder, "ray", "--ray", two_nodes.address)
+    with started(*call, cwd=tmp_path, env=two_nodes.environ) as running:
         until = time.monotonic() + PATIENCE
         while len(list((tmp_path / "ray").glob("*.onnx"))) < 4 and time.monotonic() < until:
             time.sleep(0.02)
-        assert process.poll() is None
+        assert running.poll() is None
         two_nodes.nodes[1].kill()
         (pack / "awake").write_text("0")
         (pack / "awake").replace(pack / "seconds")  # at once, for somebody may be reading it
-        out, words = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, words) == (0, "")
+        out, words = running.communicate(timeout=PATIENCE)
+    assert (running.returncode, words) == (0, "")
     found = json.loads(out)
     assert [report["path"] for report in found["reports"]] == [
         f"in/m{number:02}.onnx" for number in range(12)

@@ -16,7 +16,7 @@ from onnxfix.rewrite import engine
 from onnxfix.rewrite.registry import registry
 from onnxfix.runtime.causes import Problem
 from onnxfix.shapes import inference
-from support.cli import run
+from support.cli import errors, run
 from support.lanes import seeds
 from support.nested_models import RandomIfs, nested
 from support.overlay_links import assert_links
@@ -160,8 +160,7 @@ def test_a_file_that_is_nested_too_deeply_ends_in_one_line(
     Path("out.onnx").unlink(missing_ok=True)
     for levels in (40, 200, 2000):
         Path("deep.onnx").write_bytes(nested_file(levels))
-        code, _, err = run(*command, "deep.onnx")
-        assert code == 2
+        err = errors(2, *command, "deep.onnx")
         assert err.count("\n") == 1
         assert "nested deeper than 100 levels" in err
         assert not Path("out.onnx").exists()

@@ -97,8 +97,7 @@ def test_a_model_without_functions_stays_as_it_is() -> None:
 
 def test_the_checker_says_why_it_infers_nothing(tmp_path: Path) -> None:
     """It took a minute, which no limit in ``full_check`` ends."""
-    path = tmp_path / "model.onnx"
-    onnx.save(calling(40, 2), path)
+    path = write(tmp_path / "model.onnx", calling(40, 2))
     told = validity.check(str(path), str(tmp_path))
     assert told == validity.Checked(
         skipped="with its functions in place of their calls it has more than 1,048,576 nodes"

@@ -22,7 +22,8 @@ from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import Issue, Profile, TrtBuild, TrtOptions
-from support.cli import run
+from support.cli import output, run
+from support.ended import ended
 from support.models import external, model, write
 from support.paths import FIXTURES
 from support.real_tensorrt import FACT, REAL
@@ -47,8 +48,7 @@ def swept(original: Path, fixed: Path | None = None, greatest: int = 2, **asked:
 
 @REAL
 def test_a_frozen_batch_builds_for_batch_1_alone() -> None:
-    rung = swept(FROZEN)
-    assert rung.status == "failed"
+    rung = ended("failed", swept(FROZEN))
     assert "refuses the model" in rung.reason
     assert rung.reason.endswith("batch sweep failed")
     told = "\n".join(rung.notes)
@@ -73,8 +73,7 @@ def test_a_sweep_that_fails_is_a_rung_that_fails(tmp_path: Path) -> None:
 @FACT
 @REAL
 def test_a_profile_that_fits_in_part_only_fails(tmp_path: Path) -> None:
-    rung = swept(write(tmp_path / "m.onnx", VANISHING))
-    assert rung.status == "failed"
+    rung = ended("failed", swept(write(tmp_path / "m.onnx", VANISHING)))
     assert (
         "the profile builds, but not all of its sizes fit: y: Squeeze: Profile kMIN values are not"
         in rung.reason
@@ -85,8 +84,7 @@ def test_a_profile_that_fits_in_part_only_fails(tmp_path: Path) -> None:
 @REAL
 def test_the_repaired_model_is_judged_and_the_original_told(tmp_path: Path) -> None:
     original, fixed = write(tmp_path / "a.onnx", AT_TWO), write(tmp_path / "b.onnx", REPAIRED)
-    rung = swept(original, fixed)
-    assert rung.status == "passed", rung.reason
+    rung = ended("passed", swept(original, fixed))
     assert "batch sweep passed: the new model is built for batch 1 alone and a profile" in rung.reason
     assert [pair.name for pair in rung.sweep.pairs] == ["the original", "the new model"]
     assert [pair.static.accepted for pair in rung.sweep.pairs] == [False, True]
@@ -103,8 +101,7 @@ def test_a_model_that_is_the_same_both_ways_passes(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(probe, "probe", lambda found: probe.Probe("no NVIDIA GPU found"))
     path = write(tmp_path / "m.onnx", RELU)
     before = path.read_bytes()
-    rung = swept(path, greatest=5)
-    assert rung.status == "passed"
+    rung = ended("passed", swept(path, greatest=5))
     assert rung.reason.endswith(
         "; batch sweep passed: the model is built for batch 1 alone and a profile of batch 1 to 5 (N); "
         "outputs were not compared: no engine was executed (no NVIDIA GPU found)"
@@ -116,8 +113,7 @@ def test_a_model_that_is_the_same_both_ways_passes(tmp_path: Path, monkeypatch: 
 
 @REAL
 def test_without_a_symbolic_batch_there_is_nothing_to_sweep(tmp_path: Path) -> None:
-    rung = swept(write(tmp_path / "m.onnx", RELU.replace("N", "3")))
-    assert rung.status == "passed"
+    rung = ended("passed", swept(write(tmp_path / "m.onnx", RELU.replace("N", "3"))))
     assert rung.reason.endswith("batch sweep skipped: the model has no symbolic batch")
 
 
@@ -130,8 +126,7 @@ def test_external_data_is_found(tmp_path: Path) -> None:
     assert swept(path).status == "passed"
     assert sorted(file.name for file in tmp_path.rglob("*")) == ["data", "m.onnx", "w.bin"]
     (tmp_path / "data" / "w.bin").unlink()
-    lost = swept(path)
-    assert lost.status == "failed"
+    lost = ended("failed", swept(path))
     assert (
         "batch sweep skipped: the model is built neither for batch 1 alone nor for a profile" in lost.reason
     )
@@ -140,8 +135,7 @@ def test_external_data_is_found(tmp_path: Path) -> None:
 @REAL
 def test_the_command_line_sweeps(tmp_path: Path) -> None:
     rungs = ["--rungs", "trt-build", "--batch-sweep"]
-    code, out, _ = run("verify", write(tmp_path / "a.onnx", RELU), *rungs, "--max-batch", "4")
-    assert code == 0, out
+    out = output(0, "verify", write(tmp_path / "a.onnx", RELU), *rungs, "--max-batch", "4")
     assert "a profile of batch 1 to 4 (N)" in " ".join(out.split())
     assert run("verify", write(tmp_path / "b.onnx", VANISHING), *rungs)[0] == 3
 
@@ -327,8 +321,7 @@ def test_half_precision_within_is_held_to_its_own_tolerance(tmp_path: Path, coar
 
 def test_outputs_of_the_two_engines_are_compared_at_batch_1(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", SIZED)
-    same = executed(path, relu, relu)
-    assert same.status == "passed"
+    same = ended("passed", executed(path, relu, relu))
     assert same.reason.endswith("a profile of batch 1 to 2 (N), with the same outputs")
     assert same.lines()[-1] == "outputs of the two engines agree at batch 1"
     for wrong in (
@@ -336,8 +329,7 @@ def test_outputs_of_the_two_engines_are_compared_at_batch_1(tmp_path: Path) -> N
         lambda feed: {"y": relu(feed)["y"][0]},
         lambda feed: {"y": relu(feed)["y"].astype(np.float64)},
     ):
-        found = executed(path, relu, wrong)
-        assert found.status == "failed"
+        found = ended("failed", executed(path, relu, wrong))
         assert "output y of the engine for the profile " in found.reason
         assert found.lines()[-1].startswith("outputs differ: output y ")
     assert executed(path, relu, lambda feed: {"y": relu(feed)["y"] * np.float32(1 + 1e-7)}).status == "passed"
@@ -382,8 +374,7 @@ def test_the_rung_executes_the_engines_of_a_sweep_where_it_can(
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", SIZED)
-    failing = sweep(request(path), None, Builds(), run=lambda *_: Ran(error="no device"))
-    assert failing.status == "passed"
+    failing = ended("passed", sweep(request(path), None, Builds(), run=lambda *_: Ran(error="no device")))
     assert failing.reason.endswith("outputs were not compared: the engine for batch 1 alone fails: no device")
     assert executed(path, relu, lambda feed: {}).reason.endswith("none could be read, or all are random")
     drawn = write(tmp_path / "r.onnx", "g (float[N,S] x) => (float[N,S] y) { y = RandomNormalLike(x) }")

@@ -18,6 +18,7 @@ from onnxfix.report.summary import RungFact
 from onnxfix.runtime import backends
 from onnxfix.runtime.effort import DEFAULT, QUICK, THOROUGH, Effort, effort_of
 from support import models
+from support.ended import ended
 
 pytestmark = pytest.mark.slow
 
@@ -93,8 +94,7 @@ def test_a_fast_model_gets_every_input(tmp_path: Path, text: str, exact: bool) -
 
 
 def test_a_dear_model_gets_what_tells_most(tmp_path: Path, dear: None) -> None:
-    rung = only(verdict_of(tmp_path, ABS))
-    assert rung.status == "passed"
+    rung = ended("passed", only(verdict_of(tmp_path, ABS)))
     assert sizes(rung) == [
         ("normal", (1, 1)),
         ("normal", (2, 2)),
@@ -152,8 +152,7 @@ def test_inputs_that_share_no_batch_have_runs_of_their_own(tmp_path: Path, dear:
 def test_what_is_wrong_with_the_hardest_values_is_seen_in_the_last_item(tmp_path: Path, dear: None) -> None:
     before = "g (float[batch, 4] x) => (float[batch, 4] y) { t = Add(x, x) y = Sub(t, x) }"
     after = "g (float[batch, 4] x) => (float[batch, 4] y) { y = Identity(x) }"
-    wrong = only(verdict_of(tmp_path, before, after))
-    assert wrong.status == "failed"
+    wrong = ended("failed", only(verdict_of(tmp_path, before, after)))
     assert "last item" in wrong.reason
 
 
@@ -192,8 +191,7 @@ def test_what_is_wrong_is_seen_on_fewer_inputs(tmp_path: Path, dear: None, befor
     head = """g (float[batch, seq, 4] x) => (float[B, S, 4] y)
         <int64[1] zero = {0}, int64[1] one = {1}, float one_f = {1}, int64[6] pads = {0,0,0,1,0,0},
          int64[3] one4 = {1,0,0}, int64[3] z3 = {0,0,0}> """
-    wrong = only(verdict_of(tmp_path, f"{head} {{ {before} }}", f"{head} {{ {after} }}"))
-    assert wrong.status == "failed"
+    ended("failed", only(verdict_of(tmp_path, f"{head} {{ {before} }}", f"{head} {{ {after} }}")))
     assert only(verdict_of(tmp_path, f"{head} {{ {before} }}")).status == "passed"
 
 

@@ -19,6 +19,7 @@ from onnxfix.runtime.nvidia import Gpu
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import trial
 from onnxfix.tensorrt.engine import Ran
+from support.ended import ended
 from support.patience import PATIENCE
 from test_rung_trt_gpu import RELU, RELU_CAST, Rung, on_a_gpu, request
 
@@ -52,8 +53,7 @@ def test_tf32_that_stays_on_is_said_and_judged_so(rung: Rung, monkeypatch: pytes
     rung.engines = {"original": one, "fixed": one.replace("{1}", "{1.001}")}
     told = Probe(precision="tf32", card=Gpu("L4", "8.9"))
     monkeypatch.setattr(probe, "probe", lambda found: told)
-    result = rung(one, one + " ")
-    assert result.status == "passed"
+    result = ended("passed", rung(one, one + " "))
     assert any("TF32 could not be turned off here" in note for note in result.notes)
     assert result.executed.precision == "tf32"
 
@@ -75,8 +75,7 @@ IGNORED = TURNED.replace("t = Transpose <perm = [1, 0, 2]> (x)", "t = Identity(x
 def test_the_reference_evaluator_is_asked_where_onnx_runtime_has_no_kernel(rung: Rung) -> None:
     """ONNX Runtime refuses ``layout=1``. An engine that ignores it is wrong, and the fix that needs none is right."""
     rung.engines = {"original": IGNORED, "fixed": TURNED}
-    result = rung(BATCHED, TURNED)
-    assert result.status == "passed", result.reason
+    result = ended("passed", rung(BATCHED, TURNED))
     assert "the new model's engine agrees with the reference evaluator" in result.reason
     assert REPAIRED in result.reason
     assert result.executed.outcome == "repaired"
@@ -123,8 +122,7 @@ def test_differences_that_rounding_explains_are_no_failure(rung: Rung) -> None:
     """The original has steps of 2e-3; engines that add in another order have none, and are as right."""
     direct = "g (float[N,2] x) => (float[N,2] y) { y = Identity(x) }"
     rung.engines = {"original": direct, "fixed": direct}
-    result = rung(CANCELS, CANCELS + " ")
-    assert result.status == "passed", result.reason
+    result = ended("passed", rung(CANCELS, CANCELS + " "))
     assert (result.executed.outcome, [name for name, _ in result.executed.noise]) == ("agree", ["y"])
     assert any("the original's own rounding" in note for note in result.notes)
 
@@ -225,5 +223,4 @@ def test_what_a_child_that_died_did_not_begin_is_lost() -> None:
         worker.close()
         assert worker.collect(slow) is None, "it was ended"
         slow = worker.post("signal:pause", timeout=0.2)
-        found = worker.collect(slow)
-        assert found.status == "timeout"
+        ended("timeout", worker.collect(slow))

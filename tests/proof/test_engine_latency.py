@@ -34,7 +34,8 @@ from onnxfix.tensorrt.cudart import Cuda, CudaError
 from onnxfix.tensorrt.latency import NotRun, Tools, measure
 from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
 from onnxfix.tensorrt.timing import Latency, Limits, Timing, compared, interleave, timing
-from support.cli import run
+from support.cli import errors, output, run
+from support.ended import ended
 from support.fake_gpu import RTX, TRT, Context, Device, Engine, RtxEngine
 from support.patience import PATIENCE
 from test_rung_trt_gpu import ABS, NO_DRIVER, REAL, RELU, RELU_CAST, Rung, on_a_gpu, request, save
@@ -387,8 +388,7 @@ def test_engines_that_agree_are_timed(rung: Rung) -> None:
 
 def test_a_refuted_fix_is_not_timed(rung: Rung) -> None:
     rung.engines["fixed"] = ABS
-    result = rung(RELU, RELU_CAST, trt=ASKED)
-    assert result.status == "failed"
+    result = ended("failed", rung(RELU, RELU_CAST, trt=ASKED))
     assert result.latency == Latency(reason="the new model's engine is wrong")
 
 
@@ -425,8 +425,7 @@ def test_what_goes_wrong_is_a_reason_and_no_failure(rung: Rung) -> None:
     child = probe.engines(rung.choice, TrtOptions(), 1.0)._worker
     assert child.pid is None, "what a device is left in by a failure is nobody's to use"
     rung.tricks = {"fixed": {"dies_timed": True}}
-    result = rung(RELU, f"{RELU_CAST} ", trt=ASKED)
-    assert result.status == "passed"
+    result = ended("passed", rung(RELU, f"{RELU_CAST} ", trt=ASKED))
     assert "SIGABRT" in result.latency.reason
     rung.tricks = {}
     assert rung(RELU, f"{RELU_CAST}  ", trt=ASKED).latency != result.latency, "the next child is a new one"
@@ -515,11 +514,10 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_gpu_one_line_says_why(nothing: None, tmp_path: Path, command: str) -> None:
     save(tmp_path / "m.onnx", RELU_CAST)
     given = [command, tmp_path / "m.onnx", "--benchmark", "--rungs", "ort-cpu,trt-gpu"]
-    code, out, _ = run(*given)
-    assert code == 0
+    out = output(0, *given)
     assert out.count("latency") == 1
     assert f"\n  latency   not measured: no engine was executed: {NO_TENSORRT}\n" in out
-    code, out, _ = run(*given, "--format", "json")
+    _, out, _ = run(*given, "--format", "json")
     rungs = {one["name"]: one for one in json.loads(out)["reports"][0]["verdict"]["rungs"]}
     assert rungs["trt-gpu"]["latency"]["reason"] == f"no engine was executed: {NO_TENSORRT}"
     assert rungs["ort-cpu"]["latency"] is None
@@ -545,8 +543,7 @@ def test_a_rung_that_broke_has_a_note(monkeypatch: pytest.MonkeyPatch, nothing: 
 
 
 def test_no_verify_contradicts_it(tmp_path: Path) -> None:
-    code, _, err = run("apply", save(tmp_path / "m.onnx", RELU), "--no-verify", "--benchmark")
-    assert code == 2
+    err = errors(2, "apply", save(tmp_path / "m.onnx", RELU), "--no-verify", "--benchmark")
     assert "--no-verify contradicts" in err
     assert "--benchmark" in err
 

@@ -392,8 +392,7 @@ def test_strings_come_from_the_models_vocabulary() -> None:
 
 
 def test_a_path_works_and_a_bad_one_is_named(tmp_path: Any) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(model("g (float[N] x) => (float[N] y) { y = Identity(x) }"), path)
+    path = models.write(tmp_path / "m.onnx", model("g (float[N] x) => (float[N] y) { y = Identity(x) }"))
     assert make_inputs(path, {"N": 4})["x"].shape == (4,)
     path.write_bytes(b"\xff" * 50)
     with pytest.raises(ModelError, match=r"m\.onnx"):

@@ -19,6 +19,7 @@ from onnxfix.proof.verdict import CPU_RUNGS
 from onnxfix.proof.verify import Limits, RungResult, Verdict, verify
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt.records import TrtOptions
+from support.ended import ended
 from support.models import model
 from support.patience import PATIENCE
 
@@ -293,8 +294,7 @@ def odd(run: Verify, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 def test_a_kernel_that_is_found_missing_when_it_runs(odd: Verify) -> None:
     same = "g (float[N, 2] x) => (float[A, B] y) { m = Neg(x)  y = Neg(m) }"
     lacks = 'if self.op == "Identity" and len(feed["x"]) == 2: raise NoKernel("not for batches of 2")'
-    found = odd(lacks, same, SAME, CPU_RUNGS).rung("ort-cpu")
-    assert found.status == "passed"
+    found = ended("passed", odd(lacks, same, SAME, CPU_RUNGS).rung("ort-cpu"))
     (lacking,) = [one for one in found.feeds if one.status == "not counted"]
     assert lacking.feed.assignment["N"] == 2
     assert "not for batches of 2" in lacking.reason
@@ -310,8 +310,7 @@ def test_feeds_that_the_original_refuses_do_not_count(run: Verify) -> None:
         z = Exp(x)  n = NonZero(z)  y = Reshape(n, s) }"""
     verdict = run(only_even)
     for name in VALUES:
-        found = verdict.rung(name)
-        assert found.status == "passed"
+        found = ended("passed", verdict.rung(name))
         assert any("feeds do not count: the original fails" in note for note in found.notes)
         assert "shapes" in found.reason, "it went on to shapes that the model takes"
 
@@ -529,8 +528,7 @@ def test_memory_bombs_are_results(run: Verify) -> None:
 def test_a_crash_is_laid_at_the_right_door(odd: Verify) -> None:
     """A backend that dies at batch 2 when the model is a Relu."""
     dies = 'if self.op == "Relu" and len(feed["x"]) == 2: os.abort()'
-    found = odd(dies, RELU, ADD).rung("ort-cpu")
-    assert found.status == "passed"
+    found = ended("passed", odd(dies, RELU, ADD).rung("ort-cpu"))
     crashed = [one for one in found.feeds if one.status == "not counted"]
     assert [one.feed.assignment["N"] for one in crashed if one.feed] == [2]
     assert "killed by SIGABRT" in crashed[0].reason
@@ -541,8 +539,7 @@ def test_a_crash_is_laid_at_the_right_door(odd: Verify) -> None:
 
 
 def test_an_original_that_always_crashes_is_not_asked_for_ever(odd: Verify) -> None:
-    found = odd('if self.op == "Relu": os.abort()', RELU, ADD).rung("ort-cpu")
-    assert found.status == "skipped"
+    found = ended("skipped", odd('if self.op == "Relu": os.abort()', RELU, ADD).rung("ort-cpu"))
     assert "the original fails: killed by SIGABRT" in found.reason
     assert len(found.feeds) == 3
 

@@ -223,8 +223,7 @@ def test_models_that_are_loaded_as_they_are(tmp_path: Path) -> None:
     model.graph.initializer[0].CopyFrom(onnx.load(path).graph.initializer[0])
     model.graph.initializer[0].dims[0] = MATMUL - 1
     onnx.save(model, short)
-    small = tmp_path / "small.onnx"
-    models.write(small, "g (float x) => (float y) { y = Relu(x) }", 17)
+    small = models.write(tmp_path / "small.onnx", "g (float x) => (float y) { y = Relu(x) }", 17)
     for one in (outside, typed, short, small):
         assert ort_weights.stored(str(one)).skeleton is None, one
     for one in (outside, typed):

@@ -29,6 +29,7 @@ from onnxfix.runtime import backends, nvidia
 from onnxfix.runtime.backends import ort_cuda
 from onnxfix.runtime.sandbox import Worker
 from support import fake_cuda
+from support.ended import ended
 from support.models import write
 
 pytestmark = pytest.mark.slow
@@ -133,9 +134,7 @@ def test_the_real_package_without_the_provider(monkeypatch: pytest.MonkeyPatch, 
 
 
 def skipped(rung: Rung) -> RungResult:
-    result = rung(ADD, ADD)
-    assert result.status == "skipped"
-    return result
+    return ended("skipped", rung(ADD, ADD))
 
 
 # ------------------------------------------------------------------------------------------------ falling back
@@ -182,8 +181,7 @@ def test_no_node_on_cuda_proves_nothing(install: Install, rung: Rung) -> None:
 
 def test_options_and_order(install: Install, rung: Rung) -> None:
     fake = install()
-    result = rung(ADD, MUL)
-    assert result.status == "passed"
+    ended("passed", rung(ADD, MUL))
     probe, original, fixed, *tf32 = fake.records("options")
     assert probe["path"] == "probe"
     for record in (probe, original, fixed):
@@ -206,8 +204,7 @@ def test_options_and_order(install: Install, rung: Rung) -> None:
 
 def test_equal_models_pass_and_say_where_they_ran(install: Install, rung: Rung) -> None:
     install()
-    result = rung(SHAPES, RELU.replace("Relu", "Identity"))
-    assert result.status == "passed"
+    result = ended("passed", rung(SHAPES, RELU.replace("Relu", "Identity")))
     assert result.reason.startswith("identical on ")
     assert any(
         note.startswith("of the original's nodes 1 of 2 ran on the CPU, of the new model's 0 of 1:")
@@ -218,8 +215,7 @@ def test_equal_models_pass_and_say_where_they_ran(install: Install, rung: Rung) 
 
 def test_a_wrong_fix_fails(install: Install, rung: Rung) -> None:
     install()
-    result = rung(ADD, RELU)
-    assert result.status == "failed"
+    result = ended("failed", rung(ADD, RELU))
     assert result.reason.startswith("output y: ")
     assert result.feeds[-1].status == "different"
     assert "every node ran on CUDA" in result.notes
@@ -231,8 +227,7 @@ def test_what_the_cpu_refuses_does_not_count(install: Install, rung: Rung) -> No
     text = "g (float[3] x, int64[N] i) => (float[N] y) { y = Gather(x, i) }"
     values = np.array([1, 2, 3], np.float32)
     given = [{"x": values, "i": np.array(index)} for index in ([0, 2], [7, 1])]
-    result = rung(text, text, given=given)
-    assert result.status == "passed"
+    result = ended("passed", rung(text, text, given=given))
     assert [one.status for one in result.feeds] == ["identical", "not counted"]
     assert "must be within the inclusive range" in result.feeds[1].reason
     assert len(result.informative) == 1
@@ -242,8 +237,7 @@ def test_the_last_bits_may_differ(install: Install, rung: Rung) -> None:
     """Exact on paper; CUDA's kernels may differ by the shape, so the claim is put to ort-cpu and not here."""
     install()
     other = "g (float[N, 2] x) => (float[N, 2] y) <float k = {2.000001}> { y = Mul(x, k) }"
-    result = rung(ADD, other)
-    assert result.status == "passed"
+    result = ended("passed", rung(ADD, other))
     assert result.reason.startswith("within tolerance on ")
     assert any(note.startswith("the largest error is ") for note in result.notes)
 
@@ -263,8 +257,7 @@ def test_half_precision_inside_single_is_judged_as_half(
 def test_overflow_by_order_does_not_count(install: Install, rung: Rung) -> None:
     install()
     early = "g (float[N, 2] x) => (float[N, 2] y) <float h = {0.5}> { a = Add(x, x) y = Mul(a, h) }"
-    result = rung(early, RELU.replace("Relu", "Identity"))
-    assert result.status == "passed"
+    result = ended("passed", rung(early, RELU.replace("Relu", "Identity")))
     extreme = [one for one in result.feeds if one.feed is not None and one.feed.kind == "extreme"]
     assert extreme
     assert {one.status for one in extreme} == {"not counted"}
@@ -276,8 +269,7 @@ def test_overflow_by_order_does_not_count(install: Install, rung: Rung) -> None:
 def test_the_original_may_differ_from_itself(install: Install, rung: Rung) -> None:
     """Sums by atomics: the last bits change from run to run, and the output is judged all the same."""
     install("wobbles")
-    result = rung(ADD, ADD)
-    assert result.status == "passed"
+    result = ended("passed", rung(ADD, ADD))
     assert result.excluded == ()
     assert any(
         note.startswith("from run to run the original itself differs by up to") for note in result.notes
@@ -288,16 +280,14 @@ def test_the_original_may_differ_from_itself(install: Install, rung: Rung) -> No
 def test_an_output_that_is_random_is_left_out(install: Install, rung: Rung) -> None:
     install("wobbles")
     two = "g (float[N, 2] x) => (float[N, 2] y, float[N, 2] wild) { y = Add(x, x) wild = Relu(x) }"
-    result = rung(two, two)
-    assert result.status == "passed"
+    result = ended("passed", rung(two, two))
     assert result.excluded == ("wild",)
     assert {part.name for one in (*result.feeds, *result.informative) for part in one.metrics} == {"y"}
 
 
 def test_a_version_that_does_not_say_where_nodes_ran(install: Install, rung: Rung) -> None:
     install("says nothing")
-    result = rung(ADD, ADD)
-    assert result.status == "passed"
+    result = ended("passed", rung(ADD, ADD))
     assert "this onnxruntime does not report which nodes ran on CUDA" in result.notes
 
 
@@ -306,8 +296,7 @@ def test_a_version_that_does_not_say_where_nodes_ran(install: Install, rung: Run
 
 def test_tf32_informs_and_does_not_decide(install: Install, rung: Rung) -> None:
     install()
-    result = rung(ADD, MUL)
-    assert result.status == "passed"
+    result = ended("passed", rung(ADD, MUL))
     assert {one.status for one in result.feeds} == {"identical"}
     assert len(result.informative) == 3
     for one in result.informative:
@@ -336,8 +325,7 @@ def test_tf32_is_not_tried_where_the_user_forbids_it(
 ) -> None:
     fake = install()
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    result = rung(ADD, ADD)
-    assert result.status == "passed"
+    result = ended("passed", rung(ADD, ADD))
     assert result.informative == ()
     assert "TF32 was not tried: NVIDIA_TF32_OVERRIDE=0 forbids it" in result.notes
     assert {record["options"]["use_tf32"] for record in fake.records("options")} == {"0"}

@@ -19,7 +19,8 @@ from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import TrtOptions
-from support.cli import run
+from support.cli import output, run
+from support.ended import ended
 from support.models import model, write
 from support.paths import ROOT
 from support.patience import PATIENCE
@@ -109,8 +110,7 @@ def test_the_node_models_that_crash_a_second_logger_are_refused(mode: str, tmp_p
     other. Here it keeps its first, and refuses them time and again."""
     path = write(tmp_path / "model.onnx", ROI_ALIGN.format(mode))
     for _ in range(3):
-        rung = climbed(path)
-        assert rung.status == "failed"
+        rung = ended("failed", climbed(path))
         assert rung.builds[0].status == "refused"
         assert rung.builds[0].errors[0].place.op_type == "RoiAlign"
     assert climbed(write(path, RELU)).status == "passed"
@@ -134,8 +134,7 @@ def test_a_crash_that_the_fixed_model_does_not_share_is_told(tmp_path: Path) -> 
     original, fixed = (
         write(tmp_path / f"{name}.onnx", text) for name, text in zip("ab", DEAD_NODE, strict=True)
     )
-    rung = climbed(original, fixed)
-    assert rung.status == "passed"
+    rung = ended("passed", climbed(original, fixed))
     assert rung.reason.endswith("; it crashed on the original: the parser was killed by SIGFPE")
     back = climbed(fixed, original)
     assert back.refutes
@@ -185,8 +184,7 @@ def test_a_build_over_the_memory_limit_says_nothing_about_the_model(tmp_path: Pa
 def test_the_next_model_of_the_same_command_is_done(tmp_path: Path) -> None:
     deadly = write(tmp_path / "deadly.onnx", DEADLY["SIGFPE"])
     live = write(tmp_path / "live.onnx", "g (float[2] x) => (float[2] y) { a = Identity(x)  y = Relu(a) }")
-    code, out, error = run("apply", deadly, live, "--rungs", "contract,trt-build", "--fail-on", "never")
-    assert code == 0, error
+    out = output(0, "apply", deadly, live, "--rungs", "contract,trt-build", "--fail-on", "never")
     first, _, second = out.partition("\n" + str(live))
     assert (
         "crash: SpaceToDepth: the parser was killed by SIGFPE; the smallest part that fails: SpaceToDepth y"

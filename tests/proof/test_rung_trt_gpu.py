@@ -40,6 +40,7 @@ from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import Issue, Profile, TargetOnly, TrtBuild, TrtOptions
 from support import fake_cuda, fake_engines
+from support.ended import ended
 from support.fake_engines import save
 from support.patience import PATIENCE
 from support.real_tensorrt import INSTALLED, REAL, older_than
@@ -276,8 +277,7 @@ def test_engines_are_built_and_refused_when_they_load(
     """All of the rung up to the GPU: inputs, profiles, both builds, loading."""
     monkeypatch.setattr(probe, "probe", lambda found: RUNS)
     options = TrtOptions(package="tensorrt-rtx")
-    result = gpu.run(request(tmp_path, worker, RELU, RELU_CAST, trt=options))
-    assert result.status == "skipped"
+    result = ended("skipped", gpu.run(request(tmp_path, worker, RELU, RELU_CAST, trt=options)))
     assert result.reason.startswith("the engine of the new model does not load: IRuntime::deserialize")
     assert [one.accepted for one in result.builds] == [True, True]
     assert [one.profiles for one in result.builds] == [(Profile({"x": ((1, 2), (16, 2), (16, 2))}),)] * 2
@@ -375,8 +375,7 @@ AGREE = "the engines of the original and of the new model agree with each other"
 
 
 def test_engines_that_agree_pass(rung: Rung) -> None:
-    result = rung(RELU, RELU_CAST)
-    assert result.status == "passed", result.reason
+    result = ended("passed", rung(RELU, RELU_CAST))
     assert result.reason == f"{AGREE} and with ONNX Runtime on the CPU: identical on 6 feeds over 4 shapes"
     assert labels(result, "identical") == BOTH
     assert len(result.feeds) == 12
@@ -429,8 +428,7 @@ def test_what_tensorrt_refused_is_not_built_again(
 
 def test_engines_of_other_sizes_are_built_anew(rung: Rung, tmp_path: Path) -> None:
     given = [{"x": np.ones((5, 2), np.float32)}]
-    result = rung(RELU, RELU_CAST, networks=left(tmp_path, 1, 2, 3), given=given)
-    assert result.status == "passed"
+    ended("passed", rung(RELU, RELU_CAST, networks=left(tmp_path, 1, 2, 3), given=given))
     assert [name for name, _ in rung.asked] == ["original", "fixed"]
 
 
@@ -473,8 +471,7 @@ def test_what_tensorrt_computes_alike_for_both_is_not_the_fixs_fault(rung: Rung,
 def test_a_fix_may_repair_what_tensorrt_computes(rung: Rung) -> None:
     """TensorRT reads some models in another way than ONNX; a fixed model that it reads right is no failure."""
     rung.engines["original"] = ABS
-    result = rung(RELU, RELU_CAST)
-    assert result.status == "passed"
+    result = ended("passed", rung(RELU, RELU_CAST))
     assert result.reason.startswith(
         "the new model's engine agrees with ONNX Runtime on the CPU: identical on 6 "
     )
@@ -491,8 +488,7 @@ def test_a_fix_may_repair_what_tensorrt_computes(rung: Rung) -> None:
 
 def test_an_original_without_an_engine_is_said(rung: Rung) -> None:
     rung.refusals["original"] = "no such plugin"
-    result = rung(RELU, RELU_CAST)
-    assert result.status == "passed"
+    result = ended("passed", rung(RELU, RELU_CAST))
     assert result.reason == (
         "the new model's engine agrees with ONNX Runtime on the CPU: identical on 6 feeds over 4 shapes; "
         "TensorRT 10.9.0 builds no engine of the original: no such plugin"
@@ -518,8 +514,7 @@ def test_a_fixed_model_without_an_engine_fails_if_the_original_has_one(rung: Run
 
 def test_engines_that_do_not_load(rung: Rung) -> None:
     rung.tricks["original"] = {"refused": "no memory left"}
-    result = rung(RELU, RELU_CAST)
-    assert result.status == "passed"
+    result = ended("passed", rung(RELU, RELU_CAST))
     assert result.reason.endswith("; the original's engine does not load: no memory left")
     rung.tricks = {"fixed": {"refused": "no memory left"}}
     result = rung(RELU, RELU_CAST)
@@ -550,8 +545,7 @@ NOISY = """g (float[N,2] x) => (float[N,2] y, float[N,2] z)
 
 def test_outputs_that_differ_in_two_runs_are_left_out(rung: Rung) -> None:
     rung.engines = {"original": NOISY, "fixed": NOISY}
-    result = rung(TWO, TWO + " ")
-    assert result.status == "passed"
+    result = ended("passed", rung(TWO, TWO + " "))
     assert result.excluded == ("z",)
     assert result.notes[-1] == "not compared, since the original is not deterministic there: z"
     assert {part.name for one in result.feeds for part in one.metrics} == {"y"}
@@ -575,8 +569,7 @@ def test_random_outputs_are_left_out_from_the_start(rung: Rung) -> None:
 
 def test_outputs_that_cannot_be_read_are_named(rung: Rung) -> None:
     rung.tricks = {name: {"unread": ["z"]} for name in ("original", "fixed")}
-    result = rung(TWO, TWO + " ")
-    assert result.status == "passed"
+    result = ended("passed", rung(TWO, TWO + " "))
     assert result.notes == (WHO, "not compared: output z is INT4 in the engine")
     del rung.tricks["fixed"]
     result = rung(TWO, TWO + " ")
@@ -602,8 +595,7 @@ def test_float64_is_judged_as_the_float32_that_tensorrt_makes_of_it(rung: Rung) 
     narrow = "g (double[N,2] x) => (float[N,2] y) { a = Cast<to=1>(x)  y = Sqrt(a) }"
     rung.engines = {"original": narrow, "fixed": narrow}
     wide = "g (double[N,2] x) => (double[N,2] y) { y = Sqrt(x) }"
-    result = rung(wide, wide + " ")
-    assert result.status == "passed", result.reason
+    result = ended("passed", rung(wide, wide + " "))
     assert "TensorRT computes float64 as float32, and was compared as such" in result.notes
 
 
@@ -716,8 +708,7 @@ def test_a_few_large_elements_do_not_excuse_the_others() -> None:
 @pytest.mark.slow
 def test_an_engine_that_fails_where_the_originals_runs(rung: Rung) -> None:
     rung.tricks["fixed"] = {"fails": "out of memory"}
-    result = rung(RELU, RELU_CAST)
-    assert result.status == "failed"
+    result = ended("failed", rung(RELU, RELU_CAST))
     assert result.reason.startswith("the original's engine runs, the new model's does not: out of memory [")
     rung.tricks["fixed"] = {"dies": True}
     assert "the new model's does not: killed by SIGABRT" in rung(RELU, RELU_CAST).reason
@@ -730,8 +721,7 @@ def test_an_engine_that_fails_where_the_originals_runs(rung: Rung) -> None:
 def test_the_originals_failure_is_not_the_fixs(rung: Rung, trick: str) -> None:
     """After an error of the device nothing works in that process: the fixed model's engine gets another."""
     rung.tricks["original"] = {trick: "illegal access"}
-    result = rung(RELU, RELU_CAST)
-    assert result.status == "passed"
+    result = ended("passed", rung(RELU, RELU_CAST))
     assert (
         result.reason
         == "the new model's engine agrees with ONNX Runtime on the CPU: identical on 6 feeds over 4 shapes"
@@ -759,8 +749,7 @@ def feed(rows: int) -> dict[str, Any]:
 
 def test_the_users_inputs_and_profile(rung: Rung) -> None:
     options = TrtOptions(min_shapes=("x:1x2",), opt_shapes=("x:2x2",), max_shapes=("x:4x2",))
-    result = rung(RELU, RELU_CAST, given=[feed(1), feed(5), feed(4)], trt=options)
-    assert result.status == "passed"
+    result = ended("passed", rung(RELU, RELU_CAST, given=[feed(1), feed(5), feed(4)], trt=options))
     assert rung.asked[0][1][0].shapes == {"x": ((1, 2), (2, 2), (4, 2))}
     counted = [one.label for one in result.feeds if one.status == "identical"]
     assert [one for one in counted if one.startswith("engines")] == [
@@ -775,16 +764,14 @@ def test_the_users_inputs_and_profile(rung: Rung) -> None:
 
 def test_made_inputs_have_the_sizes_of_the_users_profile(rung: Rung) -> None:
     options = TrtOptions(min_shapes=("x:20x2",), opt_shapes=("x:30x2",), max_shapes=("x:40x2",))
-    result = rung(RELU, RELU_CAST, trt=options)
-    assert result.status == "passed", result.reason
+    result = ended("passed", rung(RELU, RELU_CAST, trt=options))
     assert [one.feed.assignment["N"] for one in result.feeds[::2] if one.feed] == [20, 40, 30]
     assert {one.feed.kind for one in result.feeds if one.feed} == {"normal", "edge"}
 
 
 def test_a_profile_that_does_not_fit_is_made_smaller(rung: Rung) -> None:
     rung.unfit = 1
-    result = rung(RELU, RELU_CAST)
-    assert result.status == "passed"
+    result = ended("passed", rung(RELU, RELU_CAST))
     one_size = (Profile({"x": ((16, 2), (16, 2), (16, 2))}),)
     assert [profile for _, profile in rung.asked[1:]] == [one_size, one_size]
     assert "on 3 feeds" in result.reason
@@ -793,8 +780,7 @@ def test_a_profile_that_does_not_fit_is_made_smaller(rung: Rung) -> None:
     assert rung(RELU, RELU_CAST).status == "passed"
     assert rung.asked[2] == ("original", None)
     rung.unfit, rung.asked = 9, []
-    result = rung(RELU, RELU_CAST)
-    assert result.status == "skipped"
+    result = ended("skipped", rung(RELU, RELU_CAST))
     assert "builds no engine of the new model: kOPT values" in result.reason
 
 
@@ -807,11 +793,9 @@ def test_sizes_that_the_user_fixed_are_not_derived(rung: Rung) -> None:
 def test_what_the_original_refuses_is_not_run(rung: Rung) -> None:
     text = "g (float[3] x, int64[N] i) => (float[N] y) { y = Gather(x, i) }"
     given = [{"x": np.ones(3, np.float32), "i": np.array(index)} for index in ([0, 2], [7, 1])]
-    result = rung(text, text + " ", given=given)
-    assert result.status == "passed"
+    result = ended("passed", rung(text, text + " ", given=given))
     assert labels(result, "not counted") == {"inputs 2 of 2"}
-    result = rung(text, text + " ", given=given[1:])
-    assert result.status == "skipped"
+    result = ended("skipped", rung(text, text + " ", given=given[1:]))
     assert result.reason.startswith("the original fails: ")
 
 
@@ -819,8 +803,7 @@ def test_empty_tensors_and_defaults_are_not_for_engines(rung: Rung) -> None:
     result = rung(RELU, RELU_CAST, given=[feed(0)])
     assert (result.status, result.reason) == ("skipped", "input x is empty")
     text = "g (float[N,2] x, float[2] w) => (float[N,2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }"
-    result = rung(text, text + " ")
-    assert result.status == "passed"
+    result = ended("passed", rung(text, text + " "))
     assert not any(one.feed is not None and one.feed.override for one in result.feeds)
     result = rung(text, text + " ", given=[{**feed(1), "w": np.ones(2, np.float32)}])
     assert result.reason == "TensorRT keeps the default of input w: it takes no other value"
@@ -847,19 +830,16 @@ def test_values_of_shape_tensors_are_held_to_the_profile() -> None:
 def test_without_onnx_runtime_the_engines_are_held_against_each_other(rung: Rung) -> None:
     foreign = "g (float[N,2] x) => (float[N,2] y) { y = far.away.Relu(x) }"
     rung.engines = {"original": RELU, "fixed": RELU_CAST}
-    result = rung(foreign, foreign + " ")
-    assert result.status == "passed"
+    result = ended("passed", rung(foreign, foreign + " "))
     assert result.reason.startswith(
         f"{AGREE}: identical on 6 feeds over 4 shapes; there is no reference result: ONNX Runtime: "
     )
     assert labels(result, "identical") == {"engines"}
     rung.engines["fixed"] = ABS
-    result = rung(foreign, foreign + " ")
-    assert result.status == "failed"
+    result = ended("failed", rung(foreign, foreign + " "))
     assert result.reason.startswith("the engines of the original and of the new model differ: output y: ")
     rung.refusals["original"] = "no such plugin"
-    result = rung(foreign, foreign + " ")
-    assert result.status == "skipped"
+    result = ended("skipped", rung(foreign, foreign + " "))
     assert result.reason.startswith(
         "there is nothing to compare the engine with: TensorRT 10.9.0 builds no engine "
     )

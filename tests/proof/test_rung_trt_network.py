@@ -18,6 +18,7 @@ from onnxfix.runtime.effort import Effort
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.lift.records import Gap, Lifted
 from support import networks
+from support.ended import ended
 
 CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
 DYNAMIC = "g (float[N,3] x) => (float[N,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
@@ -353,8 +354,7 @@ def test_without_a_network_the_rung_is_skipped(stage: networks.Stage, status: st
 def test_a_network_that_nobody_can_run_is_no_difference(stage: networks.Stage) -> None:
     broken = networks.model(CHAIN)
     broken.graph.node[1].op_type = "NoSuchOperator"
-    rung = stage.climb((CHAIN, broken))
-    assert rung.status == "skipped"
+    rung = ended("skipped", stage.climb((CHAIN, broken)))
     assert "the network that was read back does not load" in rung.reason
 
 
@@ -465,15 +465,13 @@ def test_of_an_invalid_model_nothing_is_learnt(stage: networks.Stage, node: str)
     text = """g (float[1,1,2,2] x) => (float[A,B,C,D] y) <int64[1] k = {1}, int32[4] j = {1,1,2,2}> { a = Abs(x) %s }"""
     network = "g (float[1,1,2,2] x) => (float[1,1,2,2] y) { a = Abs(x) y = Sqrt(a) }"
     invalid = networks.model(text % node)
-    rung = stage.climb((invalid, network))
-    assert rung.status == "skipped"
+    rung = ended("skipped", stage.climb((invalid, network)))
     assert rung.reason.startswith(
         "it is unknown how TensorRT-RTX 1.7.1 reads the model: it is not valid ONNX: "
     )
     (reading,) = rung.networks
     assert (reading.status, reading.misreads) == ("unknown", ())
-    rung = stage.climb((invalid, network), (network, network))
-    assert rung.status == "passed"
+    rung = ended("passed", stage.climb((invalid, network), (network, network)))
     assert [one.status for one in rung.networks] == ["unknown", "agrees"]
 
 
@@ -524,8 +522,7 @@ def test_a_fix_that_tensorrt_reads_differently_is_refuted(stage: networks.Stage)
 
 
 def test_a_fix_that_repairs_it_passes_and_says_what(stage: networks.Stage) -> None:
-    rung = stage.climb((CHAIN, WRONG), (CHAIN, CHAIN))
-    assert rung.status == "passed"
+    rung = ended("passed", stage.climb((CHAIN, WRONG), (CHAIN, CHAIN)))
     assert "TensorRT reads the original differently: b: Abs: tensor b at" in rung.reason
     assert {feed.label.split(":")[0] for feed in rung.feeds} == {"original", "fixed"}
 
@@ -564,8 +561,7 @@ def test_of_an_original_that_is_not_read_the_nodes_are_known(
 
 def test_the_fixed_model_may_have_another_interface(stage: networks.Stage) -> None:
     other = "g (float[4,5] v) => (float[4,5] y) { y = Abs(v) }"
-    rung = stage.climb((CHAIN, CHAIN), (other, other))
-    assert rung.status == "passed"
+    rung = ended("passed", stage.climb((CHAIN, CHAIN), (other, other)))
     assert rung.networks[1].feeds == 4
 
 

@@ -29,7 +29,8 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.verbs import contract
 from onnxfix.verbs.whole import specialize
 from support import fake_engines, models
-from support.cli import refused, reported, run
+from support.cli import errors, output, refused, reported, run, streams
+from support.ended import ended
 from support.ort import run as outputs
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL as WITH_TENSORRT
@@ -240,8 +241,7 @@ def test_a_value_from_a_file(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "fixed: batch = 2, seq = 10, m = float32[2, 10]" in printed
     assert shapes(onnx.load(out)) == {"x": [2, 10, 4], "y": [2, 10, 4], "z": [2, 20]}
-    code, _, err = run("apply", path, "-o", tmp_path / "m.npy", "--fix-input", f"m=@{tmp_path / 'm.npy'}")
-    assert code == 2
+    err = errors(2, "apply", path, "-o", tmp_path / "m.npy", "--fix-input", f"m=@{tmp_path / 'm.npy'}")
     assert "is also a value of --fix-input" in err
 
 
@@ -544,8 +544,7 @@ def test_it_is_proven_for_these_inputs_and_no_others() -> None:
     """The result differs from the original on any other rate, so that feeds of another one would refute it."""
     report = apply(model_of(RATE), fix_inputs={"sr": 16000}, fix_dims={"N": 3})
     for name in ("reference", "ort-cpu"):
-        rung = report.verdict.rung(name)
-        assert rung.status == "passed"
+        rung = ended("passed", report.verdict.rung(name))
         assert rung.exact
         assert rung.reason.startswith("identical on ")
         assert rung.reason.endswith(", with N = 3, sr = 16000")
@@ -566,15 +565,13 @@ def test_sizes_that_the_original_does_not_take_are_no_bug_of_ours(tmp_path: Path
     report = apply(write(tmp_path, text), out, fix_dims={"a": 2, "b": 5}, rungs=["ort-cpu"])
     assert report.exit_code == 3
     assert not out.exists()
-    rung = report.verdict.rung("ort-cpu")
-    assert rung.status == "skipped"
+    rung = ended("skipped", report.verdict.rung("ort-cpu"))
     assert rung.reason.startswith("the original does not run on the fixed sizes and values either: ")
 
 
 def test_a_constant_of_floats_need_not_give_the_same_bits() -> None:
     report = apply(model_of(ADD), fix_inputs={"k": 2.0}, fix_dims={"N": 2})
-    rung = report.verdict.rung("ort-cpu")
-    assert rung.status == "passed"
+    rung = ended("passed", report.verdict.rung("ort-cpu"))
     assert not rung.exact
 
 
@@ -639,7 +636,7 @@ def test_the_engine_of_the_fixed_model_gets_no_fixed_inputs(
         asked = replace(asked, original=original)
         special = ResolvedSpecialization({"N": 2}, {"k": np.array(value, np.float32)})
         result = gpu.run(replace(asked, known=replace(asked.known, pinned=special.values), special=special))
-        assert result.status == "passed", result.reason
+        assert result.status == "passed"
         assert {feed.label for feed in result.feeds if feed.status == "not counted"} == set()
 
 
@@ -675,14 +672,13 @@ def test_what_was_learnt_under_one_value_is_forgotten_under_another(tmp_path: Pa
 def test_the_record_in_text_and_json(tmp_path: Path) -> None:
     path = write(tmp_path, RATE)
     options = ["--fix-input", "sr=16000", "--fix-dim", "N=3", "--rungs", "ort-cpu"]
-    code, out, _ = run("apply", path, "-o", tmp_path / "a.onnx", *options)
-    assert code == 0
+    out = output(0, "apply", path, "-o", tmp_path / "a.onnx", *options)
     assert "taken     specialize (onnxfix " in out
     assert "fixed: N = 3, sr = 16000" in out
     assert "note:" not in out, "what is said above need not be said twice"
     verbose = run("apply", path, "-o", tmp_path / "c.onnx", *options, "-v")[1]
     assert "the interface changed only as requested (N = 3, sr = 16000)" in " ".join(verbose.split())
-    code, report = reported("apply", path, "-o", tmp_path / "b.onnx", *options, "--keep-inputs")
+    _, report = reported("apply", path, "-o", tmp_path / "b.onnx", *options, "--keep-inputs")
     (step,) = report["steps"]
     assert (step["name"], step["status"], step["safety"]) == ("specialize", "taken", "unsafe")
     assert step["fixed"] == [
@@ -710,8 +706,7 @@ def test_several_models_and_the_journal(tmp_path: Path) -> None:
         "--rungs",
         "ort-cpu",
     ]
-    code, out, err = run("apply", str(folder / "*.onnx"), *options, "--resume", "--jobs", "2")
-    assert code == 2
+    out, err = streams(2, "apply", str(folder / "*.onnx"), *options, "--resume", "--jobs", "2")
     assert "c.onnx" in err
     assert "its inputs are x, m" in err
     assert sorted(one.name for one in (tmp_path / "out").glob("*.onnx")) == ["a.onnx", "b.onnx"]

@@ -25,8 +25,7 @@ def write(path: Path, text: str) -> Path:
 
 def test_a_fixed_export_is_proven_for_all_values(tmp_path: Path) -> None:
     source, output = FIXTURES / "bert.legacy.op17.onnx", tmp_path / "out.onnx"
-    code, out, _ = cli.run("apply", source, "-o", output)
-    assert code == 0
+    out = cli.output(0, "apply", source, "-o", output)
     words = " ".join(out.split())
     assert (
         "VERIFIED: for all values at 3 shapes (symbolic), ort-cpu bit-identical (4 feeds, 4 shapes)" in words
@@ -41,8 +40,7 @@ def test_a_model_that_no_runtime_runs_is_proven(tmp_path: Path) -> None:
     plain = MAGIC.replace("a = Transpose(x) b = Transpose(a) c = custom.Magic(b)", "c = custom.Magic(x)")
     fixed = write(tmp_path / "b.onnx", plain)
     assert cli.run("verify", source, fixed, "--rungs", "ort-cpu")[0] == 3
-    code, out, _ = cli.run("verify", source, fixed, "--rungs", "symbolic,ort-cpu")
-    assert code == 0
+    out = cli.output(0, "verify", source, fixed, "--rungs", "symbolic,ort-cpu")
     assert "for all values at 3 shapes (symbolic)" in out
 
 
@@ -50,8 +48,7 @@ def test_what_is_not_decided_proves_nothing(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[M] y) {a = NonZero(x) b = Cast<to=1>(a) c = Squeeze(b) y = KEY(c)}"
     source = write(tmp_path / "a.onnx", text.replace("KEY", "Relu"))
     fixed = write(tmp_path / "b.onnx", text.replace("KEY", "Abs"))
-    code, out, _ = cli.run("verify", source, fixed, "--rungs", "symbolic")
-    assert code == 3
+    out = cli.output(3, "verify", source, fixed, "--rungs", "symbolic")
     assert "NOT VERIFIED: symbolic could not decide" in out
     assert "NonZero (a): " in out
     assert cli.run("verify", source, source, "--require", "symbolic", "--rungs", "symbolic")[0] == 0
@@ -62,8 +59,7 @@ def test_inputs_that_decide_shapes_are_named(tmp_path: Path) -> None:
     head = "g (float[6] x, int64[1] s) => (float[N] y) <int64[1] e = {9}>"
     source = write(tmp_path / "a.onnx", head + " {a = Slice(x, s, e) y = Relu(a)}")
     fixed = write(tmp_path / "b.onnx", head + " {a = Relu(x) y = Slice(a, s, e)}")
-    code, out, _ = cli.run("verify", source, fixed, "--rungs", "symbolic")
-    assert code == 0
+    out = cli.output(0, "verify", source, fixed, "--rungs", "symbolic")
     assert "for these values of s, which decide shapes" in out
 
 
@@ -92,8 +88,7 @@ def test_what_differs_by_rounding_alone_is_the_same_as_real_numbers(tmp_path: Pa
 def test_exact_fixes_are_proven_beside_numeric_ones(tmp_path: Path) -> None:
     source, output = FIXTURES / "vit_fp16.legacy.op16.onnx", tmp_path / "out.onnx"
     options = ("--rungs", "symbolic,reference", "--require", "contract,reference")
-    code, out, _ = cli.run("apply", source, "-o", output, "--numeric-fixes", *options)
-    assert code == 0
+    out = cli.output(0, "apply", source, "-o", output, "--numeric-fixes", *options)
     assert "; the exact fixes alone: for all values at 3 shapes" in " ".join(out.split())
     assert onnx.load(output).graph.node
 

@@ -22,7 +22,8 @@ from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import reference
-from support.models import of_nodes, of_opset
+from support.ended import ended
+from support.models import of_nodes, of_opset, write
 
 INF, NAN = math.inf, math.nan
 TOLD = "the original leaves half precision's range; judged by the original in float64"
@@ -199,8 +200,7 @@ def test_both_give_the_same_where_nothing_overflows(tmp_path: Path, backend: str
     text = EVERYWHERE.replace("float16 seven, ", "")
     if backend == "ort-cpu":
         text = text.replace(", seq(bfloat16[2]) q)", ")")  # its Python API takes no such sequence
-    path = tmp_path / "m.onnx"
-    onnx.save(model(text), path)
+    path = write(tmp_path / "m.onnx", model(text))
     made = twin.load(backend, str(path), str(tmp_path))
     feed = {"x": f16(1, 2, 3, 4).reshape(2, 2), "c": np.array(branch)}
     if backend == "reference":
@@ -280,16 +280,14 @@ def rung(folder: Path, before: str, after: str, name: str = "reference", **more:
 
 
 def test_a_fix_that_removes_an_overflow_passes_and_the_line_says_why(tmp_path: Path) -> None:
-    found = rung(tmp_path, SCORES + AFTER, SCORES + BEFORE, inputs=[LARGE])
-    assert found.status == "passed"
+    found = ended("passed", rung(tmp_path, SCORES + AFTER, SCORES + BEFORE, inputs=[LARGE]))
     assert found.reason == f"within tolerance on 1 feed; 4 of 4 values: {TOLD}"
     assert found.feeds[0].reason == f"4 of 4 values: {TOLD}"
     assert "in half precision the original's s is not finite; in float64 it is" in found.notes
 
 
 def test_never_for_exact_fixes(tmp_path: Path) -> None:
-    found = rung(tmp_path, SCORES + AFTER, SCORES + BEFORE, inputs=[LARGE], exact=True)
-    assert found.status == "failed"
+    ended("failed", rung(tmp_path, SCORES + AFTER, SCORES + BEFORE, inputs=[LARGE], exact=True))
 
 
 def test_the_way_back_adds_an_overflow_and_fails(tmp_path: Path) -> None:
@@ -298,8 +296,7 @@ def test_the_way_back_adds_an_overflow_and_fails(tmp_path: Path) -> None:
 
 def test_a_wrong_fix_fails_where_the_original_overflows(tmp_path: Path) -> None:
     wrong = SCORES.replace("18432", "18688") + BEFORE  # 10 instead of 8
-    found = rung(tmp_path, SCORES + AFTER, wrong, inputs=[LARGE])
-    assert found.status == "failed"
+    found = ended("failed", rung(tmp_path, SCORES + AFTER, wrong, inputs=[LARGE]))
     assert "NaN or Inf at different positions (4 of 4" in found.reason
 
 
@@ -389,8 +386,7 @@ def test_the_twin_on_onnxruntime(tmp_path: Path) -> None:
 def test_without_a_twin_it_fails_as_before_and_says_why_there_is_none(tmp_path: Path) -> None:
     """Bits of half precision mean nothing in another type."""
     bits = SCORES + "i = BitCast<to=5>(q) b = BitCast<to=10>(i) " + AFTER.replace("q,", "b,")
-    found = rung(tmp_path, bits, SCORES + BEFORE, inputs=[LARGE], opset=26)
-    assert found.status == "failed"
+    found = ended("failed", rung(tmp_path, bits, SCORES + BEFORE, inputs=[LARGE], opset=26))
     assert any(note.startswith("the original could not run in higher precision") for note in found.notes)
 
 
@@ -427,8 +423,7 @@ def test_what_overflows_in_both_on_made_magnitudes_does_not_count(tmp_path: Path
     """inf - inf is NaN and inf + 1 is inf: which one, depends on the order, and nobody asked for such values."""
     io = "g (float16[64] x) => (float16[64] y) {"
     before, after = io + "q = Mul(x, x) d = Sub(q, q) y = Add(d, q) }", io + "q = Mul(x, x) y = Identity(q) }"
-    found = rung(tmp_path, before, after)
-    assert found.status == "passed"
+    found = ended("passed", rung(tmp_path, before, after))
     [large] = [one for one in found.feeds if one.feed is not None and one.feed.kind == "large"]
     assert large.status == "not counted"
     # On the user's own values it does.

@@ -8,7 +8,7 @@ from onnxfix.errors import UsageError
 from onnxfix.report.catalogue import families, quotes_of, search
 from onnxfix.report.render.rules import hits_lines, rule_markdown
 from onnxfix.rewrite.registry import registry
-from support.cli import refused, run
+from support.cli import output, refused, run
 
 RULES = registry().rules
 CLAMPED = (
@@ -102,8 +102,7 @@ def test_families() -> None:
 
 
 def test_several_pages_with_two_examples_each() -> None:
-    code, out, _ = run("explain", "CST002,no-op-cast", "CTL", "PRC001")
-    assert code == 0
+    out = output(0, "explain", "CST002,no-op-cast", "CTL", "PRC001")
     assert [line for line in out.splitlines() if line.startswith("# ")] == [
         "# CST002 no-op-cast", "# CST002 no-op-cast", "# PRC001 decomposed-norm-in-half-precision",
     ]  # fmt: skip

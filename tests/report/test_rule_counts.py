@@ -12,7 +12,7 @@ from onnxfix.place import Place
 from onnxfix.report.findings import Finding
 from onnxfix.report.render.rules import statistics, statistics_lines
 from onnxfix.report.report import AppliedFix, Report
-from support.cli import run
+from support.cli import output, run
 from support.models import model
 
 
@@ -58,8 +58,7 @@ def cast(tmp_path: Path) -> Path:
 
 
 def test_check_prints_counts_instead_of_findings(cast: Path) -> None:
-    code, out, _ = run("check", cast, "--statistics", "--fail-on", "info")
-    assert code == 1
+    out = output(1, "check", cast, "--statistics", "--fail-on", "info")
     assert out.split()[:3] == ["1", "CST002", "no-op-cast"]
     assert len(out.splitlines()) == 1
     code, out, error = run("check", cast, cast.with_name("none.onnx"), "--statistics", "--format", "json")
@@ -71,7 +70,6 @@ def test_check_prints_counts_instead_of_findings(cast: Path) -> None:
 
 def test_apply_says_what_was_written_and_counts(cast: Path) -> None:
     fixed = cast.with_name("fixed.onnx")
-    code, out, _ = run("apply", cast, "--no-verify", "--statistics", "-o", fixed)
-    assert code == 0
+    out = output(0, "apply", cast, "--no-verify", "--statistics", "-o", fixed)
     assert f"→ {fixed}" in out.splitlines()[0]
     assert out.splitlines()[2].split()[:3] == ["1", "0", "CST002"]

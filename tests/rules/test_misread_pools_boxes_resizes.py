@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import ModelProto, helper
 
@@ -23,7 +22,7 @@ from onnxfix.shapes.symbols import as_dim, symbol
 from onnxfix.testing import findings, fixed, overlay
 from onnxfix_rules.ops.misimports._windows import Axis, rounded_up
 from support.lifted import both, run, text
-from support.models import floats, of_nodes
+from support.models import floats, of_nodes, write
 from support.real_tensorrt import REAL
 
 pytestmark = pytest.mark.corpus
@@ -33,8 +32,7 @@ RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
 
 
 def _saved(model: ModelProto, folder: Path) -> Path:
-    path = folder / "original.onnx"
-    onnx.save(model, path)
+    path = write(folder / "original.onnx", model)
     return path
 
 

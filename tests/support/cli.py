@@ -22,6 +22,21 @@ def run(*arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+def streams(code: int, *arguments: object) -> tuple[str, str]:
+    """Standard output and standard error of a command that ends with this code."""
+    found, *both = run(*arguments)
+    assert found == code, both
+    return both[0], both[1]
+
+
+def output(code: int, *arguments: object) -> str:
+    return streams(code, *arguments)[0]
+
+
+def errors(code: int, *arguments: object) -> str:
+    return streams(code, *arguments)[1]
+
+
 def told(*arguments: object) -> tuple[int, Any]:
     """Exit code, and what is printed with ``--format json``."""
     code, out, _ = run(*arguments, "--format", "json")

@@ -7,9 +7,11 @@ processes find it as they find real ones.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,26 @@ def environment(pack: Path | None = None) -> dict[str, str]:
 def command(*arguments: object) -> list[str]:
     """The command line of onnxfix with these arguments."""
     return [sys.executable, "-m", "onnxfix", *map(str, arguments)]
+
+
+@contextmanager
+def started(*arguments: object, **more: Any) -> Iterator[subprocess.Popen[str]]:
+    """A call of onnxfix in a process of its own, which signals end as they end a user's; it is gone afterwards."""
+    process = subprocess.Popen(
+        command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's background jobs ignore it
+        **more,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def run(pack: Path | None, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:

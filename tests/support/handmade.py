@@ -26,6 +26,10 @@ from onnxfix.tensorrt.package import load
 from support.lifted import Feed, run
 from support.patience import PATIENCE
 
+#: The numpy types of those of TensorRT's that move.
+TYPES = {
+    name: numpy_type(name) for name in ("FLOAT", "HALF", "BF16", "FP8", "INT8", "INT32", "INT64", "BOOL")
+}
 #: A dimension is not negative and below 2**31; a fraction is read to five places.
 _ZERO, _PLACES = 10**9, 10**5
 

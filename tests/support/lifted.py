@@ -13,7 +13,7 @@ from onnxfix.runtime import backends
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import lift
 from onnxfix.tensorrt.lift import Lifted
-from support.models import of_opset
+from support.models import of_opset, write
 
 Feed = dict[str, Any]
 
@@ -23,8 +23,7 @@ text = of_opset(21)
 
 def lifted(worker: Worker, model: ModelProto, folder: Path) -> Lifted:
     """What TensorRT-RTX reads of a model, which is written into ``folder``."""
-    path = folder / "model.onnx"
-    onnx.save(model, path)
+    path = write(folder / "model.onnx", model)
     return lift.attempt(worker, path, folder / "lifted.onnx", package="tensorrt-rtx")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,12 @@ def peer(id: str, text: str, feeds: Feed | tuple[Feed, ...], wrong: Any, **rest:
     PEERS.append(Peer(id, text, feeds, wrong, **rest))
 
 
+refused_peer, interface_peer, invalid_peer = (
+    partial(peer, fault=fault) for fault in ("refused", "interface", "checker")
+)
+"""Those whose rewrite is refused by the runtime, has another interface, or is invalid for onnx.checker."""
+
+
 # ---- 1: Cast(int to float), op with a constant, Cast(float to int) taken for integer arithmetic
 RESIZE = """g (float[1,3,H,W] x) => (float[1,3,P,Q] y)
 <float[1] c = {1.5}, int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}> {
@@ -208,7 +215,7 @@ peer(
 )
 
 # ---- 2: a shared constant changed in place
-peer(
+refused_peer(
     "02-shared-cast-constant",
     """g (int64[N] x, float[N] v) => (int64[N] y, float[N] z) <float c = {2}> {
   f = Cast<to=1>(x)  m = Mul(f, c)  y = Cast<to=7>(m)
@@ -219,20 +226,18 @@ peer(
         ("float c = {2}", "int64 c = {2}"),
         ("f = Cast<to=1>(x)  m = Mul(f, c)  y = Cast<to=7>(m)", "y = Mul(x, c)"),
     ),
-    fault="refused",
 )
 SHARED = """g (float[N,4,3] x, float[3] v) => (float[N,4,3] y, float[6] z) <float[3] c = {1, 2, -3}> {
   y = Add(x, c)  z = Concat<axis=0>(c, v)
 }"""
-peer(
+refused_peer(
     "02-shared-bias-reshaped",
     SHARED,
     ({"x": ramp(1, 4, 3), "v": ramp(3)}, {"x": ramp(2, 4, 3), "v": ramp(3)}),
     ("float[3] c", "float[1,1,3] c"),
-    fault="refused",
     bait="BRC",
 )
-peer(
+refused_peer(
     "02-shared-with-subgraph",
     """g (float[N,4,3] x, bool k, float[3] v) => (float[N,4,3] y, float[6] z)
 <float[3] c = {1, 2, -3}> {
@@ -245,7 +250,6 @@ peer(
         {"x": ramp(2, 4, 3), "k": np.array(False), "v": ramp(3)},
     ),
     ("float[3] c", "float[1,1,3] c"),
-    fault="refused",
     bait="BRC",
 )
 
@@ -255,24 +259,22 @@ VALUES = """g (float[N,2,3] x) => (float[N,2,3] y, float[Q,6] z) {
   i = Constant<value_ints = [-1, 6]>()
   m = Mul(x, a)  y = Add(m, b)  z = Reshape<allowzero=1>(y, i)
 }"""
-peer(
+refused_peer(
     "03-value-float",
     VALUES,
     ({"x": ramp(1, 2, 3)}, {"x": ramp(4, 2, 3)}),
     ("Constant<value_float = 0.1>", "Constant<value = double {0.1}>"),
-    fault="refused",
     bait="BRC RSH",
 )
-peer(
+refused_peer(
     "03-value-float-folded",
     """g (float[N] x) => (float[N] y, float[1] z) {
   a = Constant<value_floats = [0.1]>()  d = Cast<to=11>(a)  z = Cast<to=1>(d)  y = Mul(x, z)
 }""",
     ({"x": ramp(1)}, {"x": ramp(3)}),
     ("z = Cast<to=1>(d)  y = Mul(x, z)", "z = Identity(d)  y = Mul(x, z)"),
-    fault="refused",
 )
-peer(
+refused_peer(
     "03-value-int-in-shapes",
     """g (float[2,6] x) => (float[3,4] y) {
   a = Constant<value_int = 3>()  zero = Constant<value_ints = [0]>()  u = Unsqueeze(a, zero)
@@ -280,7 +282,6 @@ peer(
 }""",
     {"x": ramp(2, 6)},
     ("value_int = 3", "value = int32 {3}"),
-    fault="refused",
     bait="INT",
 )
 
@@ -290,12 +291,11 @@ IF = """g (float[2,3] x) => (float[2,3] y, float[6] z) <bool c = {1}, int64[1] m
                   td = Cast<to=11>(x)  ty = Cast<to=1>(td)  tz = Reshape<allowzero=1>(ty, m) },
                 else_branch = e () => (float[2,3] ey, float[6] ez) { ey = Neg(x)  ez = Reshape(ey, m) }>
 }"""
-peer(
+refused_peer(
     "04-constant-if-two-outputs",
     IF,
     {"x": ramp(2, 3)},
     (IF[IF.index("  y, z") :], "  d = Cast<to=11>(x)  y = Cast<to=1>(d) }"),
-    fault="refused",
     bait="CST RSH",
 )
 peer(
@@ -314,14 +314,13 @@ NESTED = """g (float[2,3] x, bool k) => (float[2,3] y) <bool c = {1}> {
     else_branch = e () => (float[2,3] ey) { ey = Identity(inner) }>
 }"""
 NESTED_FEEDS = ({"x": ramp(2, 3), "k": np.array(True)}, {"x": ramp(2, 3), "k": np.array(False)})
-peer(
+refused_peer(
     "44-nested-if-captures-branch",
     NESTED,
     NESTED_FEEDS,
     ("a = Cast<to=11>(x)  b = Cast<to=1>(a)", ""),
-    fault="refused",
 )
-peer(
+refused_peer(
     "44-branch-captures-outer-chain",
     """g (float[2,3] x, bool k) => (float[2,3] y) {
   a = Cast<to=11>(x)  b = Cast<to=1>(a)  d = Sub(x, b)
@@ -330,7 +329,6 @@ peer(
 }""",
     NESTED_FEEDS,
     ("b = Cast<to=1>(a)  d = Sub(x, b)", ""),
-    fault="refused",
     bait="CST GRA",
 )
 peer(
@@ -344,7 +342,7 @@ peer(
 )
 
 # ---- 6: a symbolic input dimension frozen to the other operand's size
-peer(
+interface_peer(
     "06-batch-frozen-to-bias-rows",
     """g (float[N,4] x) => (float[M,5] y)
 <float[4,5] w = {1,2,3,4,5,6,7,8,9,10,-1,-2,-3,-4,-5,-6,-7,-8,-9,-10}, float[6,1] b = {1,2,3,4,5,6}> {
@@ -352,16 +350,14 @@ peer(
 }""",
     ({"x": ramp(1, 4)}, {"x": ramp(6, 4)}),
     ("float[N,4] x", "float[6,4] x"),
-    fault="interface",
 )
-peer(
+refused_peer(
     "06-batch-frozen-by-expand",
     """g (float[N,4] x) => (float[M,4] y) <int64[2] s = {6, 4}> {
   xd = Cast<to=11>(x)  xf = Cast<to=1>(xd)  y = Expand(xf, s)
 }""",
     ({"x": ramp(1, 4)}, {"x": ramp(6, 4)}),
     ("y = Expand(xf, s)", "y = Reshape(xf, s)"),
-    fault="refused",
 )
 
 # ---- 7: old operator sets
@@ -473,14 +469,13 @@ peer(
 )
 
 # ---- 14: sequences and optionals
-peer(
+refused_peer(
     "14-sequence-at",
     """g (float[N] x, float[N] v) => (float[N] y) <int64 one = {1}> {
   d = Cast<to=11>(v)  e = Cast<to=1>(d)  s = SequenceConstruct(x, e)  y = SequenceAt(s, one)
 }""",
     {"x": ramp(2), "v": ramp(2, scale=9.1)},
     ("  y = SequenceAt(s, one)", ""),
-    fault="refused",
 )
 peer(
     "14-sequence-output",
@@ -490,14 +485,13 @@ peer(
     {"x": ramp(2), "v": ramp(2, scale=9.1)},
     ("(x, e, x)", "(x, e)"),
 )
-peer(
+refused_peer(
     "14-optional-get-element",
     """g (float[N] x) => (float[N] y) {
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  o = Optional(e)  y = OptionalGetElement(o)
 }""",
     {"x": ramp(2)},
     ("  y = OptionalGetElement(o)", ""),
-    fault="refused",
 )
 
 # ---- 15 and 16: random numbers. The outputs are facts about the numbers that hold in every run.
@@ -638,41 +632,37 @@ peer(
 )
 
 # ---- 19: inputs that nothing reads
-peer(
+interface_peer(
     "19-unused-input",
     """g (float[N] x, float[2,K] unused) => (float[N] y) {
   d = Cast<to=11>(x)  y = Cast<to=1>(d)
 }""",
     ({"x": ramp(2), "unused": ramp(2, 1)}, {"x": ramp(1), "unused": ramp(2, 3)}),
     drop_input("unused"),
-    fault="interface",
 )
-peer(
+interface_peer(
     "19-input-read-for-its-shape",
     """g (float[2,3] x, float[6] v) => (float[2,3] y) { s = Shape(x)  y = Reshape(v, s) }""",
     {"x": ramp(2, 3), "v": ramp(6)},
     (("float[2,3] x, ", ""), ("s = Shape(x)", "s = Constant<value = int64[2] {2, 3}>()")),
-    fault="interface",
     bait="INT",
 )
-peer(
+interface_peer(
     "19-all-outputs-constant",
     """g (float[N] x) => (int64[2] y) <int64[1] a = {3}> { y = Concat<axis=0>(a, a)  dead = Neg(x) }""",
     {"x": ramp(2)},
     drop_input("x"),
-    fault="interface",
     bait="GRA",
 )
 
 # ---- 20: strings
-peer(
+refused_peer(
     "20-string-initializer",
     """g (float[2] x) => (float[2] y, string[2] t) <string[2] s = {"a", "bc"}> {
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  t = Identity(s)  n = Shape(s)  y = Reshape(e, n)
 }""",
     {"x": ramp(2)},
     lambda m: raw_strings(m.graph.initializer[0]),
-    fault="refused",
     bait="CST INT",
 )
 peer(
@@ -709,17 +699,16 @@ def infer_output(model: onnx.ModelProto) -> None:
     model.graph.output[0].type.tensor_type.ClearField("shape")
 
 
-peer(
+interface_peer(
     "21-declared-rank-of-reducesum",
     """g (float[3,4,5] x) => (float[Q] y) <int64[1] a = {1}> {
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  y = ReduceSum<keepdims=1>(e, a)
 }""",
     {"x": ramp(3, 4, 5)},
     infer_output,
-    fault="interface",
     patch=declare_rank(3),
 )
-peer(
+refused_peer(
     "21-value-info-lies",
     """g (float[N,4,3] x) => (float[Q,R,S] y) <float[3] c = {1, 2, 3}> {
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  t = Transpose<perm=[2,1,0]>(e)  u = Transpose<perm=[2,1,0]>(t)
@@ -727,7 +716,6 @@ peer(
 }""",
     ({"x": ramp(1, 4, 3)}, {"x": ramp(2, 4, 3)}),
     ("float[3] c", "float[3,1] c"),
-    fault="refused",
     bait="CST BRC",
     patch=lambda m: m.graph.value_info.append(helper.make_tensor_value_info("u", TensorProto.FLOAT, [1, 3])),
 )
@@ -753,27 +741,25 @@ SPARSE = """g (float[N,2,3] x) => (float[N,2,3] y) <float[3] c = {1, 2, 3}, floa
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  a = Mul(e, w)  y = Add(a, c)
 }"""
 SPARSE_FEEDS = ({"x": ramp(1, 2, 3)}, {"x": ramp(2, 2, 3)})
-peer(
+refused_peer(
     "22-sparse-initializer",
     SPARSE,
     SPARSE_FEEDS,
     lambda m: m.graph.ClearField("sparse_initializer"),
-    fault="refused",
     bait="CST BRC",
     patch=sparse_initializer,
 )
-peer(
+refused_peer(
     "22-sparse-constant",
     SPARSE,
     SPARSE_FEEDS,
     lambda m: drop(m, "w"),
-    fault="refused",
     bait="CST BRC",
     patch=sparse_constant,
 )
 
 # ---- 23: integer MatMul and Add are no Gemm
-peer(
+refused_peer(
     "23-int32-matmul-add",
     """g (int32[N,2] x) => (int32[N,3] y)
 <int32[2,3] w = {1,2,3,4,5,6}, int32[3] b = {7,8,9}> {
@@ -781,7 +767,6 @@ peer(
 }""",
     ({"x": np.array([[1, -2]], np.int32)}, {"x": np.array([[1, 2], [3, 4], [5, 6]], np.int32)}),
     ("m = MatMul(e, w)  y = Add(m, b)", "y = Gemm(e, w, b)"),
-    fault="refused",
     bait="CST BRC",
 )
 
@@ -796,17 +781,16 @@ def no_initializer_inputs(model: onnx.ModelProto) -> None:
 
 # ONNX Runtime takes no values for them then: only the declaration is to be kept.
 IR3_FEEDS: tuple[Feed, ...] = ({"x": ramp(2, 3, 4)}, {"x": ramp(2, 3, 4, scale=-3.3)})
-peer(
+invalid_peer(
     "24-op7-dropout-broadcast",
     """g (float[2,3,4] x, float[4] b = {1, -2, 3, -4}) => (float[2,3,4] y) {
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  a = Add(e, b)  y = Dropout(a)
 }""",
     IR3_FEEDS,
     no_initializer_inputs,
-    fault="checker",
     opset=7,
 )
-peer(
+invalid_peer(
     "24-op8-shape-subgraph",
     """g (float[2,3,4] x, float[4] b = {1, -2, 3, -4}, int64[1] m = {-1}, int64 k = {0})
 => (float[2,12] y) {
@@ -815,11 +799,10 @@ peer(
 }""",
     IR3_FEEDS,
     no_initializer_inputs,
-    fault="checker",
     bait="GRA",
     opset=8,
 )
-peer(
+invalid_peer(
     "24-op8-fold-in-ir3",
     """g (float[2,3,4] x) => (float[3,8] y) {
   c = Constant<value = int64[1] {8}>()  k = Constant<value = int64 {1}>()
@@ -828,18 +811,16 @@ peer(
 }""",
     {"x": ramp(2, 3, 4)},
     baked("p", i64(3, 8)),
-    fault="checker",
     bait="INT",
     opset=8,
 )
-peer(
+invalid_peer(
     "24-op7-bias-in-ir3",
     """g (float[2,3,4] x) => (float[2,3,4] y) {
   b = Constant<value = float[4] {1, -2, 3, -4}>()  y = Add(x, b)
 }""",
     {"x": ramp(2, 3, 4)},
     baked("b", f32(1, -2, 3, -4)),
-    fault="checker",
     bait="BRC",
     opset=7,
 )
@@ -880,12 +861,11 @@ peer(
     ("z = Add(c, o)", "z = Constant<value = int64[1] {3}>()"),
     bait="GRA",
 )
-peer(
+interface_peer(
     "25-default-unused",
     """g (float[N] x, float[3] w = {1, 2, 3}) => (float[N] y) { d = Cast<to=11>(x)  y = Cast<to=1>(d) }""",
     ({"x": ramp(2)}, {"x": ramp(2), "w": f32(0, 0, 0)}),
     lambda m: m.graph.ClearField("initializer"),
-    fault="interface",
 )
 peer(
     "25-default-if-condition",
@@ -906,7 +886,7 @@ peer("26-clip-then-relu", CLIP % "Relu(e)", CLIP_FEEDS, ("y = Relu(e)", "y = Cli
 peer("26-clip-clip-disjoint", CLIP % "Clip(e, a, b)", CLIP_FEEDS, ("y = Clip(e, a, b)", "y = Clip(x, a, hi)"))
 
 # ---- 27: two consumers that want the same new shape constant
-peer(
+refused_peer(
     "27-two-flattens",
     """g (float[2,3,4] x) => (float[2,12] y, float[6,4] z, float[24] u, float[24] v) <int64[1] m = {-1}> {
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  y = Flatten<axis=1>(e)  z = Flatten<axis=2>(e)
@@ -914,10 +894,9 @@ peer(
 }""",
     {"x": ramp(2, 3, 4)},
     ("Flatten<axis=2>(e)", 'Reshape(e, "x/shape_1")'),
-    fault="refused",
     bait="CST RSH",
 )
-peer(
+refused_peer(
     "27-two-folds-of-one-shape",
     """g (float[2,3,4] x, float[2,3,4] v) => (float[4,6] y, float[4,6] z, float[4,6] w)
 <int64 k = {2}, int64[1] zero = {0}, int64[1] six = {6}, float[6] c = {1,2,3,4,5,6}> {
@@ -926,33 +905,30 @@ peer(
 }""",
     {"x": ramp(2, 3, 4), "v": ramp(2, 3, 4, scale=0.9)},
     ("z = Reshape(v, p)", "z = Reshape(v, q)"),
-    fault="refused",
     bait="INT BRC",
 )
 
 # ---- 28: operators of a later operator set in a model of an older one
-peer(
+invalid_peer(
     "28-squeeze-at-opset12",
     """g (float[1,3,1,2] x) => (float[3,2] y, float[1,3,2] z) {
   y = Squeeze(x)  z = Unsqueeze<axes=[0]>(y)
 }""",
     {"x": ramp(1, 3, 1, 2)},
     ("y = Squeeze(x)", "a = Constant<value = int64[2] {0, 2}>()  y = Squeeze(x, a)"),
-    fault="checker",
     bait="RSH",
     opset=12,
 )
-peer(
+invalid_peer(
     "28-align-rank-at-opset11",
     """g (float[2,3,4] x, float[4] b) => (float[2,3,4] y, seq(float[2,3,4]) s) {
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  y = Add(e, b)  s = SplitToSequence<axis=0>(y)
 }""",
     {"x": ramp(2, 3, 4), "b": ramp(4)},
     ("y = Add(e, b)", "a = Constant<value = int64[2] {0, 1}>()  u = Unsqueeze(b, a)  y = Add(e, u)"),
-    fault="checker",
     opset=11,
 )
-peer(
+invalid_peer(
     "28-fold-at-opset12",
     """g (float[2,6] x) => (float[3,4] y, seq(float[2,6]) q) {
   s = Shape(x)  z = Constant<value = int64 {0}>()  f = Gather<axis=0>(s, z)  o = Constant<value = int64 {1}>()
@@ -961,43 +937,38 @@ peer(
 }""",
     {"x": ramp(2, 6)},
     ("u = Unsqueeze<axes=[0]>(t)", "a = Constant<value = int64[1] {0}>()  u = Unsqueeze(t, a)"),
-    fault="checker",
     bait="INT",
     opset=12,
 )
 
 # ---- 29: an input that is an output, and graphs of no nodes
-peer(
+interface_peer(
     "29-input-is-output",
     """g (float[N] x) => (float[N] x, float[N] y) { d = Cast<to=11>(x)  y = Cast<to=1>(d) }""",
     {"x": ramp(2)},
     rename_input("x", "x_orig"),
-    fault="interface",
 )
-peer(
+interface_peer(
     "29-no-nodes",
     """g (float[N] x) => (float[N] x) <float[2] unused = {1, 2}> { }""",
     {"x": ramp(2)},
     rename_input("x", "x_orig"),
-    fault="interface",
     bait="GRA",
 )
-peer(
+interface_peer(
     "29-no-op-cast-from-input-to-output",
     """g (float[N] x) => (float[N] y) { y = Cast<to=1>(x)  dead = Neg(x) }""",
     {"x": ramp(2)},
     lambda m: (m.graph.ClearField("node"), rename_output(m, "x")),
-    fault="interface",
     bait="GRA",
 )
-peer(
+refused_peer(
     "29-middle-of-a-chain-is-output",
     """g (float[N] x) => (double[N] a, float[N] b, float[N] y) {
   a = Cast<to=11>(x)  b = Cast<to=1>(a)  c = Cast<to=11>(b)  y = Cast<to=1>(c)
 }""",
     {"x": ramp(2)},
     (("b = Cast<to=1>(a)", "b = Identity(x)"), ("a = Cast<to=11>(x)", "")),
-    fault="refused",
 )
 
 
@@ -1028,7 +999,7 @@ peer(
     ("k = {2, 3}", "k = {4, 6}"),
     patch=constant_output("k", [2, 1, 1, 1]),
 )
-peer(
+refused_peer(
     "41-zero-initializer-is-output",
     """g (int64[N] x) => (int64[N] y) <int64[1] w = {0}> { dead = Neg(x)  y = Add(x, w) }""",
     {"x": i64(3, 4)},
@@ -1036,16 +1007,14 @@ peer(
         m.graph.ClearField("initializer"),
         node(m, "y").CopyFrom(helper.make_node("Identity", ["x"], ["y"])),
     ),
-    fault="refused",
     bait="GRA",
     patch=constant_output("w", [1], TensorProto.INT64),
 )
-peer(
+refused_peer(
     "41-unused-initializer-is-output",
     """g (float[N] x) => (float[N] y) <float[3] w = {1, 2, 3}, float[1] unused = {1}> { y = Neg(x) }""",
     {"x": ramp(2)},
     lambda m: m.graph.ClearField("initializer"),
-    fault="refused",
     bait="GRA",
     patch=constant_output("w", [3]),
 )
@@ -1209,7 +1178,7 @@ peer(
 )
 
 # ---- 40: values captured by the bodies of Loop and Scan
-peer(
+refused_peer(
     "40-loop-captures-chain",
     """g (float[3] x) => (float[3] y, float[K,3] z) <int64 trips = {3}, bool go = {1}> {
   a = Cast<to=11>(x)  b = Cast<to=1>(a)  c = Exp(b)  dead = Neg(b)
@@ -1219,10 +1188,9 @@ peer(
 }""",
     {"x": ramp(3)},
     ("c = Exp(b)  dead = Neg(b)", ""),
-    fault="refused",
     bait="CST GRA",
 )
-peer(
+refused_peer(
     "40-loop-captures-bias",
     """g (float[2,3] x) => (float[2,3] y) <int64 trips = {3}, bool go = {1}, float[3] w = {1, 2, 3}> {
   y = Loop(trips, go, x) <body = l (int64 i, bool k, float[2,3] v) => (bool k2, float[2,3] v2) {
@@ -1231,7 +1199,6 @@ peer(
 }""",
     {"x": ramp(2, 3)},
     lambda m: m.graph.initializer.remove(m.graph.initializer[2]),
-    fault="refused",
 )
 peer(
     "40-loop-iteration-changes-type",
@@ -1305,12 +1272,11 @@ COPIED = """g (float[N,6] x) => (float[P,2,3] y) <int64 k = {0}, int64[1] a = {0
   y = Reshape<allowzero=1>(x, p)  dead = Neg(x)
 }"""
 COPIED_FEEDS = ({"x": ramp(0, 6)}, {"x": ramp(1, 6)}, {"x": ramp(3, 6)})
-peer(
+refused_peer(
     "43-copied-dimension-under-allowzero",
     COPIED,
     COPIED_FEEDS,
     ("p = Concat<axis=0>(u, t)", "p = Constant<value = int64[3] {0, 2, 3}>()"),
-    fault="refused",
     bait="GRA",
 )
 peer(

@@ -12,7 +12,7 @@ import pytest
 
 import onnxfix
 from onnxfix.tensorrt.records import TrtOptions
-from support.cli import run
+from support.cli import output, run
 from support.models import model, write
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
@@ -95,8 +95,7 @@ def test_required_checks_take_in_part_where_the_target_has_it(tmp_path: Path) ->
     nodes, count, lacking = IN_PART[name]
     out, report = tmp_path / "out.onnx", tmp_path / "report.json"
     required = ("--require", "trt-build", "--require", "trt-network")
-    code, text, _ = run("apply", CASES / f"{name}.onnx", "-o", out, *required, "--report", report, "-v")
-    assert code == 0
+    text = output(0, "apply", CASES / f"{name}.onnx", "-o", out, *required, "--report", report, "-v")
     assert out.exists()
     assert text.count(f"  in part, {nodes} of {count} nodes; {lacking} not judged: ") == 2
     rungs = {one["name"]: one for one in json.loads(report.read_text())["reports"][0]["verdict"]["rungs"]}
@@ -222,8 +221,7 @@ def test_where_no_rest_can_be_judged_the_note_stays_and_says_why(text: str, why:
     assert not report.headline
     why = f"and was not asked; no part is judged: {why}"
     assert why in report.build.reason
-    code, shown, _ = run("apply", path, "-o", tmp_path / "out.onnx", "--require", "trt-build")
-    assert code == 3
+    shown = output(3, "apply", path, "-o", tmp_path / "out.onnx", "--require", "trt-build")
     assert why in " ".join(shown.split())
 
 
@@ -248,8 +246,7 @@ def test_weights_in_other_files_and_inputs_of_the_user(tmp_path: Path) -> None:
 @REAL
 def test_no_engine_is_saved_of_a_part(tmp_path: Path) -> None:
     out, engine = tmp_path / "out.onnx", tmp_path / "out.engine"
-    code, *_ = run("apply", write(tmp_path / "places.onnx", PLACES), "-o", out, "--save-engine", engine)
-    assert code == 3
+    assert run("apply", write(tmp_path / "places.onnx", PLACES), "-o", out, "--save-engine", engine)[0] == 3
     assert not out.exists()
     assert not engine.exists()
 
@@ -264,8 +261,7 @@ def test_a_model_that_is_specialized(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", text)
     fixes = ("--fix-input", "k=2", "--fix-dim", "N=3")
     required = ("--require", "trt-build", "--require", "trt-network")
-    code, text, _ = run("apply", path, "-o", tmp_path / "out.onnx", *fixes, *required, "-v")
-    assert code == 0
+    text = output(0, "apply", path, "-o", tmp_path / "out.onnx", *fixes, *required, "-v")
     assert text.count("  in part, 3 of 4 nodes; NonZero ×1 not judged: ") == 2
 
 

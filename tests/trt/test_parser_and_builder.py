@@ -64,8 +64,7 @@ def test_what_a_rule_repairs_is_accepted(case: Any, worker: Worker, tmp_path: Pa
         return  # whether some rule will repair it one day is not this test's business
     assert case.fix in {fix.code for fix in report.applied}
     assert report.model is not None
-    path = tmp_path / "fixed.onnx"
-    onnx.save(report.model, path)
+    path = write(tmp_path / "fixed.onnx", report.model)
     found = built(worker, path, tmp_path)
     assert found.accepted, found.reason
     assert found.engine_bytes > 0

@@ -15,7 +15,7 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.log import PLUGINS, register_plugins
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import TrtOptions
-from support.cli import run
+from support.cli import errors
 from support.models import write
 from support.real_tensorrt import REAL
 
@@ -32,8 +32,7 @@ RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 def test_a_library_that_is_not_there_is_refused(command: str, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", RELU)
     models = [path, path] if command == "verify" else [path]
-    code, _, told = run(*command.split(), *models, "--plugins", tmp_path / "none.so")
-    assert code == 2
+    told = errors(2, *command.split(), *models, "--plugins", tmp_path / "none.so")
     assert told.endswith(f" --plugins {tmp_path / 'none.so'}: there is no such file\n")
     assert len(told.splitlines()) == 1
 

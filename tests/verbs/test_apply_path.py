@@ -149,8 +149,7 @@ g (float[N] x) => (int64[N] y) <int64[1] w = {2}> {
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     folder = tmp_path_factory.mktemp("path")
-    model = folder / "m.onnx"
-    write(model, MODEL)
+    model = write(folder / "m.onnx", MODEL)
     run = functools.partial(onnxfix.apply, model, folder / "out.onnx", rungs=["ort-cpu"])
     run()  # whatever is made once
     found = traced(run)

@@ -11,7 +11,7 @@ import onnxfix
 from onnxfix.report.render.details import range_text
 from onnxfix.report.render.text import render_report
 from onnxfix.verbs.intake import Example, Intake, intake
-from support.cli import reported, run
+from support.cli import output, reported, run
 from support.size_demands import DEMANDS, RATES, model
 
 
@@ -85,8 +85,7 @@ def test_a_model_of_static_shape_and_one_without_a_rank(tmp_path: Path) -> None:
 
 def test_the_commands_words_and_json(tmp_path: Path) -> None:
     path = saved(tmp_path, RATES)
-    code, told, _ = run("check", path, "--inputs-help", "--ignore", "CTL011")
-    assert code == 0
+    told = output(0, "check", path, "--inputs-help", "--ignore", "CTL011")
     lines = told.splitlines()
     assert "  input rate: int64 []; the model distinguishes the values 16000, 8000" in lines
     assert "  where rate=16000:" in lines
@@ -142,6 +141,5 @@ def onnxfix_with(report: onnxfix.Report, taken: Intake) -> onnxfix.Report:
 def test_limits_of_values_are_told(tmp_path: Path, body: str, words: str) -> None:
     path = saved(tmp_path, body)
     assert intake(path).inputs[0].limits == (words,)
-    code, told, _ = run("check", path, "--inputs-help")
-    assert code == 0
+    told = output(0, "check", path, "--inputs-help")
     assert f"; {words}" in " ".join(told.split())

@@ -19,7 +19,7 @@ from onnxfix.report.report import Report
 from onnxfix.runtime import system
 from onnxfix.runtime.backends import ort_messages
 from onnxfix.verbs.stopped import Stopped
-from support.cli import reported, run
+from support.cli import output, reported, run
 from support.models import model, write
 from support.paths import FIXTURES
 
@@ -141,8 +141,7 @@ def test_indices_that_are_computed_from_floats(tmp_path: Path) -> None:
     assert "(x: float [N])" in line
     np.savez(tmp_path / "inputs.npz", x=np.full(3, 3.25, np.float32))
     command = shlex.split(line.partition("onnxfix ")[2])[:-1]
-    code, told, _ = run(*command, tmp_path / "inputs.npz", "--rungs", "ort-cpu")
-    assert code == 0, told
+    output(0, *command, tmp_path / "inputs.npz", "--rungs", "ort-cpu")
 
 
 @pytest.mark.slow
@@ -166,8 +165,7 @@ def test_a_search_in_vain_ends_soon(tmp_path: Path) -> None:
 
 def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
     path = saved(tmp_path, COUNTED)
-    code, told, _ = run("verify", path, path, "--rungs", "ort-cpu")
-    assert code == 3
+    told = output(3, "verify", path, path, "--rungs", "ort-cpu")
     assert re.search(rf"onnxfix verify \S*m\.onnx --input-shapes {re.escape(system.quoted('x:?'))}", told)
     held = reported("verify", path, path, "--rungs", "ort-cpu")[1]["stopped"]
     assert held["place"]["text"] == "d"

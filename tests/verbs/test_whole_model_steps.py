@@ -21,7 +21,7 @@ from onnxfix.report.report import Report, StepDone
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.verbs.whole import remote, steps
 from support import hard_models, models, peer_models
-from support.cli import process, refused, run
+from support.cli import output, process, refused
 from support.ort import runner as by_runtime
 from support.paths import FIXTURES
 from support.peer_models import PEERS, Peer
@@ -514,8 +514,7 @@ def test_a_missing_package_is_one_line(
 def test_the_report_says_what_was_taken_and_what_was_dropped(tmp_path: Path) -> None:
     path, script = model_at(tmp_path), write(tmp_path / "s.py", WRONG)
     options = ("--graphsurgeon", script, "--simplify", "--rungs", "contract,ort-cpu", "--select", "OPS044")
-    code, out, _ = run("apply", path, "-o", tmp_path / "out.onnx", *options)
-    assert code == 1
+    out = output(1, "apply", path, "-o", tmp_path / "out.onnx", *options)
     out = " ".join(out.split())
     assert " taken --simplify (onnxsim" in out
     assert ", numeric, 4 → 2 nodes): ort-cpu: identical on" in out

@@ -15,7 +15,7 @@ from onnxfix.report.render.results import GAPS
 from onnxfix.tensorrt.lift.records import Gap, Lifted, NetTensor
 from onnxfix.verbs import lifting
 from support import lifted
-from support.cli import run
+from support.cli import output, run, streams
 from support.models import model, write
 from support.real_tensorrt import REAL
 
@@ -55,8 +55,7 @@ def test_the_network_is_written_and_runs(tmp_path: Path) -> None:
 
 @REAL
 def test_without_an_output_the_model_lends_its_name(tmp_path: Path) -> None:
-    code, out, err = run("lift", "m.onnx", "--format", "json")
-    assert code == 0, err
+    out = output(0, "lift", "m.onnx", "--format", "json")
     told = json.loads(out)
     assert (told["model"], told["status"], told["path"]) == ("m.onnx", "lifted", "m.lifted.onnx")
     assert told["names"]["y"] == "y"
@@ -67,8 +66,7 @@ def test_without_an_output_the_model_lends_its_name(tmp_path: Path) -> None:
 def test_a_model_that_is_refused_writes_nothing(tmp_path: Path) -> None:
     text = "g (float[2,3] x) => (float[2,3] y) { y = my.dom.Nothing(x) }"
     write(tmp_path / "m.onnx", model(text, domains={"my.dom": 1}))
-    code, out, _ = run("lift", "m.onnx", "-o", "seen.onnx")
-    assert code == 1
+    out = output(1, "lift", "m.onnx", "-o", "seen.onnx")
     assert " refuses it: " in out
     assert not (tmp_path / "seen.onnx").exists()
 
@@ -105,8 +103,7 @@ def test_the_weights_of_a_large_model_lie_beside_it(tmp_path: Path, monkeypatch:
 def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
     (tmp_path / "junk.onnx").write_bytes(b"no protobuf at all")
     before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
-    code, out, err = run("lift", *arguments)
-    assert code == 2
+    out, err = streams(2, "lift", *arguments)
     [line] = err.splitlines()
     assert words in line
     assert not out

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -17,15 +16,12 @@ from hypothesis import strategies as st
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.lift import Lifted
 from support import handmade, lifted
+from support.handmade import TYPES
 from support.real_tensorrt import REAL
 
 pytestmark = REAL
 Array = np.ndarray[Any, Any]
 Numbers = tuple[int, ...]
-TYPES: dict[str, Any] = {
-    **{"FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16, "FP8": ml_dtypes.float8_e4m3fn},
-    **{"INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_},
-}
 MODES = ("STRICT_BOUNDS", "WRAP", "CLAMP", "FILL", "REFLECT")
 X = np.arange(1, 61, dtype=np.float32).reshape(3, 4, 5)
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 
 from onnxfix.runtime.sandbox import Worker
 from support import handmade, lifted
+from support.handmade import TYPES
 from support.real_tensorrt import REAL, since
 
 pytestmark = REAL
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-TYPES: dict[str, Any] = {
-    **{"FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16, "FP8": ml_dtypes.float8_e4m3fn},
-    **{"INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_},
-}
 Settings = dict[str, Any]
 BOTH = {"input 1": "a", "input 2": "b"}  # of a fill: alpha and beta
 

@@ -27,6 +27,7 @@ from onnxfix.rewrite.changes.state import copied
 Control = Literal["copy", "renamed", "ort-cpu", "fp16", "bf16"]
 DISGUISED = "/renamed"
 CONTROLS: tuple[Control, ...] = get_args(Control)
+WAYS = CONTROLS[2:]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def arguments(case: Case, folder: Path, seed: int) -> list[str]:
     inputs = folder / "inputs.npz"
     np.savez(inputs, **observing.inputs_of(case.path, seed))
     first, second = case.path, folder / "other.onnx"
-    words: list[str] = []
+    words = ["--against", str(case.control)] if case.control in WAYS else [str(second)]
     if case.fault is not None:
         loaded = loading.load(case.path)
         planted = planting.plant(loaded.proto, case.fault.site, case.path.parent)
@@ -90,16 +91,11 @@ def arguments(case: Case, folder: Path, seed: int) -> list[str]:
             first = folder / "truth.onnx"
             saving.save(planted.truth, first)
         saving.save(renamed(planted.other) if case.disguised else planted.other, second)
-        words = [str(second)]
     elif case.control == "copy":
         shutil.copyfile(case.path, second)
-        words = [str(second)]
     elif case.control == "renamed":
-        loaded = loading.load(case.path)
+        loaded = loading.load(case.path)  # weights stay in its file as long as it lives
         saving.save(renamed(loaded.proto), second)
-        words = [str(second)]
-    else:
-        words = ["--against", str(case.control)]
     return [str(first), *words, "--inputs", str(inputs)]
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,8 +61,9 @@ def _script(name: str) -> str:
     return f"@{name}"
 
 
-def _external(job: Job) -> list[str]:
-    return ["--save-as-external-data"] if job.external else []
+def _simplifier(name: str, job: Job) -> list[str]:
+    external = ["--save-as-external-data"] if job.external else []
+    return [_script(name), str(job.source), str(job.target), *external]
 
 
 CHECK = Tool(
@@ -74,16 +76,8 @@ CHECK = Tool(
 APPLY = Tool("apply", "`onnxfix apply --no-verify`", _onnxfix, "onnxfix")
 OURS = (CHECK, APPLY)
 PEERS = (
-    Tool(
-        "onnxsim",
-        "onnxsim",
-        lambda job: [_script("onnxsim"), str(job.source), str(job.target), *_external(job)],
-    ),
-    Tool(
-        "onnxslim",
-        "onnxslim",
-        lambda job: [_script("onnxslim"), str(job.source), str(job.target), *_external(job)],
-    ),
+    Tool("onnxsim", "onnxsim", partial(_simplifier, "onnxsim")),
+    Tool("onnxslim", "onnxslim", partial(_simplifier, "onnxslim")),
     Tool("polygraphy", "polygraphy surgeon sanitize --fold-constants", _polygraphy),
     Tool(
         "onnxscript",

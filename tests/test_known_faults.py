@@ -102,6 +102,11 @@ _ELSE = {
             p = Softmax<axis = -1>(s)  y = MatMul(p, v) }""",
     ),
     "optional-outputs": (13, "g (float[4] x) => (float[2] y) { , y = Split(x) }"),
+    "local-function-name-alias": (
+        18,
+        """g (float[4] x) => (float[4] y) { a = Neg(x)  y = f.Act(a) }
+            <domain: "f", opset_import: ["" : 18]> Act (x) => (v) { v = Relu(x) }""",
+    ),
 }
 """Models with the faults that other rules find: fault -> opset, graph."""
 
@@ -153,7 +158,7 @@ def test_all_others_have_a_model() -> None:
 @pytest.mark.parametrize("name", _ELSE)
 def test_another_rule_finds_a_fault_in_its_releases(name: str) -> None:
     opset, graph = _ELSE[name]
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> {graph}')
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}, "f" : 1]> {graph}')
     for target in ends(faults()[name]):
         assert faults()[name].rule in {one.code for one in onnxfix.check(model, target=target).findings}, (
             target

@@ -57,6 +57,7 @@ MISREAD = {
     "OPS085": "an input of another name",
     "OPS086": "a mask of one key for all of them, or one that does not fit",
     "OPS102": "another function of that name",
+    "OPS126": "another tensor",
     "OPS105": "another factor than 1/n",
     "OPS106": "0 for the missing bound",
     "QDQ004": "uint8 as int8",

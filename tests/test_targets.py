@@ -154,7 +154,7 @@ def test_imports(operator: str, imports: list[bool | None]) -> None:
         ("Relu", "INT64", [False, False, True, True, True, True]),
         ("ReduceL2", "INT64", [False] * 6),
         ("Mish", "BFLOAT16", [False] * 6),
-        ("Equal", "BOOL", [None, None, None, None, True, True]),
+        ("Equal", "BOOL", [None, None, None, True, True, True]),
         ("Attention", "FLOAT", [False, False, False, None, None, None]),
         ("Attention", "FLOAT16", [False, False, False, True, True, True]),
         ("NonMaxSuppression", "FLOAT", [True, True, True, True, True, False]),

@@ -81,7 +81,7 @@ _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bo
      "requires a constant scale for float8"),
     ((10, 14), ("DeformConv",), lambda node, model: True,
      "needs libcublas.so.12 where an engine with DeformConv runs: without it the result is 0, and only a log says so"),
-    ((11,), ("CumSum",), _varies(1), "requires a constant axis of CumSum"),
+    ((10, 15), ("CumSum",), _varies(1), "requires a constant axis of CumSum"),
     ((10, 9), ("ScatterND",),
      lambda node, model: target_of(model).oldest >= (10,) and node.attr("reduction", None) == "none",
      "refuses the attribute reduction of ScatterND, even at its default"),
@@ -93,6 +93,8 @@ _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bo
     ((12,), _RANDOM, lambda node, _: node.attr("seed", None) is not None, "ignores the seed"),
 )  # fmt: skip
 """The first release that takes the form, operators, whether a node has it, and what older ones do."""
+_NEWEST = (11, 2)
+"""The release whose parser TensorRT-RTX shares."""
 _SEVERITIES = dict.fromkeys(("DeformConv", *_RANDOM), Severity.INFO)
 _OPS = tuple(dict.fromkeys(name for _, names, _, _ in _FORMS for name in names))
 
@@ -108,7 +110,7 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
     """A form of an operator that the target refuses or misreads, although later releases, or none, import it.
 
     ## Why it matters
-    Measured by executing ONNX's node models with TensorRT 8.6.1 and 10.6.0, and importing them with 11.2.1:
+    Measured by executing ONNX's node models with TensorRT 8.6.1 and 10.6.0, and importing them with 10.15.1 and 11.2.1:
 
     - 8.6.1: `start` and `end` of Shape are ignored (`reshape changes volume`, or the process dies), as by the parser's
       source up to 9.3; Slice with axes that are not constant: `This version of TensorRT does not support dynamic axes.`
@@ -119,9 +121,11 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
       failed, condition: input.getDimensions().nbDims == 4`), a one-dimensional Conv with a computed kernel, and float8
       with a computed scale are refused or not built
     - 10.0 to 10.8: ScatterND with `reduction` "none", the default: `Attribute reduction is not supported.`
+    - 10.15.1 imports CumSum along an axis that is not constant
     - the changelog: Pow has integer exponents since 10.8 and integer bases since 10.12; GridSample of 5 dimensions came
       with 11.2
-    - 11.2.1: `FrameStep must be an initializer!` for STFT, `FFTPlugin supports DFT only on axis -2`
+    - 11.2.1 and TensorRT-RTX 1.7.1: `FrameStep must be an initializer!` for STFT
+    - 11.2.1: `FFTPlugin supports DFT only on axis -2`
     - all: the seed of random numbers is ignored
 
     ## Fix
@@ -133,10 +137,11 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     target = target_of(model)
-    if target.package != "tensorrt" or target.imports(node.op_type) is False:
+    if target.imports(node.op_type) is False:
         return
+    version = target.oldest if target.package == "tensorrt" else _NEWEST
     for before, names, applies, text in _FORMS:
-        if target.oldest < before and node.op_type in names and applies(node, model):
+        if version < before and node.op_type in names and applies(node, model):
             message = f"{target.title} {text}"
             yield Match(message, node=node, severity=_SEVERITIES.get(node.op_type), fix=_fix(node, model))
             return
@@ -202,6 +207,8 @@ def _scatter_nd(attributes: str) -> str:
         y = ScatterND{attributes}(x, i, u) }}"""
 
 
+_SEED = "g () => (float[2] y) { y = RandomNormal<shape = [2], seed = 1.0>() }"
+
 form_of_a_later_release.examples = [
     Fixed(
         "the last dimensions, for TensorRT 8.6",
@@ -263,7 +270,8 @@ form_of_a_later_release.examples = [
         "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
         target="trt10.6",
     ),
-    Flagged("a seed", "g () => (float[2] y) { y = RandomNormal<shape = [2], seed = 1.0>() }", runs=False),
+    Flagged("a seed", _SEED, runs=False),
+    Flagged("a seed, for TensorRT-RTX", _SEED, target="rtx", runs=False),
     Silent("Shape", "g (float[A,B] x) => (int64[2] y) { y = Shape<start = 0>(x) }", target="trt8.6"),
     Silent("TensorRT-RTX", "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }", target="rtx"),
 ]

@@ -20,7 +20,7 @@ from diagnose import choosing, observing, planting
 from diagnose.choosing import Fault
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, saving
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 
 #: What a model without a fault is held against: a copy of its file, a copy whose inner names are others, or one of the
 #: ways to execute it that differ by rounding.

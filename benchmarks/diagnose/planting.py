@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from diagnose import copies, places
 from diagnose.copies import Graph, attribute, set_attribute
 from diagnose.places import Kind, Planted, Site, padding, pairs
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 
 
 def plant(model: ModelProto, site: Site, folder: Path | None = None) -> Planted | None:

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from onnx import ModelProto, NodeProto, TensorProto
 
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 
 Mutator = Callable[[random.Random, ModelProto, ModelProto], None]
 """A generator, a model that is changed, and another model."""

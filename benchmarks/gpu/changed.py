@@ -23,12 +23,12 @@ from network.mutating import AMOUNTS, Kind, Mutant
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import OnnxfixError
+from onnxfix.files.walk import copied
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof.compare.compare import identical
 from onnxfix.proof.compare.tolerance import outside, tolerance_for, wide
 from onnxfix.proof.compare.twin import half_type, raised, widened
-from onnxfix.rewrite.changes.state import copied
 from onnxfix.runtime.sandbox import Worker
 
 #: Kinds of ``diagnose.places`` that need no run of the model, by their names here.

@@ -1,8 +1,10 @@
-"""What versions of TensorRT do with ONNX's node models: fixtures/node_truth.tsv, made anew.
+"""What versions of TensorRT do with ONNX's node models: fixtures/node_truth.tsv, made anew. And what they do with the
+examples of rules (fixtures/example_truth.tsv) or with other models.
 
     python benchmarks/gpu/node_truth.py prepare FOLDER [--match TEXT] [--fixes TARGET]            where onnx is
-    python benchmarks/gpu/node_truth.py run FOLDER OUT [--parse-only] [--jobs N] [--seconds S]    where TensorRT is
-    python benchmarks/gpu/node_truth.py merge OUT... > fixtures/node_truth.tsv                    anywhere
+    python benchmarks/gpu/node_truth.py prepare FOLDER --examples [CODE...] | --models FILE...
+    python benchmarks/gpu/node_truth.py run FOLDER OUT [--until STEP] [--jobs N] [--seconds S]    where TensorRT is
+    python benchmarks/gpu/node_truth.py merge FOLDER OUT... > fixtures/node_truth.tsv             where onnx is
 
 ``prepare`` writes models, inputs and expected outputs, the models after numeric fixes with ``--fixes``. ``run`` needs
 numpy and the bindings of one TensorRT (8.6 to 11, or RTX); ml_dtypes for outputs of float8. A model has S
@@ -16,6 +18,7 @@ import argparse
 import contextlib
 import ctypes
 import datetime
+import hashlib
 import importlib.util
 import json
 import os
@@ -23,15 +26,21 @@ import queue
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+Values = tuple[dict[str, Any], Any]
+
 HERE = Path(__file__).resolve()
 STATES = """# r right, w wrong, x refused by the parser, b not built or not run, c the process died, h hung,
-# u no inputs could be made, i imported, - not tried"""
+# u no inputs could be made, i imported, y built, - not tried"""
+STEPS = {"parse": "imported", "build": "built", "run": "executed"}
+"""The last that is done, and what has been done then. TensorRT-RTX builds where there is no GPU."""
 TOLERANCE = 1e-2
 ANSWER = "@@"
 #: TensorRT's types -> numpy's. bfloat16 and float8 travel as their bits.
@@ -43,26 +52,88 @@ CUDART = ("libcudart.so", "libcudart.so.13", "libcudart.so.12", "libcudart.so.11
 def prepare(given: argparse.Namespace) -> None:
     """Write NAME.onnx, and NAME.npz where all values are numbers: what is expected as float64."""
     sys.path[:0] = [str(HERE.parents[1])]
-    from acceptance.cases import node_cases
-
     import onnxfix
 
     given.folder.mkdir(exist_ok=True)
-    for case in node_cases(1, given.match):
-        path, data = given.folder / f"{case.name[len('test_') :]}.onnx", case.data
+    for name, data, values in sources(given):
+        path = given.folder / f"{name}.onnx"
         if given.fixes:
             found = onnxfix.apply(data, target=given.fixes, numeric_fixes=True, verify=False)
             data = found.model.SerializeToString()
         path.write_bytes(data)
         with contextlib.suppress(IndexError, TypeError, ValueError):  # no data, strings, sequences
-            arrays = {f"in:{name}": np.asarray(value) for name, value in case.feeds[0].items()}
+            feed, expected = values()
+            arrays = {f"in:{name}": np.asarray(value) for name, value in feed.items()}
             arrays = {
                 key: one.view(f"u{one.itemsize}") if one.dtype.kind == "V" else one
                 for key, one in arrays.items()
             }
-            for number, value in enumerate(case.expected[0]):
+            for number, value in enumerate(expected):
                 arrays[f"out:{number}"] = np.asarray(value).astype(np.float64)
             np.savez(path.with_suffix(".npz"), **arrays)
+
+
+def sources(given: argparse.Namespace) -> Iterator[tuple[str, bytes, Callable[[], Values]]]:
+    """Names and models, each with a function that makes its inputs and the outputs that are expected."""
+    if given.examples is None and not given.models:
+        from acceptance.cases import node_cases
+
+        for case in node_cases(1, given.match):
+            yield case.name[len("test_") :], case.data, lambda case=case: (case.feeds[0], case.expected[0])  # type: ignore[misc]
+        return
+    from onnxfix.runtime.sandbox import Worker
+
+    models = [(path.stem, path.read_bytes()) for path in given.models or ()]
+    with Worker() as worker:
+        for name, data in models or list_examples(given.examples):
+            yield name, data, partial(compute_apart, worker, data)
+
+
+def list_examples(codes: list[str]) -> Iterator[tuple[str, bytes]]:
+    """The examples of rules, each named by a rule and its digest."""
+    from onnxfix.rewrite.registry import registry
+    from onnxfix.testing import model_of
+
+    seen: set[str] = set()
+    for rule in registry().rules:
+        for example in rule.examples if rule.code.startswith(tuple(codes) or "") else ():
+            data = model_of(example).SerializeToString(deterministic=True)
+            digest = hashlib.blake2b(data, digest_size=4).hexdigest()
+            if digest not in seen:
+                seen.add(digest)
+                yield f"{rule.code}-{digest}", data
+
+
+def compute_apart(worker: Any, data: bytes) -> Values:
+    """``compute`` in a process that may die or hang."""
+    outcome = worker.call(f"{HERE.stem}:compute", timeout=20.0, data=data)
+    if not outcome.ok:
+        raise ValueError(outcome.message)
+    values: Values = outcome.value
+    return values
+
+
+def compute(data: bytes) -> Values:
+    """Drawn inputs, and what ONNX Runtime computes of them, or where it cannot, ONNX's reference."""
+    import onnx
+    import onnxruntime
+    from onnx.reference import ReferenceEvaluator
+
+    from onnxfix.proof.checks.symbolic import make_largest
+
+    model = onnx.load_from_string(data)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    runs = (
+        lambda feed: onnxruntime.InferenceSession(data, options).run(None, feed),
+        lambda feed: ReferenceEvaluator(model).run(None, feed),
+    )
+    for run in runs:
+        with contextlib.suppress(Exception):  # a model that the other may compute, or nothing can
+            feed = make_largest(model)
+            return feed, run(feed)
+    raise ValueError("nothing computes it")
 
 
 def run(given: argparse.Namespace) -> None:
@@ -76,12 +147,13 @@ def run(given: argparse.Namespace) -> None:
     with given.out.open("a") as out, ThreadPoolExecutor(given.jobs) as pool:
         if not lines:
             gpu = subprocess.getoutput("nvidia-smi --query-gpu=name,driver_version --format=csv,noheader")
-            did, day = "imported" if given.parse_only else "executed", str(datetime.date.today())
+            did, day = STEPS[given.until], str(datetime.date.today())
             out.write(
                 json.dumps({"did": did, "gpu": gpu.split("\n")[0] if "," in gpu else "no GPU", "date": day})
                 + "\n"
             )
-        for line in pool.map(lambda path: attempt(path, given, idle), paths):
+        for future in as_completed([pool.submit(attempt, path, given, idle) for path in paths]):
+            line = future.result()
             out.write(json.dumps(line) + "\n")
             out.flush()
             print(*line.values(), flush=True)
@@ -91,13 +163,14 @@ def run(given: argparse.Namespace) -> None:
 
 
 def attempt(path: Path, given: argparse.Namespace, idle: Any) -> dict[str, str]:
-    """What became of a model. Anything but success is seen twice, the second time by a process without a past."""
+    """What became of a model. A death, or an error of CUDA, which a process keeps, is seen twice: the second time by a
+    process without a past."""
     child, is_new = idle.get(), False
     while True:
         if child is None:
-            child, is_new = start(given.parse_only), True
+            child, is_new = start(given.until), True
         line = ask(child, path, given.seconds)
-        if line["state"] in "rxiu":
+        if line["state"] in "rwxiyu" or (line["state"] == "b" and "cuda" not in line["why"].lower()):
             break
         child.kill()
         child = None
@@ -107,9 +180,9 @@ def attempt(path: Path, given: argparse.Namespace, idle: Any) -> dict[str, str]:
     return line
 
 
-def start(parse_only: bool) -> subprocess.Popen[str]:
+def start(until: str) -> subprocess.Popen[str]:
     """A process that tries models one after another: TensorRT 10.6's builder takes 10 s to load its kernels."""
-    command = [sys.executable, str(HERE), "serve", *["--parse-only"] * parse_only]
+    command = [sys.executable, str(HERE), "serve", "--until", until]
     streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     environment = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0"}
     return subprocess.Popen(command, text=True, errors="replace", env=environment, **streams)
@@ -140,13 +213,15 @@ def serve(given: argparse.Namespace) -> None:
     names = [name for name in ("tensorrt", "tensorrt_rtx") if importlib.util.find_spec(name)]
     trt = importlib.import_module(names[0])
     log = trt.Logger(trt.Logger.ERROR)
+    kept = trt.Builder(log)  # while there is one, TensorRT 10.6 does not load its kernels anew for the next
     for name in sys.stdin:
-        state, why = judge(trt, log, Path(name.rstrip("\n")), given.parse_only)
+        state, why = judge(trt, log, Path(name.rstrip("\n")), given.until)
         line = {"state": state, "version": trt.__version__, **({"why": why} if why else {})}
         print(f"\n{ANSWER}{json.dumps(line)}", flush=True)
+    del kept
 
 
-def judge(trt: Any, log: Any, path: Path, parse_only: bool) -> tuple[str, str]:
+def judge(trt: Any, log: Any, path: Path, until: str) -> tuple[str, str]:
     """The letter of STATES, and why."""
     if hasattr(trt, "init_libnvinfer_plugins"):
         trt.init_libnvinfer_plugins(log, "")
@@ -156,10 +231,13 @@ def judge(trt: Any, log: Any, path: Path, parse_only: bool) -> tuple[str, str]:
     parser = trt.OnnxParser(network, log)
     if not parser.parse(path.read_bytes()):
         return "x", parser.get_error(0).desc() if parser.num_errors else ""
-    if parse_only or not file.exists():
-        return "i" if parse_only else "u", ""
+    if until == "parse" or not file.exists():
+        return "i" if until == "parse" else "u", ""
     data, config = dict(np.load(file)), builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
+    if until == "build" and hasattr(config, "set_compute_capability"):
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(trt.ComputeCapability.SM89, 0)
     profile = builder.create_optimization_profile()
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     sized = [one for one in inputs if one.is_shape_tensor or -1 in tuple(one.shape)]
@@ -172,6 +250,8 @@ def judge(trt: Any, log: Any, path: Path, parse_only: bool) -> tuple[str, str]:
     if sized:
         config.add_optimization_profile(profile)
     plan = builder.build_serialized_network(network, config)
+    if until == "build":
+        return "b" if plan is None else "y", ""
     engine = None if plan is None else trt.Runtime(log).deserialize_cuda_engine(plan)
     names = [network.get_output(index).name for index in range(network.num_outputs)]
     found = "" if engine is None else execute(trt, engine, data, names)
@@ -256,18 +336,24 @@ def cudart() -> Any:
 
 def merge(given: argparse.Namespace) -> None:
     """Print the table of several OUT."""
+    import onnx
+
     columns: list[dict[str, str]] = []
     print(
-        '# What versions of TensorRT did with ONNX\'s node models, without "test_": a letter each, in this order:'
+        "# What versions of TensorRT did with models: a letter each, in this order, and the models' operators."
     )
     for path in given.out:
         head, *lines = map(json.loads, path.read_text().splitlines())
         columns.append({line["name"]: line["state"] for line in lines})
-        versions = {line["version"] for line in lines if "version" in line}
-        print(f"# {'/'.join(versions)}, {head['did']}: {head['gpu']}, {head['date']}")
+        (text,) = {line["version"] for line in lines if "version" in line}
+        version = ".".join(part for part in text.split(".") if part.isdigit())  # 10.6.0.post1
+        package = "tensorrt" if int(version.partition(".")[0]) > 7 else "tensorrt-rtx"
+        print(f"# {package} {version}, {head['did']}: {head['gpu']}, {head['date']}")
     print(f"# Made by benchmarks/gpu/node_truth.py; tolerance {TOLERANCE:g}.\n{STATES}")
     for name in sorted({name for column in columns for name in column}):
-        print(f"{name}\t{''.join(column.get(name, '-') for column in columns)}")
+        graph = onnx.load(given.folder / f"{name}.onnx", load_external_data=False).graph
+        operators = " ".join(sorted({node.op_type for node in graph.node}))
+        print(f"{name}\t{''.join(column.get(name, '-') for column in columns)}\t{operators}")
 
 
 def main() -> None:
@@ -279,14 +365,18 @@ def main() -> None:
     for step in (prepare, run, serve, merge):
         options = steps.add_parser(step.__name__)
         options.set_defaults(step=step)
-        if step is prepare or step is run:
+        if step is not serve:
             options.add_argument("folder", type=Path)
         if step is run or step is merge:
             options.add_argument("out", type=Path, nargs=None if step is run else "+")
         if step is run or step is serve:
-            options.add_argument("--parse-only", action="store_true")
+            options.add_argument("--until", choices=STEPS, default="run", help="the last step")
     steps.choices["prepare"].add_argument("--match", default="")
     steps.choices["prepare"].add_argument("--fixes", help="a target, as for onnxfix apply")
+    steps.choices["prepare"].add_argument(
+        "--examples", nargs="*", metavar="CODE", help="of rules; all without"
+    )
+    steps.choices["prepare"].add_argument("--models", nargs="+", type=Path, metavar="FILE")
     steps.choices["run"].add_argument("--jobs", type=int, default=14)
     steps.choices["run"].add_argument("--seconds", type=float, default=60.0, help="for a model")
     given = parser.parse_args()

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, defs, helper, numpy_helper
 
 from misimports import alter
 from onnxfix.files import walk
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 
 #: The largest input of integers or booleans that gets other values.
 SMALL = 8

@@ -22,8 +22,8 @@ from misimports.changes import (
     tensor_of,
 )
 from onnxfix.files import walk
+from onnxfix.files.walk import copied
 from onnxfix.proof.compare.twin import raised, widened
-from onnxfix.rewrite.changes.state import copied
 
 Array = np.ndarray[Any, Any]
 Arrays = list[Array | None]

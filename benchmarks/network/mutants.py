@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))

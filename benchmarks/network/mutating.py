@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.places import FEWEST, TINY
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 
 Kind = Literal["weight", "axis", "cast", "constant", "pads"]
 

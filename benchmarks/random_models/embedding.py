@@ -8,7 +8,7 @@ from typing import Any
 from onnx import FunctionProto, ModelProto, TensorProto, ValueInfoProto
 
 from onnxfix.files import walk
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 from random_models import nesting
 from random_models.pieces import Body, Dims, Host, Piece, Value, declared, dims_of, rename, tensor_info
 

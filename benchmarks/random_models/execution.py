@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxfix.errors import UsageError
 from onnxfix.files import walk
+from onnxfix.files.walk import copied
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Signature, signature
@@ -23,7 +24,6 @@ from onnxfix.proof.compare.compare import compare
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.verdict import CPU_RUNGS
 from onnxfix.proof.verify import verify
-from onnxfix.rewrite.changes.state import copied
 from onnxfix.runtime.backends import NoKernel, Unsupported, ort, reference
 from random_models.pieces import dims_of, refused
 

@@ -18,9 +18,9 @@ from command import reported
 from onnx import ModelProto
 
 from onnxfix.files import walk
+from onnxfix.files.walk import copied
 from onnxfix.model import Model
 from onnxfix.rewrite import engine
-from onnxfix.rewrite.changes.state import copied
 from onnxfix.rewrite.engine import FixRun, check_build
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety

@@ -18,7 +18,7 @@ from onnx import (
 )
 
 from onnxfix.files import walk
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 from random_models.pieces import Body, Host, Value, declared, dims_of, rename, tensor_info
 
 DOMAIN = "random.models"

@@ -23,7 +23,7 @@ from onnx import (
 )
 from onnx_cases import onnx_cases
 
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 from onnxfix.rewrite.contexts import Change, rename_own
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Fixed, Safety

@@ -24,9 +24,9 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from benchmarks.command import parser_of
 from benchmarks.symbolic.pairs import dtypes, list_pairs, load_pair, save_pair, shapes_of, tell_apart
 from benchmarks.symbolic.special import special
+from onnxfix.files.walk import copied
 from onnxfix.proof.symbolic.inference import infer
 from onnxfix.proof.symbolic.prove import prove
-from onnxfix.rewrite.changes.state import copied
 
 FAMILIES = [
     family.split()

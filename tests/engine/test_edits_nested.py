@@ -11,12 +11,12 @@ from onnx import NodeProto, helper, parser
 
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.files import walk
+from onnxfix.files.walk import copied
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
 from onnxfix.rewrite import edits as ed
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.changes import footprint
-from onnxfix.rewrite.changes.state import copied
 from onnxfix.rewrite.edits import Draft
 from onnxfix.rewrite.registry import registry
 from onnxfix.rewrite.transaction import Transaction, commit

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.rewrite.changes.state import copied
+from onnxfix.files.walk import copied
 from onnxfix.rewrite.engine import fix
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety

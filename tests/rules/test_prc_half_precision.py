@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
+from onnxfix.files.walk import copied
 from onnxfix.proof.compare import twin
 from onnxfix.proof.compare.tolerance import tolerance_for
 from onnxfix.proof.verdict import CPU_RUNGS
-from onnxfix.rewrite.changes.state import copied
 from onnxfix.rule import Safety
 from onnxfix.runtime.backends.reference import evaluator
 from onnxfix.runtime.sandbox import Worker

@@ -15,7 +15,6 @@ from onnx_cases import onnx_cases
 from onnxfix.files import walk
 from onnxfix.graph.overlay import Value
 from onnxfix.model import Model
-from onnxfix.rewrite.changes.state import copied
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import Dim, evaluate
 from support import ort

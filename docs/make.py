@@ -1,5 +1,5 @@
-"""Writes docs/rules/, docs/schema/, docs/options.md, docs/releases.md, docs/misimports.md, docs/faults.md,
-docs/conformance.md, the tables of docs/hazards.md and the catalog of the rules, rules/onnxfix_rules/catalog.json:
+"""Writes docs/rules/, docs/schema/, docs/options.md, docs/releases.md, docs/releases/, docs/misimports.md,
+docs/faults.md, docs/conformance.md, the tables of docs/hazards.md and the catalog of the rules, rules/onnxfix_rules/catalog.json:
 ``python docs/make.py``.
 
 With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
@@ -41,7 +41,7 @@ from making.families import families_page  # noqa: E402
 from making.messages import messages_page  # noqa: E402
 from making.misimports import misimports_page  # noqa: E402
 from making.options import options_page  # noqa: E402
-from making.releases import releases_page  # noqa: E402
+from making.releases import release_pages, releases_page  # noqa: E402
 from making.schemas import schemas  # noqa: E402
 from making.tables import cell  # noqa: E402
 
@@ -63,9 +63,9 @@ _FAULTS = """\
 # Known faults of TensorRT's releases
 
 From public reports, release notes and the parser's source, which change: each row has the day on which its source was
-read, and its words. The table was not confirmed by executing the releases; where onnxfix measured one, the rule's page
-says so. `onnxfix check --target 10.12` reports what a release has of it. A dash in the column of rules: the pattern is
-not precise enough to be found in a graph. A dash in the column "fixed": no source says so.
+read, and its words. What onnxfix executed is on the pages of [releases](releases.md) and rules. `onnxfix check --target
+10.12` reports what a release has of it. A dash in the column of rules: the pattern is not precise enough to be found in
+a graph. A dash in the column "fixed": no source says so.
 
 | fault | releases | fixed | GPUs | pattern | effect | workaround | certainty | rule | source |
 |---|---|---|---|---|---|---|---|---|---|"""
@@ -181,6 +181,7 @@ def main() -> int:
         return int(bool(gone or stale))
     PAGES.mkdir(exist_ok=True)
     SCHEMAS.mkdir(exist_ok=True)
+    RELEASES.with_suffix("").mkdir(exist_ok=True)
     for path in gone:
         path.unlink()
     for path in stale:
@@ -202,6 +203,7 @@ def contents() -> dict[Path, str]:
     files[PAGES / "messages.md"] = messages_page(rules, facts)
     files[OPTIONS] = options_page()
     files[RELEASES] = releases_page()
+    files |= {RELEASES.with_suffix("") / f"{name}.md": text for name, text in release_pages(rules).items()}
     files[MISIMPORTS] = misimports_page(
         VARIANTS.read_text(encoding="utf-8"), {number: anchor(number, titles) for number in titles}
     )

@@ -2,9 +2,9 @@
 
 The pages keep their places of the repository, so that links lead to the same pages here and there. Two are written for
 the site alone: the references of the command line and of Python. Other files that pages link to are copied, and
-mkdocs.yml's entry ``FAMILIES`` becomes the pages of all rules. Neither the build nor a finished page loads anything
-from the network. The pages also open from disk, but their search needs ``python -m http.server``. ``--pages`` writes
-the pages and the configuration only.
+mkdocs.yml's entries ``FAMILIES`` and ``RELEASES`` become the pages of all rules and releases. Neither the build nor a
+finished page loads anything from the network. The pages also open from disk, but their search needs ``python -m
+http.server``. ``--pages`` writes the pages and the configuration only.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from making.python import python_page  # noqa: E402
 
 from onnxfix.report.catalogue import families  # noqa: E402
 from onnxfix.rewrite.registry import BUILT_IN, rules_of  # noqa: E402
+from onnxfix.targets.documented import RELEASES, text_of  # noqa: E402
 
 CONFIGURATION = ROOT / "mkdocs.yml"
 BUILD = ROOT / "build"
@@ -122,10 +123,12 @@ def rewritten(text: str, name: str, pages: Path) -> str:
 
 
 def filled(nav: list[Any]) -> Iterator[Any]:
-    """The navigation with the rules in the place of ``FAMILIES``, and without pages that are not there."""
+    """The navigation with the rules and releases in their places, and without pages that are not there."""
     for entry in nav:
         if entry == "FAMILIES":
             yield from rule_pages()
+        elif entry == "RELEASES":
+            yield {"Each release": [f"docs/releases/{text_of(version)}.md" for version in RELEASES]}
         elif isinstance(entry, str):
             yield entry
         else:

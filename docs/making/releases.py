@@ -1,28 +1,44 @@
-"""The page of what each release of TensorRT takes, from the tables of onnxfix/targets."""
+"""The pages of what each release of TensorRT takes, from the tables of onnxfix/targets and fixtures/node_truth.tsv."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import onnx.defs
 
 from making.tables import cell
+from onnxfix.rule import Rule
 from onnxfix.targets import TARGETS
-from onnxfix.targets.documented import RELEASES, Version, facts_of, operator_rows, text_of
+from onnxfix.targets.documented import (
+    RELEASES,
+    Fault,
+    Version,
+    facts_of,
+    faults_of,
+    operator_rows,
+    text_of,
+    version_of,
+)
 
+TRUTH = Path(__file__).resolve().parents[2] / "fixtures" / "node_truth.tsv"
 _SHOWN = "8.4 8.5 8.6 9.0 9.3 10.0 10.3 10.6 10.8 10.12 10.14 10.15 11.0 11.2"
+_WORDS = {"r": "right", "i": "imported", "y": "built", "w": "wrong", "x": "refused", "b": "not built"}
+_WORDS |= {"c": "died", "h": "hung"}
 _HEAD = """\
 # Releases of TensorRT
 
-What each release takes of ONNX's standard operators, according to NVIDIA's lists, changelogs and the parser's source.
+What each release takes of ONNX's standard operators, according to NVIDIA's lists, changelogs and the parser's source,
+and what packages did with ONNX's node models: {packages} (`fixtures/node_truth.tsv`).
 `--target 10.3` uses the facts of that release, `--target jetpack6.2` those of the release that a JetPack ships, and
-`onnxfix targets 10.3 11.2` lists what differs between two of them. `onnxfix check` also knows what packages did:
-TensorRT 8.6.1 and 10.6.0 executed ONNX's node models, 11.2.1 imported them (`fixtures/node_truth.tsv`), and
-TensorRT-RTX 1.7.1 was asked type by type. Nothing else on this page was run.
+`onnxfix targets 10.3 11.2` lists what differs between two of them. The page of a release has its operators with the
+evidence of each, its restrictions and its [known faults](faults.md).
 
-| release | newest operator set | JetPack | list read | takes | in part | refuses | unknown |
-|---|---|---|---|---:|---:|---:|---:|
+| release | newest operator set | JetPack | list read | takes | in part | refuses | unknown | faults |
+|---|---|---|---|---:|---:|---:|---:|---:|
 {releases}
 
 A release whose list was not read has the facts on which the lists before and after it agree; where they differ, the
@@ -46,13 +62,176 @@ In the words of the source. `list`: NVIDIA's docs/operators.md of these releases
 |---|---|---|---|
 {restrictions}
 """
+_PAGE = """\
+# TensorRT {version}
+
+{about} `onnxfix check --target {version}` judges a model for it. [All releases](../releases.md)
+
+Evidence is what packages did with ONNX's node models of the operator alone, before any fix ("right" and "wrong" were
+executed), and for a release between two of them on how many models they agree, if they do on all that both were given.
+Without evidence the source alone speaks: [releases.md](../releases.md#restrictions) says what the words mean.
+
+Unknown operators: {unknown}.
+
+## Operators that it refuses
+
+| operator | evidence | source | rules |
+|---|---|---|---|
+{refused}
+
+## Operators that it takes in part
+
+| operator | restriction | evidence | rules |
+|---|---|---|---|
+{part}
+
+## Operators that it takes
+
+{taken}
+
+## Known faults
+
+Each row of [the table](../faults.md) that holds for this release.
+
+| fault | pattern | effect | certainty | rule |
+|---|---|---|---|---|
+{faults}
+"""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What packages did with models: the packages, and for each operator the letters of the models of it alone."""
+
+    packages: tuple[str, ...]
+    letters: Mapping[str, Sequence[str]]
+
+    def of(self, name: str, package: str) -> str:
+        """The letters of a package for an operator."""
+        place = self.packages.index(package)
+        return "".join(letters[place] for letters in self.letters.get(name, ()))
+
+
+@cache
+def truth() -> Truth:
+    """fixtures/node_truth.tsv."""
+    packages, letters = [], {}
+    for line in TRUTH.read_text("utf-8").splitlines():
+        if line.startswith("# tensorrt"):
+            packages.append(line.removeprefix("# ").partition(",")[0])
+        elif not line.startswith("#"):
+            _, states, operators = line.split("\t")
+            letters.setdefault(operators, []).append(states)
+    return Truth(tuple(packages), letters)
+
+
+def evidence(name: str, version: Version) -> str:
+    """What is known of an operator in a release beyond NVIDIA's words: of its own package, or of those around it."""
+    known = {
+        version_of(".".join(package.split()[1].split(".")[:2])): package
+        for package in truth().packages
+        if package.startswith("tensorrt ")
+    }
+    if version in known:
+        return _count(truth().of(name, known[version]), known[version])
+    before = max((one for one in known if one < version), default=None)
+    after = min((one for one in known if one > version), default=None)
+    if before is None or after is None:
+        return ""
+    tried = [
+        pair
+        for pair in zip(truth().of(name, known[before]), truth().of(name, known[after]), strict=True)
+        if not set(pair) & set("-u")
+    ]
+    if not tried or any((one == "x") != (other == "x") for one, other in tried):
+        return ""
+    return f"{text_of(before)} and {text_of(after)} agree on {len(tried)}"
+
+
+def _count(letters: str, package: str) -> str:
+    counts = Counter(letters)
+    told = ", ".join(f"{counts[one]} {word}" for one, word in _WORDS.items() if one in counts)
+    return f"{package.split()[1]}: {told}" if letters else ""
+
+
+def release_pages(rules: Iterable[Rule]) -> dict[str, str]:
+    """The page of each release, by its name."""
+    by_operator: dict[str, list[str]] = {}
+    for rule in rules:
+        for domain, name in rule.ops:
+            if not domain and rule.code[:3] not in ("PRC", "GRA"):
+                by_operator.setdefault(name, []).append(rule.code)
+    names = _operators()
+    return {text_of(version): _page(version, names, by_operator) for version in RELEASES}
+
+
+def _page(version: Version, names: Sequence[str], rules: Mapping[str, Sequence[str]]) -> str:
+    release, sources = RELEASES[version], _sources(version)
+    words = {name: _word(name, version) for name in names}
+    notes = facts_of(version).notes
+
+    def listed(name: str) -> str:
+        return ", ".join(f"[{code}](../rules/{code}.md)" for code in rules.get(name, ())) or "–"
+
+    about = f"Its newest operator set is {release.opset}."
+    about += f" JetPack {', '.join(release.jetpacks)} ships it." if release.jetpacks else ""
+    about += (
+        " NVIDIA's list of operators was read." if release.listed else " Its list of operators was not found."
+    )
+    return _PAGE.format(
+        version=text_of(version),
+        about=about,
+        unknown=", ".join(name for name in names if words[name] == "?") or "none",
+        refused="\n".join(
+            f"| {name} | {evidence(name, version) or '–'} | {cell(sources.get(name, '–'))} | {listed(name)} |"
+            for name in names
+            if words[name] == "no"
+        ),
+        part="\n".join(
+            f"| {name} | {cell(notes[name])} | {evidence(name, version) or '–'} | {listed(name)} |"
+            for name in names
+            if words[name] == "part"
+        ),
+        taken="\n".join(_taken([name for name in names if words[name] == "yes"], version, sources)),
+        faults="\n".join(map(_fault, faults_of(version))) or "| – | – | – | – | – |",
+    )
+
+
+def _taken(names: Sequence[str], version: Version, sources: Mapping[str, str]) -> Iterator[str]:
+    yield "| operator | evidence | source |\n|---|---|---|"
+    for name in names:
+        yield f"| {name} | {evidence(name, version) or '–'} | {cell(sources.get(name, '–'))} |"
+
+
+def _fault(fault: Fault) -> str:
+    rule = f"[{fault.rule}](../rules/{fault.rule}.md)" if fault.rule != "-" else "–"
+    return (
+        f"| `{fault.id}` | {cell(fault.pattern)} | {cell(fault.effect)} | {cell(fault.certainty)} | {rule} |"
+    )
+
+
+@cache
+def _sources(version: Version) -> dict[str, str]:
+    """Operator -> where a release's facts of it are from."""
+    found: dict[str, list[str]] = {}
+    for row in operator_rows():
+        if row.first <= version <= row.last:
+            for name in row.operators:
+                found.setdefault(name, []).append(row.source)
+    return {name: "; ".join(dict.fromkeys(sources)) for name, sources in found.items()}
+
+
+@cache
+def _operators() -> tuple[str, ...]:
+    return tuple(sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}))
 
 
 def releases_page() -> str:
-    """The page."""
-    names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
+    """The page of all releases."""
+    names = _operators()
     shown = [version for version in RELEASES if text_of(version) in _SHOWN.split()]
     return _HEAD.format(
+        packages=", ".join(truth().packages),
         releases="\n".join(_release(version, names) for version in RELEASES),
         columns=" | ".join(text_of(version) for version in shown),
         rules="---|" * len(shown),
@@ -63,11 +242,14 @@ def releases_page() -> str:
     )
 
 
-def _release(version: Version, names: list[str]) -> str:
+def _release(version: Version, names: Sequence[str]) -> str:
     release, counts = RELEASES[version], Counter(_word(name, version) for name in names)
     numbers = " | ".join(str(counts[word]) for word in ("yes", "part", "no", "?"))
-    listed = "yes" if release.listed else "no"
-    return f"| {text_of(version)} | {release.opset} | {', '.join(release.jetpacks)} | {listed} | {numbers} |"
+    listed, text = "yes" if release.listed else "no", text_of(version)
+    jetpacks, faults = ", ".join(release.jetpacks), len(faults_of(version))
+    return (
+        f"| [{text}](releases/{text}.md) | {release.opset} | {jetpacks} | {listed} | {numbers} | {faults} |"
+    )
 
 
 def _word(name: str, version: Version) -> str:
@@ -78,7 +260,7 @@ def _word(name: str, version: Version) -> str:
     return "no" if not imports else "part" if name in facts_of(version).notes else "yes"
 
 
-def _restrictions(names: list[str]) -> Iterator[str]:
+def _restrictions(names: Sequence[str]) -> Iterator[str]:
     rows = [row for row in operator_rows() if row.restriction]
     for name in names:
         for row in rows:

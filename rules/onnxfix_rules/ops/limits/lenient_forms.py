@@ -22,6 +22,7 @@ from onnxfix.rule import (
     Value,
     is_small,
     rule,
+    target_of,
 )
 
 _UNSAFE = ("Affine", "ScaledTanh", "Softplus", "ThresholdedRelu")
@@ -184,8 +185,11 @@ def repeated_squeeze_axis(node: Node, model: Model) -> Iterator[Match]:
     """A Squeeze whose axes name one axis twice.
 
     ## Why it matters
-    TensorRT stops: `squeeze axes have duplicate index value of 0`, measured with TensorRT-RTX 1.7.1, axes counted from
-    the end included. ONNX Runtime removes such an axis once. Repeated axes of reductions are accepted by both.
+    TensorRT stops: `squeeze axes have duplicate index value of 0`, measured with TensorRT-RTX 1.7.1, 10.15.1 and
+    11.2.1, axes counted from the end included. ONNX Runtime removes such an axis once, and so does TensorRT up to 10.6:
+    10.6.0 is right (executed, H200), and the source of the parser from 8.4 to 10.1 removes each axis that is in
+    the list. Since 10.7 the axes are a tensor (changelog), so that 10.7 to 10.14 are taken to refuse this too.
+    Repeated axes of reductions are accepted by both.
 
     ## Fix
     Name each axis once. Exact: the node moves no element, and its result has the same shape.
@@ -193,6 +197,9 @@ def repeated_squeeze_axis(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Squeeze.html
     """
+    target = target_of(model)
+    if target.package == "tensorrt" and target.oldest < (10, 7):
+        return
     value = node.input(1) if node.opset >= 13 else None
     array = value.constant() if value is not None else None
     axes = [
@@ -242,6 +249,11 @@ repeated_squeeze_axis.examples = [
         "each axis once", "g (float[1,1,3] x) => (float[3] y) <int64[2] a = {0, -2}> { y = Squeeze(x, a) }"
     ),
     Silent("without axes", "g (float[1,1,3] x) => (float[3] y) { y = Squeeze(x) }"),
+    Silent(
+        "TensorRT 10.6 removes each axis once",
+        "g (float[N,1,1,8] x) => (float[N,8] y) <int64[3] a = {1, 2, -2}> { y = Squeeze(x, a) }",
+        target="10.6",
+    ),
     Silent("axes of run time", "g (float[1,1,3] x, int64[K] a) => (float[A,B] y) { y = Squeeze(x, a) }"),
 ]
 

@@ -140,7 +140,12 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
     (Assertion !isInFlight(p.second.symbolicRep) failed`, measured with TensorRT-RTX 1.7.1 for the shape of Reshape,
     Expand, Tile and ConstantOfShape, the scales and sizes of Resize and Upsample, the starts and ends of Slice, the
     pads of Pad, the k of TopK and the ends of Range, through arithmetic, casts, comparisons, data movement and
-    reductions. Floats computed from a Shape or from an integer input are supported, and so is the result of an ArgMax.
+    reductions. TensorRT 10.15.1 and 11.2.1 refuse the same (imported). Floats computed from a Shape or from an integer
+    input are supported, and so is the result of an ArgMax.
+
+    If the graph input has a dynamic size, the shape is computed on the device. TensorRT 10.6.0 is right for an Expand
+    to the count of a mask (executed, H200), 11.2.1 imports that model, and TensorRT-RTX 1.7.1 builds Expand, Reshape,
+    Tile, Pad, ConstantOfShape, Slice, TopK and Range. Its builder fails for Resize, and may crash in a branch of an If.
 
     ## Fix
     None: it would change the type of a graph input. Pass the size as an int64 input, or compute it before the engine
@@ -149,7 +154,8 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
     ## References
     - https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-dynamic-shapes.html
     """
-    if not target_of(model).types_measured:
+    target = target_of(model)
+    if target.package == "tensorrt" and target.oldest < (10,):
         return
     for node in imported(model).of(lambda operator: operator[1] in SHAPE_INPUTS):
         versions = SHAPE_INPUTS[node.op_type]
@@ -159,7 +165,7 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
         for value in map(node.input, indices_of_shapes):
             if value is None or value.is_constant or _is_empty(value, model):
                 continue
-            source = _float_source(value, model)
+            source = _float_source(value, model, node)
             if source is None:
                 continue
             kind = name_of(model.shapes.elem_type(source) or 0)
@@ -171,9 +177,13 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
             break
 
 
-def _float_source(value: Value, model: Model) -> Value | None:
-    """A graph input of floats or booleans that the value is computed from, through ``FOLLOWED`` operators."""
+def _float_source(value: Value, model: Model, reader: Node) -> Value | None:
+    """A graph input of floats or booleans that the value is computed from, through ``FOLLOWED`` operators.
+
+    Not one of dynamic size, if the reader takes a shape that is computed on the device.
+    """
     seen, stack = {value}, [value]
+    on_host = reader.op_type in ("Resize", "Upsample") or reader.scope.parent is not None
     while stack:
         one = stack.pop()
         node: Node | None = one.producer
@@ -184,6 +194,7 @@ def _float_source(value: Value, model: Model) -> Value | None:
                 and one.scope is model.main
                 and not weight
                 and model.shapes.elem_type(one) in _FLOATING
+                and (on_host or model.shapes.static_shape(one) is not None)
             ):
                 return one
             continue
@@ -268,9 +279,24 @@ shape_from_floats.examples = [
             y = Resize<mode = "nearest">(x, , s, k) }""",
         runs=False,
     ),
+    Flagged(
+        "the scales of a Resize, from an input of dynamic size",
+        """g (float[1,1,2,2] x, float[N] s) => (float[A,B,C,D] y) <int64[4] i = {0, 1, 2, 3}> {
+            k = Gather(s, i)  y = Resize<mode = "nearest">(x, , k) }""",
+        target="10.15",
+        runs=False,
+    ),
     Silent(
-        "TensorRT 10 was not measured",
+        "the number of rows that a mask of dynamic size selects: computed on the device",
+        """g (bool[B,S] m) => (float[A,8] y) <float v = {1.5}, int64[1] n = {-1}, int64[1] w = {8}> {
+            r = Reshape(m, n)  c = Cast<to = INT64>(r)  k = ReduceSum(c)  t = Concat<axis = 0>(k, w)
+            y = Expand(v, t) }""",
+        target="10.6",
+        differs={"branch": "there the builder fails"},
+    ),
+    Silent(
+        "TensorRT 8.6 was not measured",
         """g (float[1,1,2,2] x, float[4] s) => (float[A,B,C,D] y) { y = Resize<mode = "nearest">(x, , s) }""",
-        target="trt10",
+        target="8.6",
     ),
 ]

@@ -72,7 +72,7 @@ def layer_limit(node: Node, model: Model) -> Iterator[Match]:
             return
         measured = target.package != "tensorrt" or target.oldest >= (11,)
         yield Match(
-            "TensorRT has no ConvTranspose with strides and dilations combined",
+            f"TensorRT {'has' if measured else 'may have'} no ConvTranspose with strides and dilations combined",
             node=node,
             severity=Severity.ERROR if measured else Severity.WARNING,
             fix=_without_dilations(node, node.attr("dilations")),

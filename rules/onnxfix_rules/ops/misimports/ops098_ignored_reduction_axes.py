@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -44,7 +45,9 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
     later, is taken to read them.
 
     TensorRT 8.6 passes no axes on for the other reductions either, except for ReduceSum and ReduceLogSum. Measured with
-    8.6.1 for ReduceL1, ReduceL2, ReduceMean, ReduceSumSquare and ReduceLogSumExp.
+    8.6.1 for ReduceL1, ReduceL2, ReduceMean, ReduceSumSquare and ReduceLogSumExp. Executed on an H200 with 8.6.1, a
+    language model with such means is wrong, and an Attention whose ReduceMax finds rows of the mask that are -inf is
+    right only as long as there is no such row.
 
     Over all axes, and before opset 18, the result is correct.
 
@@ -53,13 +56,14 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
     exponentials, as ONNX Runtime does: ReduceMax, Clip, Sub, Exp, ReduceSum, Log, Add. The Clip turns an infinite
     maximum into the type's largest or lowest number, so that the difference is not NaN. TensorRT itself exponentiates
     the elements as they are, which overflows from 89 on (NVIDIA/TensorRT issue 4772). For TensorRT 8: ReduceSum of the
-    absolute values or squares, its root, or the sum divided by the number of elements. half and bfloat16 are computed
-    in float32.
+    absolute values or squares, its root, or the sum divided by the number of elements, at least 1 (ONNX Runtime's mean
+    of nothing is 0). The largest element is the first of a TopK, along one axis after another; the least is the
+    largest of the negatives, since 8.4 ignores `largest`. half and bfloat16 are added in float32.
 
-    NUMERIC: equal up to rounding. Axes that are not constant are then OPS041's. No fix where the type is unknown, for a
-    mean of integers or over a dynamic size, for axes that are not constant and may be none at all
-    (`noop_with_empty_axes`), and for TensorRT 8 with axes that are not constant, ReduceMax, ReduceMin, ReduceProd and
-    ReduceLogSumExp: export the model in opset 17.
+    NUMERIC: equal up to rounding; of NaN, ONNX Runtime's ReduceMax takes some and leaves others out. Axes that are not
+    constant are then OPS041's. No fix where the type is unknown, for a mean, maximum or minimum of integers, for axes
+    that are not constant and may be none at all (`noop_with_empty_axes`), and for TensorRT 8 with axes that are not
+    constant and ReduceProd: export the model in opset 17.
 
     ## References
     - https://onnx.ai/onnx/operators/text_diff_ReduceLogSumExp_13_18.html
@@ -109,10 +113,13 @@ def _is_right(node: Node, axes: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
 def _fix(node: Node, data: Value, axes: list[int] | None, elem: int, *, has_max: bool) -> Fix | None:
     keep = node.attr("keepdims", 1)
     draft = Draft(node)
-    wide = TensorProto.FLOAT if elem in _NARROW else elem
+    is_extreme = node.op_type in ("ReduceMax", "ReduceMin")
+    wide = TensorProto.FLOAT if elem in _NARROW and not is_extreme else elem
     source: Value | str = data if wide == elem else draft.cast(data, wide, hint="wide")
     if node.op_type == "ReduceLogSumExp":
-        result = _log_sum_exp(draft, node, source, axes, wide) if has_max and keep in (0, 1) else ""
+        result = _log_sum_exp(draft, node, source, axes, wide, has_max=has_max) if keep in (0, 1) else ""
+    elif is_extreme:
+        result = _extreme(draft, node, data, axes, elem) if axes and dtypes.is_float(elem) else ""
     else:
         result = _sum(draft, node, source, axes, wide, keep) if axes is not None else ""
     if not result:
@@ -121,13 +128,47 @@ def _fix(node: Node, data: Value, axes: list[int] | None, elem: int, *, has_max:
     return Fix("decompose into reductions whose axes are read", draft.edits, Safety.NUMERIC)
 
 
-def _log_sum_exp(draft: Draft, node: Node, source: Value | str, axes: list[int] | None, elem: int) -> str:
+def _largest(draft: Draft, node: Node, source: Value | str, axes: list[int], elem: int) -> Value | str:
+    """The largest element by TopK, along one axis after another, which stay with size 1; "" for an unknown rank."""
+    shape, one = node.model.shapes.shape(node.require(0)), draft.integers([1], "one")
+    if shape is None:
+        return ""
+    if not all(shape[axis].value for axis in axes):  # of nothing, the largest element is -inf
+        pads = np.zeros(2 * len(shape), np.int64)
+        pads[[len(shape) + axis % len(shape) for axis in axes]] = 1
+        least = draft.constant(np.array(-np.inf, helper.tensor_dtype_to_np_dtype(elem)), "least")
+        source = draft.add("Pad", [source, draft.integers(pads, "pads"), least])
+    for axis in axes:
+        outputs = [draft.name("largest"), draft.name("index")]
+        dropped = {"keepdims": None, "noop_with_empty_axes": None}
+        source = draft.copy_node(node, "TopK", [source, one], outputs, axis=axis, **dropped)
+    return source
+
+
+def _extreme(draft: Draft, node: Node, data: Value, axes: list[int], elem: int) -> str:
+    """The largest element, or the least one: the largest of the negatives."""
+    least = node.op_type == "ReduceMin"
+    result = _largest(draft, node, draft.add("Neg", [data]) if least else data, axes, elem)
+    if not result:
+        return ""
+    result = draft.add("Neg", [result]) if least else result
+    return str(result) if node.attr("keepdims", 1) else draft.squeeze(result, axes)
+
+
+def _log_sum_exp(
+    draft: Draft, node: Node, source: Value | str, axes: list[int] | None, elem: int, *, has_max: bool
+) -> str:
     """The decomposition; "" where it has none. Axes that are not constant (None) are the node's own."""
     dtype, own = helper.tensor_dtype_to_np_dtype(elem), node.require(1)
-    if dtype not in (np.float32, np.float64) or (axes is None and node.attr("noop_with_empty_axes", 0)):
+    unknown = axes is None and (node.attr("noop_with_empty_axes", 0) or not has_max)
+    if dtype not in (np.float32, np.float64) or unknown:
         return ""
     limits = np.finfo(dtype)
-    largest = draft.add("ReduceMax", [source, own])
+    largest: Value | str = (
+        draft.add("ReduceMax", [source, own]) if has_max else _largest(draft, node, source, axes or [], elem)
+    )
+    if not largest:
+        return ""
     bounds = [draft.constant(np.array(bound, dtype), "bound") for bound in (limits.min, limits.max)]
     finite = draft.add("Clip", [largest, *bounds], hint="largest")
     below = draft.add("Sub", [source, finite], hint="below")
@@ -141,25 +182,37 @@ def _log_sum_exp(draft: Draft, node: Node, source: Value | str, axes: list[int] 
 
 def _sum(draft: Draft, node: Node, source: Value | str, axes: list[int], elem: int, keep: int) -> str:
     """The reduction by ReduceSum; "" where it has no such form."""
-    kind, count = node.op_type, 1
-    if kind == "ReduceMean":
-        shape = node.model.shapes.static_shape(node.require(0))
-        count = 0 if shape is None else int(np.prod([shape[axis] for axis in axes]))
-        if dtypes.is_integer(elem) or count == 0:
-            return ""
-    elif kind == "ReduceL1":
+    kind = node.op_type
+    if kind == "ReduceMean" and dtypes.is_integer(elem):
+        return ""
+    if kind == "ReduceL1":
         source = draft.add("Abs", [source])
     elif kind in ("ReduceL2", "ReduceSumSquare"):
         source = draft.add("Mul", [source, source], hint="squares")
-    else:
+    elif kind != "ReduceMean":
         return ""
     total = draft.sum(source, axes, keepdims=bool(keep))
     if kind == "ReduceL2":
         return draft.add("Sqrt", [total])
     if kind == "ReduceMean":
-        number = draft.constant(np.array(count, helper.tensor_dtype_to_np_dtype(elem)), "count")
-        return draft.add("Div", [total, number])
+        return draft.add("Div", [total, _count(draft, node.require(0), axes, elem)])
     return total
+
+
+def _count(draft: Draft, data: Value, axes: list[int], elem: int) -> str:
+    """The number of elements along the axes, at least 1, as a float."""
+    shape = draft.anchor.model.shapes.shape(data)
+    sizes = [None if shape is None else shape[axis].value for axis in axes]
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(axes):
+        return draft.constant(
+            np.array(max(math.prod(known), 1), helper.tensor_dtype_to_np_dtype(elem)), "count"
+        )
+    every, one = draft.add("Shape", [data]), draft.integers(1, "one")
+    count = one
+    for axis in axes:
+        count = draft.add("Mul", [count, draft.add("Gather", [every, draft.integers(axis, "axis")])])
+    return draft.cast(draft.add("Max", [count, one]), elem)
 
 
 _LIMITS = "float lo = {-3.4028234663852886e38}, float hi = {3.4028234663852886e38}"
@@ -242,11 +295,34 @@ ignored_reduction_axes.examples = [
             s = ReduceSum(e, a)  l = Log(s)  k = Add(l, f)  y = ReduceSum<keepdims = 0>(k, a) }}""",
         target="trt10.6",
     ),
-    _flagged("a maximum, for TensorRT 8.6", _old(_KEPT, "y = ReduceMax(x, a)")),
-    _flagged(
+    _fixed(
         "a mean over a dynamic size, for TensorRT 8.6",
-        _old("g (float[4,N] x) => (float[4,1] y)", "y = ReduceMean(x, a)"),
+        before=_old("g (float[4,N] x) => (float[4,1] y)", "y = ReduceMean(x, a)"),
+        after=_old(
+            "g (float[4,N] x) => (float[4,1] y)",
+            """t = ReduceSum<keepdims = 1>(x, a)  s = Shape(x)  i = Gather(s, j)  m = Mul(o, i)  c = Max(m, o)
+            n = Cast<to = FLOAT>(c)  y = Div(t, n)""",
+            ", int64 o = {1}, int64 j = {1}",
+        ),
+        target="trt8.6",
     ),
+    _fixed(
+        "whether a row of a mask is -inf, for TensorRT 8.6",
+        before=_old("g (float[B,N] x) => (bool[B,1] y)", "m = ReduceMax(x, a)  y = IsInf(m)"),
+        after="""g (float[B,N] x) => (bool[B,1] y)
+            <int64[1] k = {1}, int64[4] b = {0, 0, 0, 1}, float l = {-inf}> {
+            p = Pad(x, b, l)  m, i = TopK<axis = 1>(p, k)  y = IsInf(m) }""",
+        target="trt8.6",
+    ),
+    _fixed(
+        "the least number of two axes, for TensorRT 8.6",
+        before="""g (float16[2,N,3] x) => (float16[N] y) <int64[2] a = {0, -1}> {
+            y = ReduceMin<keepdims = 0>(x, a) }""",
+        after="""g (float16[2,N,3] x) => (float16[N] y) <int64[2] a = {0, -1}, int64[1] k = {1}> {
+            n = Neg(x)  l, i = TopK<axis = 0>(n, k)  m, j = TopK<axis = -1>(l, k)  e = Neg(m)  y = Squeeze(e, a) }""",
+        target="trt8.6",
+    ),
+    _flagged("a product, for TensorRT 8.6", _old(_KEPT, "y = ReduceProd(x, a)")),
     Silent("TensorRT 11 reads the axes", _old(_KEPT, "y = ReduceLogSumExp(x, a)"), safety=Safety.NUMERIC),
     _silent(
         "all axes", "g (float[2,3] x) => (float[1,1] y) <int64[2] a = {0, -1}> { y = ReduceLogSumExp(x, a) }"

@@ -55,6 +55,16 @@ def severity_of(model: Model) -> Severity:
     return Severity.ERROR if target_of(model).types_measured else Severity.WARNING
 
 
+def takes_blocks(model: Model, elem: int) -> bool | None:
+    """Whether the target takes several scales along an axis for integers or float8; None if it is not known."""
+    target = target_of(model)
+    if target.package != "tensorrt" or target.oldest >= (10, 15):
+        return True
+    if target.oldest < (10,) or elem == I4:
+        return target.oldest >= (10,)
+    return False if target.oldest < (10, 8) else None
+
+
 def is_op(node: Node, op_type: str) -> bool:
     """Whether the node is this quantization operator, of ONNX's or Microsoft's domain, and not a local function."""
     if node.op_type != op_type or node.domain not in ("", MS):

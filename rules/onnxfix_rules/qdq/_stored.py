@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.rule import INTEGERS, Fix, Model, Node, RemoveNode, Safety, Use, Value, name_of
+from onnxfix.rule import INTEGERS, Fix, Model, Node, RemoveNode, Safety, Use, Value, name_of, target_of
 
 from ._common import (
     I2,
@@ -51,8 +51,8 @@ _CANDIDATES: dict[int, tuple[int, ...]] = {
     I8: (I8,),
     U4: (I4, I8),
     I4: (I4, I8),
-    I2: (I4,),
-    U2: (I4,),
+    I2: (I4, I8),
+    U2: (I4, I8),
     TensorProto.INT16: (I8,),
     TensorProto.UINT16: (I8,),
 }
@@ -64,13 +64,13 @@ MAX_SHARERS = 64
 def as_signed(linear: Linear, weights: Array) -> Array | None:
     """``weights - zero point`` in the narrowest signed type that TensorRT supports, None if none fits."""
     shifted = offsets(linear, weights)
-    return None if shifted is None else narrowed(linear.elem, shifted)
+    return None if shifted is None else narrowed(linear, shifted)
 
 
-def narrowed(elem: int, numbers: Array) -> Array | None:
-    """Numbers of a constant of type ``elem`` in the narrowest signed type that TensorRT supports, None if none fits."""
-    for narrow in _CANDIDATES.get(elem, ()):
-        if narrow == I4 and numbers.size % 2:
+def narrowed(linear: Linear, numbers: Array) -> Array | None:
+    """Numbers of its constant in the narrowest signed type that TensorRT supports, None if none fits."""
+    for narrow in _CANDIDATES.get(linear.elem, ()):
+        if narrow == I4 and (numbers.size % 2 or not target_of(linear.node.model).has_type(I4)):
             continue  # two int4 values share a byte, and TensorRT requires whole bytes
         found = fitted(numbers, narrow)
         if found is not None:

@@ -256,7 +256,7 @@ def constant_powers_of_two(node: Node, model: Model) -> Iterator[Match]:
     The scales in the float type of the Cast, or of the DequantizeLinear's result. Exact: float and bfloat16 hold
     every power of two of float8e8m0, and half precision those from 2**-24 to 2**15; the rule has no fix for others.
     TensorRT-RTX 1.7.1 builds the blocked DequantizeLinear with float scales for compute capabilities 8.9 and 12.0, but
-    its engine is wrong, so that QDQ024 dequantizes the weights.
+    its engine is wrong, and TensorRT before 10.8 refuses it, so that QDQ024 dequantizes the weights.
 
     No fix for 2**-127, which is a subnormal number that the ONNX reference doubles, and above 256 MiB.
 

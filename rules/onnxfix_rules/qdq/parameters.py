@@ -104,7 +104,7 @@ def _turned(linear: Linear, weights: Array) -> Fix | None:
     numbers = offsets(linear, weights)
     if signs is None or numbers is None or not weights.ndim or not (np.abs(scales) > 0).all():
         return None
-    found = narrowed(linear.elem, numbers * signs.astype(np.int64))
+    found = narrowed(linear, numbers * signs.astype(np.int64))
     if found is None:
         return None
     shop, node = Workshop(), linear.node

@@ -28,8 +28,8 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import FLOATS, I4, I8, WEIGHT_LIMIT, Array, Unable, Workshop, numpy_type
-from ._stored import excess, fitted
+from ._common import FLOATS, I4, I8, WEIGHT_LIMIT, Array, Unable, Workshop, numpy_type, takes_blocks
+from ._stored import elem_of, excess, fitted
 
 
 class _Weights(NamedTuple):
@@ -64,18 +64,18 @@ def matmul_of_few_bits(node: Node, model: Model) -> Iterator[Match]:
     and bfloat16, in blocks of 16 to 256. TensorRT takes no zero points: they are subtracted from the weights, as int4
     where all differences fit, else as int8. A block that int8 does not hold (8 bits around another point than 128)
     loses another constant: the sum of the block's data times this constant, in float32, is added to the product. A
-    shorter last block becomes smaller ones with repeated scales. Before opset 21 and TensorRT 10, which have no blocks:
-    int8 with a scale for each row of one block, then Reshape. Weights whose groups a `g_idx` scatters are sorted by
-    group, and the data's columns are gathered in that order.
+    shorter last block becomes smaller ones with repeated scales. Before opset 21, and for int8 before TensorRT 10.15,
+    which may have no blocks of it: a scale for each row of one block, then Reshape (executed: TensorRT 10.6.0, H200).
+    Weights whose groups a `g_idx` scatters are sorted by group, and the data's columns are gathered in that order.
 
     NUMERIC: the weights are bit-identical, up to one rounding for half precision, but products are added in another
     order. UNSAFE for `accuracy_level` 4, which permits ONNX Runtime to round the data to int8: its CPU kernel does, and
     TensorRT, more accurate, differs by some percent. UNSAFE if both `g_idx` and zero points are given: the CPU kernel
     of ONNX Runtime 1.32 then ignores the zero points, measured, against its documentation.
 
-    Fractional zero points, groups of unequal sizes, an odd number of rows, and opsets before 13: float weights,
-    without compression. No fix for weights
-    that are not constant, packed for one processor, or above 256 MiB.
+    Fractional zero points, groups of unequal sizes, an odd number of rows, opsets before 13, and TensorRT before 10:
+    float weights, without compression. No fix for weights that are not constant, packed for one processor, or above
+    256 MiB.
 
     Executed with TensorRT-RTX 1.6.1 on an H200, which it does not list: int4 is right (4 of 4 examples). Of int8, from
     zero points, two small examples fail at run time in cuDNN and one model of 16 outputs is wrong, while products of 64
@@ -91,7 +91,7 @@ def matmul_of_few_bits(node: Node, model: Model) -> Iterator[Match]:
     target, elem = target_of(model), model.shapes.elem_type(scale)
     recent = target.has_type(I4)  # TensorRT 10, which also brought blocks
     try:
-        fix = _fix(node, elem, blocked=node.scope.opset() >= 21 and recent)
+        fix = _fix(node, elem, packs=recent)
     except Unable:
         fix = None
     unsure = elem == TensorProto.FLOAT16 and recent and target.package != "tensorrt-rtx"
@@ -105,8 +105,8 @@ def matmul_of_few_bits(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
-def _fix(node: Node, elem: int | None, *, blocked: bool) -> Fix:
-    """The decomposition; ``blocked``: whether opset and target have blocks of one scale, and int4.
+def _fix(node: Node, elem: int | None, *, packs: bool) -> Fix:
+    """The decomposition; ``packs``: whether the weights stay integers.
 
     Raises:
         Unable: the weights are unknown, or packed in an unknown way.
@@ -116,11 +116,11 @@ def _fix(node: Node, elem: int | None, *, blocked: bool) -> Fix:
     weights = _read(node, elem)
     moved = node.input(4) is not None and bool((weights.points != 1 << (weights.bits - 1)).any())
     safety = Safety.UNSAFE if moved or node.attr("accuracy_level", 0) == 4 else Safety.NUMERIC
-    edits = partial(_edits, node, weights, elem, blocked=blocked)
+    edits = partial(_edits, node, weights, elem, packs=packs)
     return Fix("multiply by the dequantized weights", edits, safety, replaces=node)
 
 
-def _edits(node: Node, weights: _Weights, elem: int, *, blocked: bool) -> list[Edit]:
+def _edits(node: Node, weights: _Weights, elem: int, *, packs: bool) -> list[Edit]:
     packed, bits, points, scales, given, block = weights
     left, bias = node.require(0).name, node.input(5)
     places, order = np.arange(given.size) // block, np.argsort(given, kind="stable")
@@ -133,11 +133,12 @@ def _edits(node: Node, weights: _Weights, elem: int, *, blocked: bool) -> list[E
         offsets = offsets[:, order]
         left = draft.add("Gather", [left, shop.constant(node, order, "order")], axis=-1)
     part, middles = math.gcd(block, given.size), np.zeros((), offsets.dtype)
-    if offsets.dtype.kind == "i" and part > 1 and node.scope.opset() >= 13:
+    packs &= offsets.dtype.kind == "i" and part > 1 and node.scope.opset() >= 13
+    if packs:
         parts = offsets.reshape(len(offsets), -1, part)
         middles = excess(parts, (2,))
         offsets = (parts - middles).reshape(offsets.shape)
-    terms = [draft.add("MatMul", [left, _factor(shop, node, offsets, scales, elem, block, blocked=blocked)])]
+    terms = [draft.add("MatMul", [left, _factor(shop, node, offsets, scales, elem, block, packs=packs)])]
     if middles.any():
         steps = scales[:, np.arange(0, given.size, part) // block].astype(np.float32)
         terms.append(_shares(shop, node, left, (middles[:, :, 0] * steps).T, elem, part))
@@ -166,19 +167,19 @@ def _shares(shop: Workshop, node: Node, left: str, shares: Array, elem: int, blo
 
 
 def _factor(
-    shop: Workshop, node: Node, offsets: Array, scales: Array, elem: int, block: int, *, blocked: bool
+    shop: Workshop, node: Node, offsets: Array, scales: Array, elem: int, block: int, *, packs: bool
 ) -> str:
     """The matrix [K, N] of type ``elem``: ``offsets`` [N, K] times ``scales``, column k with scale ``k // block``."""
     rows, columns = offsets.shape
     draft, part = shop.at(node), math.gcd(block, columns)
+    blocked = node.scope.opset() >= 21
     kinds = (I4, I8) if blocked and offsets.size % 2 == 0 else (I8,)
-    whole = offsets.dtype.kind == "i" and part > 1 and node.scope.opset() >= 13
-    stored = next((found for one in kinds if whole and (found := fitted(offsets, one)) is not None), None)
+    stored = next((found for one in kinds if packs and (found := fitted(offsets, one)) is not None), None)
     if stored is None:
         spread = scales[:, np.arange(columns) // block].astype(np.float32)
         return shop.constant(node, (offsets * spread).T.astype(numpy_type(elem)), "weights")
     steps = scales[:, np.arange(0, columns, part) // block]
-    if blocked:
+    if blocked and takes_blocks(node.model, elem_of(stored)):
         names = [shop.constant(node, stored.T, "weights"), shop.constant(node, steps.T, "scales")]
         return draft.add("DequantizeLinear", names, axis=0, block_size=part)
     parts, steps = stored.reshape(-1, part), steps.reshape(-1).astype(np.float32)
@@ -259,7 +260,7 @@ def _bits(inputs: str, columns: int, rows: int, bits: int = 4) -> str:
     return f"c = com.microsoft.MatMulNBits<{attributes}>({inputs})"
 
 
-def _many(count: int, *numbers: int) -> str:
+def _many(count: int, *numbers: float) -> str:
     return ", ".join(str(numbers[index % len(numbers)]) for index in range(count))
 
 
@@ -349,13 +350,9 @@ matmul_of_few_bits.examples = [
         ),
     ),
     _fixed(
-        "TensorRT 8.6, which has neither blocks nor int4",
+        "TensorRT 8.6: floats",
         before=_model(_B4, _bits("a, w, s", 16, 2)),
-        after=_model(
-            f"""int8[2,16] w = {{{_many(16, 0, 1)}, {_many(16, 2, -1)}}}, float[2] s = {{0.5, 2}},
-            int64[2] n = {{2, 16}}""",
-            _ROWS,
-        ),
+        after=_model(f"float[16,2] w = {{{_many(32, 0, 4, 0.5, -2)}}}", "c = MatMul(a, w)"),
         target="trt8.6",
     ),
     _fixed(
@@ -404,5 +401,15 @@ matmul_of_few_bits.examples = [
     Silent(
         "a blocked DequantizeLinear",
         _model(f"int4[16,2] w = {{{_many(16, 0x20, 0xF1)}}}, float[1,2] s = {{0.5, 2}}", _BLOCKED),
+    ),
+    _fixed(
+        "int8 for TensorRT 10.6, which takes blocks of int4 alone",
+        before=_model(f"{_B4}, uint8[2,1] z = {{0, 15}}", _bits("a, w, s, z", 16, 2)),
+        after=_model(
+            f"""int8[2,16] w = {{{_many(16, 8, 9)}, {_many(16, -5, -8)}}}, float[2] s = {{0.5, 2}},
+            int64[2] n = {{2, 16}}""",
+            _ROWS,
+        ),
+        target="10.6",
     ),
 ]

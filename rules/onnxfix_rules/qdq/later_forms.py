@@ -1,4 +1,4 @@
-"""QDQ024: quantization in blocks, which only some releases take."""
+"""QDQ024 and QDQ025: forms of quantization that only some releases take: in blocks, and without a zero point."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from onnxfix.rule import (
+    Draft,
     Fix,
     Fixed,
     Flagged,
@@ -17,15 +18,18 @@ from onnxfix.rule import (
     Safety,
     Severity,
     Silent,
+    is_small,
     name_of,
     rule,
     target_of,
 )
 
 from ._common import (
+    DEQUANTIZE,
     FLOATS,
     I4,
     I8,
+    QUANTIZE,
     WEIGHT_LIMIT,
     Workshop,
     numpy_type,
@@ -208,5 +212,77 @@ quantization_in_blocks.examples = [
         f"""{_G} <int4[2,4] w = {{33, 67, 101, 7}}, float[2,2] s = {{1, 2, 0.5, 0.25}}> {{
             y = DequantizeLinear<axis = -1, block_size = 2>(w, s)  v = MatMul(x, y) }}""",
         target="10.6",
+    ),
+]
+
+
+@rule("QDQ025", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57])
+def omitted_zero_point(node: Node, model: Model) -> Iterator[Match]:
+    """A QuantizeLinear or DequantizeLinear of int8 without a zero point, which TensorRT 8 requires.
+
+    ## Why it matters
+    ONNX's zero point is optional, and 0 without it. The parser of 8.6.1 reads the third input of a node that has two:
+    `vector::_M_range_check: __n (which is 2) >= this->size() (which is 2)` (executed: TensorRT 8.6.1, H200, in six
+    exports). The source of 8.4 says it: `This version of TensorRT requires 3 inputs for the DequantizeLinear
+    operator.` Since 9.0 the input may be missing. The other rules write none.
+
+    ## Fix
+    Zeros in the shape of the scales. Exact. No fix if that shape is not static.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    - https://github.com/onnx/onnx-tensorrt/blob/release/8.6-GA/builtin_op_importers.cpp
+    """
+    target = target_of(model)
+    if target.package != "tensorrt" or target.oldest >= (9,):
+        return
+    linear = read(node, model)
+    if linear is None or linear.zero is not None or linear.elem != I8 or linear.block:
+        return
+    shape, draft = model.shapes.static_shape(linear.scale), Draft(node)
+    if shape is not None and is_small(*shape):
+        draft.set_input(node, 2, draft.constant(np.zeros(shape, np.int8), "zero_point"))
+    yield Match(
+        f"{node.op_type} without a zero point, which {target.title} requires",
+        node=node,
+        fix=Fix("write the zero point 0", draft.edits) if draft.edits else None,
+        reads=(linear.scale,),
+    )
+
+
+_W3 = "int8[2,3] w = {1, 2, 3, 4, 5, 6}"
+omitted_zero_point.examples = [
+    Fixed(
+        "a weight, a scale for each row",
+        before=f"""g (float[N,2] x) => (float[N,3] y) <{_W3}, float[2] s = {{0.5, 2}}> {{
+            d = DequantizeLinear<axis = 0>(w, s)  y = MatMul(x, d) }}""",
+        after=f"""g (float[N,2] x) => (float[N,3] y) <{_W3}, float[2] s = {{0.5, 2}}, int8[2] z = {{0, 0}}> {{
+            d = DequantizeLinear<axis = 0>(w, s, z)  y = MatMul(x, d) }}""",
+        target="8.6",
+    ),
+    Fixed(
+        "data that are quantized to int8 by an attribute",
+        before="""g (float[N,2] x) => (float[N,2] y) <float s = {0.5}> {
+            q = QuantizeLinear<output_dtype = 3>(x, s)  y = DequantizeLinear(q, s) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <float s = {0.5}, int8 z = {0}, int8 o = {0}> {
+            q = QuantizeLinear<output_dtype = 3>(x, s, z)  y = DequantizeLinear(q, s, o) }""",
+        target="8.4",
+        opset=21,
+        ir_version=10,
+    ),
+    Flagged(
+        "scales of unknown number",
+        f"g (float[N] s) => (float[2,N] y) <{_W3}> {{ y = DequantizeLinear<axis = 1>(w, s) }}",
+        target="8.6",
+    ),
+    Silent(
+        "with a zero point",
+        f"g (float s) => (float[2,3] y) <{_W3}, int8 z = {{0}}> {{ y = DequantizeLinear(w, s, z) }}",
+        target="8.6",
+    ),
+    Silent(
+        "TensorRT 9.0 needs none",
+        f"g (float s) => (float[2,3] y) <{_W3}> {{ y = DequantizeLinear(w, s) }}",
+        target="9.0",
     ),
 ]

@@ -54,6 +54,8 @@ _REASONS = (
     (r"Scale coefficients must all be positive", "QDQ010"),
     (r"tensor A must be FP16|MatMulNBits are supported|block_size must be one of", "QDQ023"),
     (r"Block quantization is supported only for", "QDQ024"),
+    (r"vector::_M_range_check|requires 3 inputs for the (DequantizeLinear|INT8)", "QDQ025"),
+    (r"Block quantization is supported only for", "QDQ024"),
     (r"Quantized constant .* is only allowed before DQ", "QDQ012 QDQ002 OPS032 QDQ019"),
     (r"has datatype FP8 but is not", "QDQ013 CST005"),
     (r"K exceeds the maximum value allowed", "OPS044"),

@@ -361,15 +361,6 @@ slice_without_axes.examples = [
         after="g (float[4,5] x) => (float[4,5] y) { y = Neg(x) }",
     ),
     Fixed(
-        "in a branch, of captured data",
-        before="""g (float[4,5] x, bool c) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
-            y = If(c)<then_branch = p () => (float[2,5] u) { u = Slice(x, s, e) },
-                      else_branch = q () => (float[2,5] v) { v = Slice(x, s, e, a) }> }""",
-        after="""g (float[4,5] x, bool c) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
-            y = If(c)<then_branch = p () => (float[2,5] u) <int64[1] b = {0}> { u = Slice(x, s, e, b) },
-                      else_branch = q () => (float[2,5] v) { v = Slice(x, s, e, a) }> }""",
-    ),
-    Fixed(
         "unknown rank: TensorRT may refuse it",
         before=f"""g (float[A,B] x, int64[K] h) => (float[C,D] y) {_IN} {{
             r = Reshape(x, h)  t = Slice(r, s, e)  y = Reshape(t, h) }}""",

@@ -140,12 +140,13 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
     (Assertion !isInFlight(p.second.symbolicRep) failed`, measured with TensorRT-RTX 1.7.1 for the shape of Reshape,
     Expand, Tile and ConstantOfShape, the scales and sizes of Resize and Upsample, the starts and ends of Slice, the
     pads of Pad, the k of TopK and the ends of Range, through arithmetic, casts, comparisons, data movement and
-    reductions. TensorRT 10.15.1 and 11.2.1 refuse the same (imported). Floats computed from a Shape or from an integer
-    input are supported, and so is the result of an ArgMax.
+    reductions. TensorRT 10.6.0 (executed, H200), 10.15.1 and 11.2.1 refuse the same. Floats computed from a Shape or
+    from an integer input are supported, and so is the result of an ArgMax.
 
-    If the graph input has a dynamic size, the shape is computed on the device. TensorRT 10.6.0 is right for an Expand
-    to the count of a mask (executed, H200), 11.2.1 imports that model, and TensorRT-RTX 1.7.1 builds Expand, Reshape,
-    Tile, Pad, ConstantOfShape, Slice, TopK and Range. Its builder fails for Resize, and may crash in a branch of an If.
+    If the graph input has a dynamic size, the shape is computed on the device. TensorRT 11.2.1 imports such models, and
+    TensorRT-RTX 1.7.1 builds Expand, Reshape, Tile, Pad, ConstantOfShape, Slice, TopK and Range. Its builder fails for
+    Resize, and may crash in a branch of an If. A warning for 10.0 to 10.13: of two models that expand a number to the
+    count of a mask, 10.6.0 computes one right and stops at the other, `Has no upper bound` (executed, H200).
 
     ## Fix
     None: it would change the type of a graph input. Pass the size as an int64 input, or compute it before the engine
@@ -165,25 +166,26 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
         for value in map(node.input, indices_of_shapes):
             if value is None or value.is_constant or _is_empty(value, model):
                 continue
-            source = _float_source(value, model, node)
+            on_host = node.op_type in ("Resize", "Upsample") or node.scope.parent is not None
+            source, severity = _float_source(value, model, on_host), Severity.ERROR
+            if source is None and target.package == "tensorrt" and target.oldest < (10, 14):
+                source, severity = _float_source(value, model, True), Severity.WARNING
             if source is None:
                 continue
             kind = name_of(model.shapes.elem_type(source) or 0)
             yield Match(
                 f"a size of this {node.op_type} depends on {source.name!r}, a graph input of type {kind}",
                 node=node,
+                severity=severity,
                 reads=(value, source),
             )
             break
 
 
-def _float_source(value: Value, model: Model, reader: Node) -> Value | None:
-    """A graph input of floats or booleans that the value is computed from, through ``FOLLOWED`` operators.
-
-    Not one of dynamic size, if the reader takes a shape that is computed on the device.
-    """
+def _float_source(value: Value, model: Model, dynamic: bool) -> Value | None:
+    """A graph input of floats or booleans that the value is computed from, through ``FOLLOWED`` operators; ``dynamic``:
+    also one of dynamic size."""
     seen, stack = {value}, [value]
-    on_host = reader.op_type in ("Resize", "Upsample") or reader.scope.parent is not None
     while stack:
         one = stack.pop()
         node: Node | None = one.producer
@@ -194,7 +196,7 @@ def _float_source(value: Value, model: Model, reader: Node) -> Value | None:
                 and one.scope is model.main
                 and not weight
                 and model.shapes.elem_type(one) in _FLOATING
-                and (on_host or model.shapes.static_shape(one) is not None)
+                and (dynamic or model.shapes.static_shape(one) is not None)
             ):
                 return one
             continue
@@ -291,7 +293,6 @@ shape_from_floats.examples = [
         """g (bool[B,S] m) => (float[A,8] y) <float v = {1.5}, int64[1] n = {-1}, int64[1] w = {8}> {
             r = Reshape(m, n)  c = Cast<to = INT64>(r)  k = ReduceSum(c)  t = Concat<axis = 0>(k, w)
             y = Expand(v, t) }""",
-        target="10.6",
         differs={"branch": "there the builder fails"},
     ),
     Silent(

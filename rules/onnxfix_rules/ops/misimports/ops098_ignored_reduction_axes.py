@@ -49,7 +49,9 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
     language model with such means is wrong, and an Attention whose ReduceMax finds rows of the mask that are -inf is
     right only as long as there is no such row.
 
-    Over all axes, and before opset 18, the result is correct.
+    Over all axes, over all that are longer than 1 (with `keepdims`), and before opset 18, the result is correct. The
+    maximum that a softmax subtracts before its exponentials may be that of all elements: a warning, since only rows
+    far below it become 0 or NaN. 8.6.1 computes ONNX's node models of LogSoftmax right.
 
     ## Fix
     ReduceLogSumExp for TensorRT 10: subtract the largest element, and add it to the logarithm of the sum of
@@ -79,11 +81,12 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
         return
     rank = model.shapes.rank(data)
     known = axes.constant()
-    if _names_all(node, model, axes, rank) if known is None else _is_right(node, known, rank):
+    if _names_all(node, model, axes, rank) if known is None else _is_right(node, known, data):
         return
     yield Match(
         f"{target.title} ignores the axes of this {node.op_type}, which are an input, and reduces all axes",
         node=node,
+        severity=Severity.WARNING if _is_subtracted(node, data) else None,
         fix=_fix(node, data, None if known is None else known.tolist(), elem, has_max=has_max)
         if elem
         else None,
@@ -98,16 +101,34 @@ def _names_all(node: Node, model: Model, axes: Value, rank: int | None) -> bool:
     return every and not node.attr("noop_with_empty_axes", 0)
 
 
-def _is_right(node: Node, axes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], rank: int | None) -> bool:
-    """Whether all axes are reduced, or the axes are invalid."""
+def _is_right(node: Node, axes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], data: Value) -> bool:
+    """Whether all axes are reduced, but for some of size 1, or the axes are invalid."""
+    shape = node.model.shapes.shape(data)
     if axes.size == 0:
         return True
-    if rank is None:
+    if shape is None:
         return False
+    rank = len(shape)
     reduced = {int(axis) % rank for axis in axes if rank and -rank <= axis < rank}
     if len(reduced) < axes.size:
         return True
-    return len(reduced) == rank and node.attr("noop_with_empty_axes", 0) == 0
+    others = [shape[axis].value for axis in range(rank) if axis not in reduced]
+    whole = not others or (set(others) == {1} and node.attr("keepdims", 1) == 1)
+    return whole and node.attr("noop_with_empty_axes", 0) == 0
+
+
+def _is_subtracted(node: Node, data: Value) -> bool:
+    """Whether this is the largest element, which is subtracted from all before their exponentials."""
+    if node.op_type != "ReduceMax":
+        return False
+    differences = [use.node for use in node.require_output().uses]
+    return bool(differences) and all(
+        one.is_onnx
+        and one.op_type == "Sub"
+        and one.input(0) is data
+        and any(use.node.is_onnx and use.node.op_type == "Exp" for use in one.require_output().uses)
+        for one in differences
+    )
 
 
 def _fix(node: Node, data: Value, axes: list[int] | None, elem: int, *, has_max: bool) -> Fix | None:
@@ -323,6 +344,19 @@ ignored_reduction_axes.examples = [
         target="trt8.6",
     ),
     _flagged("a product, for TensorRT 8.6", _old(_KEPT, "y = ReduceProd(x, a)")),
+    Flagged(
+        "the maximum that a softmax subtracts, for TensorRT 8.6: a warning",
+        _old(
+            "g (float[N,3] x) => (float[N,3] y)",
+            "m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, a)  y = Div(e, s)",
+        ),
+        target="trt8.6",
+    ),
+    Silent(
+        "the other axis has size 1, for TensorRT 8.6",
+        _old("g (float[1,N] x) => (float[1,1] y)", "y = ReduceMean(x, a)"),
+        target="trt8.6",
+    ),
     Silent("TensorRT 11 reads the axes", _old(_KEPT, "y = ReduceLogSumExp(x, a)"), safety=Safety.NUMERIC),
     _silent(
         "all axes", "g (float[2,3] x) => (float[1,1] y) <int64[2] a = {0, -1}> { y = ReduceLogSumExp(x, a) }"

@@ -323,3 +323,9 @@ def of_compiler(model: Model) -> bool:
     """Whether the target compiles branches as TensorRT-RTX does, where this was measured."""
     target = target_of(model)
     return target.package == "tensorrt-rtx" or target.oldest >= (11,)
+
+
+def needs_one_shape(model: Model) -> bool:
+    """Whether the target requires the same shape of both branches: TensorRT before 10.11."""
+    target = target_of(model)
+    return target.package == "tensorrt" and target.oldest < (10, 11)

@@ -22,6 +22,7 @@ from onnxfix.rule import (
     Value,
     dtypes,
     rule,
+    target_of,
 )
 from onnxfix_rules.ctl import _inline, _loops
 
@@ -52,6 +53,10 @@ def size_that_depends_on_the_iteration(node: Node, model: Model) -> Iterator[Mat
     and Gather build. Torch's older exporter writes EmbeddingBag so: a Loop over the bags with a Slice of the indices.
     Reported for TensorRT 11 too, whose compiler is the same.
 
+    A Slice fails before, too: TensorRT 10.6.0 and 8.6.1, executed, build none of five exported EmbeddingBags
+    (`[foreignNode.cpp::createOneForeignNode::467]`, `[topSort.cpp::trivialChoice::325]` and `ForeignNode does not
+    support data-dependent shape for now`). Reported from 8.6 on; nothing else was measured before TensorRT 11.
+
     ## Fix
     An EmbeddingBag (a Slice of indices, a Gather of rows, their sum, mean or maximum) becomes one Gather of all indices
     and one reduction, in which the rows of other bags count as 0, or as -inf for a maximum. Numeric: a sum may be added
@@ -65,10 +70,11 @@ def size_that_depends_on_the_iteration(node: Node, model: Model) -> Iterator[Mat
     - https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html
     """
     body = _loops.body_of(node)
-    if body is None or not _inline.of_compiler(model):
+    if body is None or (target_of(model).oldest < (8, 6) and not _inline.of_compiler(model)):
         return
+    operators = _SIZED_BY if _inline.of_compiler(model) else ("Slice",)
     for inner in _inline.needed(body, body.outputs) or ():
-        places = _SIZED_BY.get(inner.op_type, ()) if inner.is_onnx else ()
+        places = _SIZED_BY[inner.op_type] if inner.is_onnx and inner.op_type in operators else ()
         if any(_varies(inner.input(place), body, model) for place in places):
             yield Match(
                 f"the size of this {inner.op_type}'s result {inner.first_output!r} depends on the iteration",
@@ -249,6 +255,12 @@ size_that_depends_on_the_iteration.examples = [
         before=_bags("ReduceMax<keepdims = 0>(r, a)"),
         after=_mask("z = ReduceMax<keepdims = 0>(held, w)", "-inf", more=", int64[1] w = {1}"),
         safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a Slice, for TensorRT 10.6",
+        _SIZES
+        % "j = Add(i, one)  p = Unsqueeze(i, a)  q = Unsqueeze(j, a)  r = Slice(x, p, q, a)  row = Squeeze(r, a)",
+        target="trt10.6",
     ),
     Flagged("a short loop, which CTL014 unrolls", _bags("ReduceSum<keepdims = 0>(r, a)", count="one")),
     Flagged(

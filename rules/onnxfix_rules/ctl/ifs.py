@@ -17,7 +17,6 @@ from onnxfix.rule import (
     equal,
     is_read,
     rule,
-    target_of,
 )
 from onnxfix_rules.ctl import _inline, _select
 
@@ -224,14 +223,18 @@ if_of_known_condition.examples = [
 
 @rule("CTL011", ops=["If"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[39])
 def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
-    """An If whose branches differ in rank, or share only some dynamic sizes, and whose condition is not constant.
+    """An If whose branches differ in rank or in size, or share only some sizes, and whose condition is not constant.
 
     ## Why it matters
     A TensorRT tensor has one rank. The parser accepts the model and the builder refuses it, measured with TensorRT-RTX
     1.7.1: `IConditionalOutputLayer …: Must have inputs with equal ranks when condition is not a build-time constant.
     Dimensions are [3] and [N,3]`. Torch exports `squeeze(d)` so if size d is dynamic: the graph tests whether the size
-    is 1 and continues with one rank or the other. Most different sizes of the same rank build. TensorRT 8 also
-    refuses different shapes, which this rule reports for that target (a warning).
+    is 1 and continues with one rank or the other. Most different sizes of the same rank build, from 10.11 on.
+
+    Before 10.11, different sizes are errors, too, and so are branches that share a dynamic size while another may
+    differ, as with a cache that one branch appends to. TensorRT 10.6.0 and 8.6.1, executed: `If_5_OutputLayer:
+    dimensions not compatible for if-conditional outputs`. 8.6.1 refuses [1,4] and [1,1]: `IIfConditionalOutputLayer
+    inputs must have the same shape`.
 
     Of the same rank, TensorRT-RTX 1.7.1 refuses branches that have one dynamic size in common and another that differs,
     as in a decoder of dynamic batch size that appends to a cache or not, whatever else they compute: `Myelin ([…]
@@ -267,9 +270,11 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
         text = f"{output.name!r} is {texts[0]} in one branch and {texts[1]} in the other"
         if len(first) != len(second):
             yield Match(text, node=node)
-        elif not target_of(model).int64 and any(equal(d, e).no for d, e in zip(first, second, strict=True)):
-            text += ": TensorRT 8 refuses different shapes"
-            yield Match(text, node=node, severity=Severity.WARNING)
+        elif _inline.needs_one_shape(model) and (
+            _inline.share_a_size(first, second)
+            or any(equal(d, e).no for d, e in zip(first, second, strict=True))
+        ):
+            yield Match(f"{text}: TensorRT before 10.11 does not build different shapes", node=node)
         elif _inline.of_compiler(model) and _inline.share_a_size(first, second):
             text += ": TensorRT refuses a dynamic size in common beside one that differs"
             fix = _select.by_where(node, then, other, model)
@@ -363,10 +368,17 @@ if_of_different_ranks.examples = [
              else_branch = q () => (int32[S,3] v) { v = Neg(z) }>  y = ReduceMax<keepdims = 0>(t) }""",
     ),
     Silent(
-        "a size in common, for TensorRT 10, where nothing was measured",
+        "a size in common, for TensorRT 10.15, where nothing was measured",
         """g (float[B,P] x, float[B,S] z, bool c) => (float y) { t = If(c)
             <then_branch = p () => (float[B,P] u) { u = Abs(x) },
              else_branch = q () => (float[B,S] v) { v = Neg(z) }>  y = ReduceMax<keepdims = 0>(t) }""",
         target="trt10",
+    ),
+    Flagged(
+        "a cache that one branch appends to, for TensorRT 10.6",
+        """g (float[B,P] x, float[B,S] z, bool c) => (float y) { t = If(c)
+            <then_branch = p () => (float[B,K] u) { u = Concat<axis = 1>(x, z) },
+             else_branch = q () => (float[B,S] v) { v = Identity(z) }>  y = ReduceMax<keepdims = 0>(t) }""",
+        target="trt10.6",
     ),
 ]

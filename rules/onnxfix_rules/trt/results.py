@@ -78,6 +78,7 @@ _REASONS = (
     (r"IRecurrenceLayer must have inputs with same shape|inputs to IRecurrenceLayer", "CTL015 OPS011"),
     (r"No nesting relationship", "CTL016"),
     (r"CHECK\(static_cast<size_t>\(i\) < op->input_size\(\)\) failed", "CTL011"),
+    (r"dimensions not compatible for if-conditional outputs|inputs must have the same shape", "CTL011"),
     (r"makeScopeNodesContiguous", "CTL021"),
     (r"padding size is larger than or equal to the filter size", "OPS075"),
     (r"`axes` attribute is supported with `scales` tensor only", "OPS081"),

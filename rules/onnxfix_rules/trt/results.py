@@ -80,6 +80,8 @@ _REASONS = (
     (r"CHECK\(static_cast<size_t>\(i\) < op->input_size\(\)\) failed", "CTL011"),
     (r"dimensions not compatible for if-conditional outputs|inputs must have the same shape", "CTL011"),
     (r"makeScopeNodesContiguous", "CTL021"),
+    (r"has empty producer but nonempty consumers", "OPS110"),
+    (r"mChunkTypeOfVertex\[head\] == ChunkType::kMYELIN", "OPS112"),
     (r"padding size is larger than or equal to the filter size", "OPS075"),
     (r"`axes` attribute is supported with `scales` tensor only", "OPS081"),
     (r"quantization axis must divide into whole blocks", "QDQ017"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -24,9 +26,12 @@ DEPTH = 24
 """Most nodes between a NonZero and what needs its result."""
 
 
-def severity(model: Model) -> Severity:
-    """An error where the target has no NonZero."""
-    return Severity.ERROR if target_of(model).imports("NonZero") is False else Severity.INFO
+def severity(model: Model, release: tuple[int, ...] = (), is_refused: bool = False) -> Severity:
+    """An error where the target has no NonZero, or is the release of TensorRT that refuses it all the same."""
+    target = target_of(model)
+    if is_refused and target.package == "tensorrt" and target.oldest == release == target.newest:
+        return Severity.ERROR
+    return Severity.ERROR if target.imports("NonZero") is False else Severity.INFO
 
 
 def mask_of(indices: Value, model: Model) -> Value | None:
@@ -103,6 +108,18 @@ def condition(draft: Draft, mask: Value, rank: int, model: Model) -> Value | str
         chosen = draft.add("Not", [draft.add("Equal", [mask, draft.constant(zero, "zero")])])
     own = model.shapes.rank(mask) or rank
     return chosen if own == rank else draft.unsqueeze(chosen, list(range(own, rank)))
+
+
+def neutral(op: str, elem: int) -> np.ndarray[Any, Any] | None:
+    """What changes no result of the reduction, in the type of its operand; None if there is no such reduction."""
+    ends = dtypes.INTEGERS.get(elem)
+    if ends is None and elem not in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16):
+        return None
+    if op in ("ReduceL2", "ReduceMean") and elem not in (TensorProto.FLOAT, TensorProto.DOUBLE):
+        return None
+    low, high = (-math.inf, math.inf) if ends is None else (ends.low, ends.high)
+    value = {"ReduceMax": low, "ReduceMin": high, "ReduceProd": 1}.get(op, 0)
+    return np.array(value, helper.tensor_dtype_to_np_dtype(elem))
 
 
 def gathered(node: Node, model: Model) -> tuple[Value, Value] | None:

@@ -25,7 +25,6 @@ from onnxfix.rule import (
     equal,
     rule,
     takes,
-    target_of,
 )
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops.limits import _masks
@@ -41,7 +40,9 @@ def masked_assignment(node: Node, model: Model) -> Iterator[Match]:
     PyTorch's exporters write `x[mask] = value`, `x[mask] += value`, `x[mask] = y[mask]` and `masked_scatter` in this
     form: NonZero, Transpose, GatherND, arithmetic, ScatterND. TensorRT-RTX has no NonZero (`NonZero plugin creator
     version 1 was not found in plugin registry`, measured with 1.7.1), nor has TensorRT before 8.5. The others have it,
-    but the number of places depends on data: information there.
+    but the number of places depends on data: information there. TensorRT 10.6.0, executed, does not build it if the
+    updates are expanded to the sum of the mask, as PyTorch 2 writes `x[mask] = y[mask]`, three of three models: `Tensor
+    val_11 has empty producer but nonempty consumers`, `Has no upper bound: (VALUE val_9)`. 8.6.1 builds it.
 
     ## Fix
     A Where between what was assigned and the tensor. What was computed with the selected values is computed with whole
@@ -51,7 +52,7 @@ def masked_assignment(node: Node, model: Model) -> Iterator[Match]:
 
     Exact for integers, booleans, and constants other than -0.0. NUMERIC where a float may be -0.0, whose sign ONNX
     Runtime's Where loses (measured with 1.32), and after functions like Exp or in half precision; offered only where
-    the target has no NonZero.
+    the target has no NonZero or fails as 10.6.0 does.
 
     No fix if the updates are not known to be selected by the same mask, for integer division (outside of the mask the
     divisor may be 0), for indices of which Slice, Split or Concat are part, and if the mask's shape is not known to be
@@ -61,12 +62,8 @@ def masked_assignment(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__ScatterND.html
     - NVIDIA/TensorRT-RTX issue 32: NonZero
     """
-    data, indices, values, kind = (
-        node.require(0),
-        node.require(1),
-        node.require(2),
-        node.attr("reduction", "none"),
-    )
+    data, indices, values = (node.require(index) for index in range(3))
+    kind = node.attr("reduction", "none")
     mask = _masks.mask_of(indices, model)
     if mask is None or not _starts(mask, indices, data, model) or not _masks.can_test(node, mask, model):
         return
@@ -82,17 +79,29 @@ def masked_assignment(node: Node, model: Model) -> Iterator[Match]:
     exact = spread.exact and not (
         dtypes.is_float(elem) and (kind == "mul" or _masks.may_be_minus_zero(values))
     )
-    if not exact and target_of(model).imports("NonZero") is not False:
+    severity = _masks.severity(model, (10, 6), _is_counted(values))
+    if not exact and severity is Severity.INFO:
         return
     chosen = _masks.condition(draft, base, model.shapes.rank(data) or 0, model)
     draft.replace_output(node, draft.add("Where", [chosen, written, data]))
     yield Match(
         f"{mask.name!r} is a mask: a Where assigns without NonZero",
         node=node,
-        severity=_masks.severity(model),
+        severity=severity,
         fix=Fix("assign by Where", draft.edits, Safety.EXACT if exact else Safety.NUMERIC),
         reads=(mask, indices, values),
     )
+
+
+def _is_counted(values: Value) -> bool:
+    """Whether the updates are expanded to a sum, that of the mask."""
+    node = values.producer
+    while node is not None and node.is_onnx and node.op_type in ("Reshape", "Identity"):
+        node = node.require(0).producer
+    if node is None or not node.is_onnx or node.op_type != "Expand":
+        return False
+    size = node.require(1).producer
+    return size is not None and size.is_onnx and size.op_type == "ReduceSum"
 
 
 def _starts(mask: Value, indices: Value, data: Value, model: Model) -> bool:
@@ -137,6 +146,15 @@ masked_assignment.examples = [
         after=f"{_SET} {{ a = Neg(x)  b = Where(m, x, a)  y = Abs(b) }}",
         safety=Safety.NUMERIC,
         target="rtx",
+    ),
+    Fixed(
+        "the values of another tensor, expanded to the number of places, for TensorRT 10.6",
+        before=f"""{_SET} <int64[1] f = {{-1}}> {{ a = Neg(x)  {_PLACES}  u = GatherND(x, i)  r = Reshape(m, f)
+            k = Cast<to = INT64>(r)  c = ReduceSum(k)  e = Expand(u, c)  w = Reshape(e, f)  b = ScatterND(a, i, w)
+            y = Abs(b) }}""",
+        after=f"{_SET} {{ a = Neg(x)  b = Where(m, x, a)  y = Abs(b) }}",
+        safety=Safety.NUMERIC,
+        target="trt10.6",
     ),
     Fixed(
         "a mask that is repeated along the last axis",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -23,7 +22,6 @@ from onnxfix.rule import (
     dtypes,
     every_node,
     rule,
-    target_of,
 )
 from onnxfix_rules.ops.limits import _masks
 
@@ -38,7 +36,10 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
     ## Why it matters
     PyTorch's exporters write `x[mask].sum()`, `.mean()`, `.max()` and `masked_select` in this form: NonZero, Transpose,
     GatherND, perhaps arithmetic, and a reduction. TensorRT-RTX has no NonZero (`NonZero plugin creator version 1 was
-    not found in plugin registry`, measured with 1.7.1), nor has TensorRT before 8.5.
+    not found in plugin registry`, measured with 1.7.1), nor has TensorRT before 8.5. TensorRT 8.6.1, executed, has it
+    and does not build the sum of what a mask selects that is an input: `[myelinNodesClusterer.cpp::
+    recolorMyelinSpecialSurroundingNodes::520] … Assertion mChunkTypeOfVertex[head] == ChunkType::kMYELIN failed`, four
+    of four models. It builds two means by a computed mask, and 10.6.0 builds all six.
 
     ## Fix
     The whole tensor is reduced; a Where replaces what the mask does not select, NaN included, by the neutral value: 0
@@ -47,9 +48,10 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
     there, ONNX leaves it undefined, and PyTorch has NaN.
 
     Exact for integers. NUMERIC for floats, which are added in another order, and offered only where the target has no
-    NonZero. If a selected value is NaN, a maximum or minimum may be NaN before and not after: ONNX Runtime 1.32
-    compares in an order of its own. No fix for reductions along other axes than all or the first one of selected rows,
-    means and ReduceL2 of integers and of half precision, whose sum may overflow, and for what OPS110 does not follow.
+    NonZero or fails as 8.6.1 does. If a selected value is NaN, a maximum or minimum may be NaN before and not after:
+    ONNX Runtime 1.32 compares in an order of its own. No fix for reductions along other axes than all or the first one
+    of selected rows, means and ReduceL2 of integers and of half precision, whose sum may overflow, and for what OPS110
+    does not follow.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ReduceMean.html: `Reduction over an empty set of values yields undefined`
@@ -58,21 +60,17 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
     if ("", "NonZero") not in every_node(model).operators:
         return
     values = node.require(0)
-    rank, elem, found = (
-        model.shapes.rank(values),
-        model.shapes.elem_type(values),
-        _masks.selection(values, model),
-    )
+    rank, elem = model.shapes.rank(values), model.shapes.elem_type(values)
+    found = _masks.selection(values, model)
     if not rank or elem is None or found is None:
         return
     mask, data = found
     axes = _reduced_axes(node, rank, mask, data, model)
-    if axes is None:
+    if axes is None or not _masks.can_test(node, mask, model):
         return
     exact = dtypes.is_integer(elem)
-    if not _masks.can_test(node, mask, model):
-        return
-    if not exact and target_of(model).imports("NonZero") is not False:
+    severity = _masks.severity(model, (8, 6), node.op_type == "ReduceSum" and mask.is_input)
+    if not exact and severity is Severity.INFO:
         return
     draft = Draft(node)
     total = _reduced(draft, values, _masks.base_of(mask, model), data, axes, model)
@@ -84,7 +82,7 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"a reduction of what {mask.name!r} selects needs no NonZero",
         node=node,
-        severity=_masks.severity(model),
+        severity=severity,
         fix=Fix("reduce the masked tensor", draft.edits, Safety.EXACT if exact else Safety.NUMERIC),
         reads=(mask, data, values),
     )
@@ -93,7 +91,7 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
 def _reduced(draft: Draft, values: Value, mask: Value, data: Value, axes: list[int], model: Model) -> str:
     """The reduction of the masked tensor along ``axes``, of all if empty; "" if it cannot be written."""
     op, elem = draft.anchor.op_type, model.shapes.elem_type(values) or 0
-    neutral = _neutral(op, elem)
+    neutral = _masks.neutral(op, elem)
     written = None if neutral is None else _masks.Spread(draft, model, mask, data).of(values)
     if neutral is None or written is None:
         return ""
@@ -106,11 +104,7 @@ def _reduced(draft: Draft, values: Value, mask: Value, data: Value, axes: list[i
 
 
 def _reduce(draft: Draft, op: str, value: str, axes: list[int]) -> str:
-    if not axes:
-        return draft.add(op, [value], keepdims=0)
-    if draft.anchor.scope.opset() >= (13 if op == "ReduceSum" else 18):
-        return draft.add(op, [value, draft.constant(np.array(axes, np.int64), "axes")], keepdims=0)
-    return draft.add(op, [value], axes=axes, keepdims=0)
+    return draft.along(op, value, axes, keepdims=0) if axes else draft.add(op, [value], keepdims=0)
 
 
 def _reduced_axes(node: Node, rank: int, mask: Value, data: Value, model: Model) -> list[int] | None:
@@ -125,18 +119,6 @@ def _reduced_axes(node: Node, rank: int, mask: Value, data: Value, model: Model)
     base = model.shapes.rank(_masks.base_of(mask, model)) or 0
     is_row = rank == 1 + (model.shapes.rank(data) or 0) - base
     return list(range(base)) if reduced == {0} and is_row else None
-
-
-def _neutral(op: str, elem: int) -> np.ndarray[Any, Any] | None:
-    """What changes no result of the reduction, in the type of its operand; None if there is no such reduction."""
-    ends = dtypes.INTEGERS.get(elem)
-    if ends is None and elem not in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16):
-        return None
-    if op in ("ReduceL2", "ReduceMean") and elem not in (TensorProto.FLOAT, TensorProto.DOUBLE):
-        return None
-    low, high = (-math.inf, math.inf) if ends is None else (ends.low, ends.high)
-    value = {"ReduceMax": low, "ReduceMin": high, "ReduceProd": 1}.get(op, 0)
-    return np.array(value, helper.tensor_dtype_to_np_dtype(elem))
 
 
 def _count(draft: Draft, mask: Value, data: Value, elem: int, model: Model) -> str:
@@ -196,6 +178,13 @@ masked_reduction.examples = [
             s = ReduceSum<keepdims = 0>(w, a)  y = Neg(s) }""",
         safety=Safety.NUMERIC,
         target="rtx",
+    ),
+    Fixed(
+        "the sum of the selected values, for TensorRT 8.6",
+        before=f"{_G} {{ {_PLACES}  u = GatherND(x, i)  s = ReduceSum<keepdims = 0>(u)  y = Abs(s) }}",
+        after=f"{_G} <float z = {{0}}> {{ w = Where(m, x, z)  s = ReduceSum<keepdims = 0>(w)  y = Abs(s) }}",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
     ),
     Silent(
         "floats, for a TensorRT that has NonZero",

@@ -24,11 +24,11 @@ from onnxfix.rule import (
     rule,
 )
 from onnxfix_rules.ctl import _inline, _select
+from onnxfix_rules.gra import _common
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators without a kernel in TensorRT: the result is the first input, at most with another shape."""
 _GIVEN = frozenset(("Constant", "ConstantOfShape"))
-_MOST_VALUES = 100
 MOST_CALLS = 100
 """Maximum number of local function calls that are followed for one If."""
 
@@ -133,25 +133,9 @@ def _sized_by_data(nodes: Sequence[Node], model: Model) -> Node | None:
     """A Slice whose bounds are computed from values, not from sizes."""
     for node in nodes:
         bounds = node.inputs[1:3] if node.is_onnx and node.op_type == "Slice" and node.opset >= 10 else ()
-        if any(bound is not None and _is_data(bound, model) for bound in bounds):
+        if any(bound is not None and _common.is_data(bound, model) for bound in bounds):
             return node
     return None
-
-
-def _is_data(value: Value, model: Model) -> bool:
-    """Whether an integer is computed from values of an input, through nodes of which none reads a size."""
-    pending, seen = [value], {value}
-    while pending and len(seen) < _MOST_VALUES:
-        value = pending.pop()
-        node = value.producer
-        if value.is_constant:
-            continue
-        if node is None:
-            return value.scope is model.main
-        new = [] if node.op_type in ("Shape", "Size") else [one for one in node.inputs if one not in seen]
-        pending += [one for one in new if one is not None]
-        seen.update(pending)
-    return False
 
 
 def _varies(condition: Value, model: Model) -> bool:

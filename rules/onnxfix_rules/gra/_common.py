@@ -111,3 +111,19 @@ def differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim, *, negative: bool 
     return claim.HasField("dim_value") and (
         equal(dim, size).no if size >= 0 else negative and dim.value is not None
     )
+
+
+def is_data(value: Value, model: Model) -> bool:
+    """Whether an integer is computed from values of an input, through nodes of which none reads a size."""
+    pending, seen = [value], {value}
+    while pending and len(seen) < 100:
+        value = pending.pop()
+        node = value.producer
+        if value.is_constant:
+            continue
+        if node is None:
+            return value.scope is model.main
+        new = [] if node.op_type in ("Shape", "Size") else [one for one in node.inputs if one not in seen]
+        pending += [one for one in new if one is not None]
+        seen.update(pending)
+    return False

@@ -80,6 +80,7 @@ _REASONS = (
     (r"CHECK\(static_cast<size_t>\(i\) < op->input_size\(\)\) failed", "CTL011"),
     (r"dimensions not compatible for if-conditional outputs|inputs must have the same shape", "CTL011"),
     (r"makeScopeNodesContiguous", "CTL021"),
+    (r"reduction over statically empty tensor", "OPS125"),
     (r"has empty producer but nonempty consumers", "OPS110"),
     (r"mChunkTypeOfVertex\[head\] == ChunkType::kMYELIN", "OPS112"),
     (r"padding size is larger than or equal to the filter size", "OPS075"),

@@ -41,19 +41,21 @@ _OPS = (
 )
 
 
-@rule("OPS125", ops=_OPS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[61])
+@rule("OPS125", ops=_OPS, safety=Safety.EXACT, severity=Severity.WARNING, hazards=[61])
 def reduction_over_empty_axis(node: Node, model: Model) -> Iterator[Match]:
     """A reduction along an axis that has no elements, or that a Slice may leave without elements.
 
     ## Why it matters
-    TensorRT 10.6.0 and 8.6.1, executed, stop where a profile leaves the axis without elements: `This backend does not
-    support reduction over statically empty tensor …. Dimensions are [0,4].`, and `Myelin does not support reduction
-    over statically empty tensor`. TensorRT-RTX 1.7.1 builds an axis of size 0, measured.
+    TensorRT 10.6.0 and 8.6.1, executed on an H200, stop where a profile leaves the axis without elements: `This backend
+    does not support reduction over statically empty tensor …. Dimensions are [0,4].`, and `Myelin does not support
+    reduction over statically empty tensor`. A sum, a product and a maximum over an axis of size 0, each alone in its
+    model, were right with 10.6.0; TensorRT-RTX 1.7.1 builds them. A warning in both cases:
 
-    - **error**: the axis has size 0, for TensorRT 8.6 to 10.6. By the message; such a model was not executed.
-    - **warning**: a Slice whose start or end is data cuts the axis, as in an unrolled EmbeddingBag. A profile whose
-      values leave the Slice empty is refused, four of four exports; in a branch, 10.6.0 builds it. The mean of an empty
-      Slice is 0 in ONNX Runtime and NaN in TensorRT 10.6.0, executed; ONNX leaves it undefined.
+    - the axis has size 0, for TensorRT 8.6 to 10.6
+    - a Slice whose start or end is data cuts the axis, as in an unrolled EmbeddingBag. A profile whose values leave the
+      Slice empty is refused, four of four exports; in a branch, 10.6.0 builds it. The mean of an empty Slice is 0 in
+      ONNX Runtime and NaN in TensorRT 10.6.0, executed; ONNX leaves it undefined. After the rewrite below all seven
+      exports with such reductions were right with 10.6.0.
 
     ## Fix
     If the axis has size 0, a constant of the result's shape: 0 for sums and norms, 1 for a product, the smallest value
@@ -79,7 +81,9 @@ def reduction_over_empty_axis(node: Node, model: Model) -> Iterator[Match]:
     if empty:
         target = target_of(model)
         if target.package == "tensorrt" and (8, 6) <= target.oldest <= (10, 6):
-            text = f"axis {empty[0]} of {data.name!r} has no elements: TensorRT does not build the {node.op_type}"
+            text = (
+                f"axis {empty[0]} of {data.name!r} has no elements: TensorRT may not build the {node.op_type}"
+            )
             yield Match(text, node=node, fix=_constant(node, elem, axes, model), reads=(data,))
         return
     rows = producer(data, "Gather") if axes == [0] else None
@@ -88,7 +92,6 @@ def reduction_over_empty_axis(node: Node, model: Model) -> Iterator[Match]:
         yield Match(
             f"data decides how many elements of {part.require(0).name!r} this {node.op_type} reduces, perhaps none",
             node=node,
-            severity=Severity.WARNING,
             fix=_masked(node, part, rows, axes[0], model),
             reads=(data, part, *(one for one in (rows, *part.inputs[1:3]) if one is not None)),
         )

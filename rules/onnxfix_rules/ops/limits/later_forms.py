@@ -65,9 +65,14 @@ def _is_other_transform(node: Node, model: Model) -> bool:
     return (rank is not None and axis not in (-2, rank - 2)) or (real and not node.attr("onesided", 0))
 
 
+def _is_part(node: Node, model: Model) -> bool:
+    """Whether a Shape leaves out sizes, or it is not known."""
+    end, rank = node.attr("end", None), _rank(node, model)
+    return bool(node.attr("start", 0)) or (end is not None and (rank is None or end < rank))
+
+
 _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bool], str], ...] = (
-    ((10,), ("Shape",), lambda node, _: bool(node.attr("start", 0) or node.attr("end", None) is not None),
-     "ignores start and end of Shape"),
+    ((10,), ("Shape",), _is_part, "ignores start and end of Shape"),
     ((10, 3), ("Slice",), _varies(3), "requires constant axes of Slice"),
     ((10,), ("Resize",), lambda node, model: node.attr("axes") is not None and _varies(3)(node, model),
      "requires constant sizes of a Resize with axes"),
@@ -272,7 +277,9 @@ form_of_a_later_release.examples = [
     ),
     Flagged("a seed", _SEED, runs=False),
     Flagged("a seed, for TensorRT-RTX", _SEED, target="rtx", runs=False),
-    Silent("Shape", "g (float[A,B] x) => (int64[2] y) { y = Shape<start = 0>(x) }", target="trt8.6"),
+    Silent(
+        "all sizes", "g (float[A,B] x) => (int64[2] y) { y = Shape<start = 0, end = 9>(x) }", target="trt8.6"
+    ),
     Silent("TensorRT-RTX", "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }", target="rtx"),
 ]
 

@@ -1,6 +1,6 @@
 """Writes docs/rules/, docs/schema/, docs/options.md, docs/releases.md, docs/releases/, docs/misimports.md,
-docs/faults.md, docs/conformance.md, the tables of docs/hazards.md and the catalog of the rules, rules/onnxfix_rules/catalog.json:
-``python docs/make.py``.
+docs/faults.md, docs/conformance.md, the tables of docs/hazards.md and the catalog of the rules,
+rules/onnxfix_rules/catalog.json: ``python docs/make.py``.
 
 With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
 

@@ -315,13 +315,6 @@ integer_operator_without_kernel.examples = [
         target="rtx",
         runs=False,
     ),
-    Silent(
-        "TensorRT 10 lists TensorScatter of int32; not measured",
-        "g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
-        opset=24,
-        target="trt10",
-        runs=False,
-    ),
     Silent("floats", "g (float[N,3] x, float[3,2] w) => (float[N,2] y) { m = MatMul(x, w)  y = Relu(m) }"),
     Silent(
         "integer operators that have kernels",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from itertools import combinations
 from typing import Any
 
@@ -42,14 +42,12 @@ def is_tensor(node: Node, model: Model) -> str | None:
     return f"{data.name} is constant" if _is_weight(data) else ""
 
 
-def has_rank(*ranks: int, inputs: Sequence[int] = (0,)) -> Predicate:
-    """The inputs have one of the ranks, or are omitted."""
+def has_rank(*ranks: int) -> Predicate:
+    """The first input has one of the ranks."""
 
     def judge(node: Node, model: Model) -> str | None:
-        values = [value for value in map(node.input, inputs) if value is not None]
-        known = [model.shapes.rank(value) for value in values]
-        wrong = [rank for rank in known if rank is not None and rank not in ranks]
-        return f"an input has {wrong[0]} dimensions" if wrong else None if None in known else ""
+        rank = model.shapes.rank(node.require(0))
+        return None if rank is None else "" if rank in ranks else f"it has {rank} dimensions"
 
     return judge
 
@@ -230,16 +228,6 @@ def has_power_of_two(node: Node, model: Model) -> str | None:
     return "" if length & (length - 1) == 0 else f"{length} is not a power of two"
 
 
-def if_unmeasured(predicate: Predicate) -> Predicate:
-    """For targets whose parser was not measured; another rule judges the others."""
-    return lambda node, model: "" if target_of(model).types_measured else predicate(node, model)
-
-
-def doubt(predicate: Predicate) -> Predicate:
-    """Not known if the predicate says violated, because a later release with the same restriction takes it."""
-    return lambda node, model: None if predicate(node, model) else ""
-
-
 _Rows = tuple[tuple[str, str, Predicate], ...]
 _ERRORS: _Rows = (
     ("InstanceNormalization", "Scales `scale` and biases `B` must be initializers", is_weights(scale=1, B=2)),
@@ -265,11 +253,7 @@ _ERRORS: _Rows = (
     ("DeformConv", "`pads` for the beginning and end along each spatial axis must be the same", has_equal_pads),
     ("GridSample", "Input must be 4D or 5D", has_rank(4, 5)),
     ("STFT", "Input must be real-valued", has_real_signal),
-    ("TensorScatter", "`past_cache` and `update` must be 4D", if_unmeasured(has_rank(4, inputs=(0, 1)))),
     ("TensorScatter", "`axis` must be -2", is_second_to_last),
-    ("Attention", "`Q`, `K`, `V` and `attn_mask` must be 4D",
-     if_unmeasured(doubt(has_rank(4, inputs=(0, 1, 2, 3))))),
-    ("Attention", "`softcap` attributes are unsupported", if_unmeasured(has_attribute("softcap", (0.0,)))),
     ("DFT", "the innermost dimension must be a static 1 (real) or 2 (complex)", has_packed_layout),
     ("DFT", "`dft_length` is required for the onesided inverse (C2R) and unsupported otherwise",
      has_length_of_inverse),

@@ -283,19 +283,6 @@ restricted_form.examples = [
         opset=24,
         target="rtx",
     ),
-    _flagged(
-        "Attention with softcap, for TensorRT 10.14",
-        """g (float16[1,2,4,8] q, float16[1,2,4,8] k) => (float16[1,2,4,8] y) {
-            y = Attention<softcap = 2.0>(q, k, k) }""",
-        opset=23,
-        target="trt10.14",
-    ),
-    _silent(
-        "Attention of four dimensions",
-        "g (float16[1,2,4,8] q, float16[1,2,4,8] k) => (float16[1,2,4,8] y) { y = Attention(q, k, k) }",
-        opset=23,
-        target="trt10.14",
-    ),
     _flagged("DFT with a length", f"{_DFT.replace('TYPE', 'float')}>(x, n) }}", target="trt11.2"),
     _flagged("DFT of half precision", f"{_DFT.replace('TYPE', 'float16')}>(x) }}", target="trt11.2"),
     _silent("DFT", f"{_DFT.replace('TYPE', 'float')}>(x) }}", target="trt11.2"),
@@ -313,19 +300,6 @@ restricted_form.examples = [
         "directions of an LSTM with the default activations",
         """g (float[5,1,2] x, float[2,16,2] w, float[2,16,4] r) => (float[5,2,1,4] y) {
             y = LSTM<hidden_size = 4, direction = "bidirectional">(x, w, r) }""",
-    ),
-    _flagged(
-        "TensorScatter of three dimensions, for TensorRT 10.15",
-        "g (float[2,4,3] x, float[2,1,3] u, int64[2] i) => (float[2,4,3] y) { y = TensorScatter(x, u, i) }",
-        opset=24,
-        target="trt10.15",
-    ),
-    _flagged(
-        "a note: Attention of three dimensions, which 11.2.1 imports",
-        """g (float16[1,4,16] q, float16[1,4,16] k) => (float16[1,4,16] y) {
-            y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, k) }""",
-        opset=23,
-        target="trt10.14",
     ),
     _flagged(
         "DFT of a dynamic last dimension",

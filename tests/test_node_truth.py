@@ -1,4 +1,4 @@
-"""What check says of ONNX's node models and of rules' examples, against what TensorRT did with them.
+"""What check says of ONNX's node models, of rules' examples and of exports, against what TensorRT did with them.
 
 fixtures/disagreements.tsv has every model about which they do not agree; benchmarks/gpu/agreement.py writes it anew.
 """
@@ -75,6 +75,10 @@ def test_of_node_models_hardly_one_is_refused_without_an_error_and_none_is_wrong
     kinds = [kind for name, of, kind in recorded() if of == package and name in rows]
     assert kinds.count("missed") <= tried * 0.0103  # 4 of 392 of TensorRT 8.6.1
     assert kinds.count("silent") == 0
+
+
+def test_check_and_tensorrt_agree_about_each_export() -> None:
+    assert not [row for row in recorded() if row[0] in table("Exports")[1]]
 
 
 def test_most_examples_are_those_that_were_tried() -> None:

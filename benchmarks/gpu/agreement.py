@@ -2,8 +2,9 @@
 
     python benchmarks/gpu/agreement.py    writes docs/agreement.md and fixtures/disagreements.tsv, 4 minutes on 2 cores
 
-The models are ONNX's node models (fixtures/node_truth.tsv) and the examples of all rules (fixtures/example_truth.tsv);
-``node_truth.py`` says how the two tables are made. An example that has changed since is left out.
+The models are ONNX's node models (fixtures/node_truth.tsv), the examples of all rules (fixtures/example_truth.tsv) and
+the exports in fixtures/ (fixtures/export_truth.tsv); ``node_truth.py`` says how the tables are made. An example that
+has changed since is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {"ONNX's node models": "node_truth.tsv", "The examples of rules": "example_truth.tsv"}
+FILES = {
+    "ONNX's node models": "node_truth.tsv",
+    "The examples of rules": "example_truth.tsv",
+    "Exports": "export_truth.tsv",
+}
 DISAGREEMENTS = ROOT / "fixtures" / "disagreements.tsv"
 KINDS = {
     "missed": "refused, not built, or the process died, and `check` reports no error",
@@ -173,6 +178,9 @@ def show(
 
 def models_of(title: str) -> dict[str, bytes]:
     """The models of a table, by name."""
+    if title == "Exports":
+        folders = (ROOT / "fixtures" / "kinds", ROOT / "fixtures")
+        return {path.stem: path.read_bytes() for folder in folders for path in folder.glob("*.onnx")}
     if title == next(iter(FILES)):
         from onnx_cases import onnx_cases
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import AttributeProto, NodeProto, TensorProto, helper
-from onnx.defs import SchemaError, get_schema
 
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors, walk
+from onnxfix.graph.signatures import schema_of
 
 #: Attributes that became inputs in later opsets, by operator: attribute -> the number of the input.
 _MOVED: dict[str, dict[str, int]] = {
@@ -135,15 +135,9 @@ def _plain(attribute: AttributeProto) -> Any:
 @cache
 def _defaults(op_type: str, opset: int, domain: str) -> dict[str, Any]:
     """The defaults of an operator's attributes; empty for one that ONNX does not define."""
-    try:
-        schema = get_schema(op_type, opset, domain if domain != "ai.onnx" else "")
-    except SchemaError:
-        return {}
-    found = {}
-    for name, attribute in schema.attributes.items():
-        if attribute.default_value.name:
-            found[name] = _plain(attribute.default_value)
-    return found
+    schema = schema_of(op_type, opset, domain if domain != "ai.onnx" else "")
+    attributes = schema.attributes.items() if schema is not None else ()
+    return {name: _plain(one.default_value) for name, one in attributes if one.default_value.name}
 
 
 _WHOLE = 1 << 12

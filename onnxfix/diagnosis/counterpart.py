@@ -15,6 +15,7 @@ from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.evidence import Array, Evidence, at, blocks, number, numeric
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.files.tensors import constant_node_array
+from onnxfix.graph.signatures import schema_of
 
 _STANDARD = ("", "ai.onnx")
 _LIMIT = 1 << 34
@@ -143,9 +144,8 @@ def plain(value: Any) -> Any:
 @cache
 def _schema(op_type: str, domain: str, version: int) -> tuple[dict[str, Any], list[str]]:
     """The defaults of an operator's attributes, and the names of its inputs in lower case."""
-    try:
-        schema = defs.get_schema(op_type, version or defs.onnx_opset_version(), domain)
-    except defs.SchemaError:
+    schema = schema_of(op_type, version or defs.onnx_opset_version(), domain)
+    if schema is None:
         return {}, []
     attributes = schema.attributes.items()
     defaults = {name: one.default_value for name, one in attributes if one.default_value.type}

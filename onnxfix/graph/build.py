@@ -11,8 +11,8 @@ from onnx.defs import onnx_opset_version
 from onnxfix.errors import ModelError
 from onnxfix.files import walk
 from onnxfix.files.tensors import check_dims
-from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Node, Scope, Use, Value
+from onnxfix.graph.signatures import contradicted
 
 if TYPE_CHECKING:
     from onnxfix.model import Model

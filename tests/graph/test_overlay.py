@@ -12,9 +12,9 @@ from onnx import TensorProto, defs, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import loading, tensors
-from onnxfix.graph import attributes
-from onnxfix.graph.attributes import contradicted
+from onnxfix.graph import signatures
 from onnxfix.graph.overlay import UnknownAttribute, is_read
+from onnxfix.graph.signatures import contradicted
 from onnxfix.model import Model
 from onnxfix.rewrite.edits import SetAttribute
 from onnxfix.rewrite.transaction import commit
@@ -270,7 +270,7 @@ def test_a_type_that_is_not_onnxs_is_told_of_every_attribute_in_every_operator()
                 name,
             )
             seen += 1
-            usual += attributes._COMMON_TYPES.get(name) == wanted
+            usual += signatures._COMMON_TYPES.get(name) == wanted
         assert contradicted(schema.name, version, "of_nobody", 1) is None
     assert contradicted("OfNobody", 17, "axis", 1) is None
     assert usual > seen / 2

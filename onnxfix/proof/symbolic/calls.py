@@ -8,9 +8,9 @@ from functools import cache, cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, defs, helper
-from onnx.defs import OpSchema
+from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, helper
 
+from onnxfix.graph.signatures import schema_of
 from onnxfix.proof.symbolic.tensor import T, Tensor, Undecided
 
 Value: TypeAlias = "Tensor | tuple[Value, ...]"
@@ -42,15 +42,6 @@ def versions_of(model: ModelProto) -> dict[str, int]:
     return {"": 0, **{domain_of(one.domain): one.version for one in model.opset_import}}
 
 
-@cache
-def schema_of(op_type: str, domain: str, version: int) -> OpSchema | None:
-    """ONNX's definition of an operator; None if it is not one of ONNX's."""
-    try:
-        return defs.get_schema(op_type, max_inclusive_version=version, domain=domain)
-    except defs.SchemaError:
-        return None
-
-
 def plain(attribute: AttributeProto) -> Any:
     """An attribute's value; texts are str."""
     value = helper.get_attribute_value(attribute)
@@ -64,7 +55,7 @@ def plain(attribute: AttributeProto) -> Any:
 @cache
 def defaults(op_type: str, domain: str, version: int) -> dict[str, Any]:
     """The values of attributes that are left out."""
-    schema = schema_of(op_type, domain, version)
+    schema = schema_of(op_type, version, domain)
     attributes = schema.attributes.items() if schema is not None else ()
     return {name: plain(one.default_value) for name, one in attributes if one.default_value.type}
 

@@ -19,8 +19,9 @@ from onnx import (
 )
 
 from onnxfix.files.walk import captures, subgraphs
+from onnxfix.graph.signatures import schema_of
 from onnxfix.proof.symbolic import hashes
-from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, domain_of, fold, schema_of, versions_of
+from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, domain_of, fold, versions_of
 from onnxfix.proof.symbolic.inference import Kind, infer
 from onnxfix.proof.symbolic.tables import tabulate
 from onnxfix.proof.symbolic.tensor import (
@@ -261,7 +262,7 @@ class Evaluator:
         if subgraphs(call.node):
             raise call.stuck("an operator with graphs whose meaning is not known")
         domain = domain_of(call.node.domain)
-        schema = schema_of(call.name, domain, call.version)
+        schema = schema_of(call.name, call.version, domain)
         since = schema.since_version if schema is not None else call.version
         attributes = sorted((name, repr(value)) for name, value in call.attributes.items())
         dtypes = [one.dtype if isinstance(one, Tensor) else None for one in call.inputs]

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from onnxfix.files.walk import attribute_graphs, subgraphs
-from onnxfix.proof.symbolic.calls import domain_of, schema_of
+from onnxfix.graph.signatures import schema_of
+from onnxfix.proof.symbolic.calls import domain_of
 from onnxfix.proof.symbolic.evaluate import RANDOM, Table
 from onnxfix.proof.symbolic.tensor import Weights, identify
 
@@ -74,7 +75,7 @@ def identify_node(
     ):
         return identify_tensor(node.attribute[0].t, weights)
     version = versions.get(domain, 0)
-    schema = schema_of(node.op_type, domain, version)
+    schema = schema_of(node.op_type, version, domain)
     since = str(schema.since_version if schema is not None else version).encode()
     if subgraphs(node):
         since = repr(sorted(versions.items())).encode()  # the operators inside are of these

@@ -21,8 +21,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
+from onnxfix.graph.signatures import schema_of
 from onnxfix.proof.symbolic import control, sums, windows  # noqa: F401  # they enter their operators
-from onnxfix.proof.symbolic.calls import OPERATORS, Value, schema_of, versions_of
+from onnxfix.proof.symbolic.calls import OPERATORS, Value, versions_of
 from onnxfix.proof.symbolic.evaluate import FAULTS, RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
 from onnxfix.proof.symbolic.identity import flat, identify_node, identify_tensor
 from onnxfix.proof.symbolic.inference import Kind, Shapes, infer, with_types
@@ -149,7 +150,7 @@ def _has_bodies(model: ModelProto) -> bool:
     """Whether ONNX defines an operator of the model by a function of others."""
     versions = versions_of(model)
     unknown = {one.op_type for one in model.graph.node if not one.domain} - {name for _, name in _KNOWN}
-    schemas = [schema_of(name, "", versions[""]) for name in unknown]
+    schemas = [schema_of(name, versions[""]) for name in unknown]
     return any(
         one is not None and (one.has_function or one.has_context_dependent_function)  # type: ignore[attr-defined]
         for one in schemas

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, TensorProto, defs, helper
+from onnx import AttributeProto, TensorProto, helper
 
+from onnxfix.graph.signatures import signature
 from onnxfix.shapes.symbols import Dim, as_dim, broadcast, constant, data_symbol, symbol
 
 MAX_RANK = 128
@@ -295,44 +295,14 @@ def decoded(attribute: AttributeProto | None) -> Any:
         raise Unknown from None
 
 
-@lru_cache(maxsize=4096)
-def _schema_rules(
-    op: str, domain: str, opset: int
-) -> tuple[tuple[int | None, ...], tuple[int | None, ...], bool]:
-    """For each output of an operator, the input with the same type, or its fixed type; the last one may be variadic."""
-    try:
-        schema = defs.get_schema(op, opset, domain)
-    except defs.SchemaError:
-        return (), (), False
-    takes: list[int | None] = []
-    fixed: list[int | None] = []
-    for output in schema.outputs:
-        text = output.type_str
-        same = [
-            i for i, formal in enumerate(schema.inputs) if formal.type_str == text and formal.is_homogeneous
-        ]
-        takes.append(same[0] if same and output.is_homogeneous and "(" not in text else None)
-        fixed.append(_TYPES.get(text))
-    variadic = (
-        bool(schema.outputs) and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
-    )
-    return tuple(takes), tuple(fixed), variadic
-
-
-_TYPES = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items()}
-
-
 def schema_elem(call: Call, k: int) -> int | None:
     """An output's element type by the operator's schema, or None."""
-    takes, fixed, variadic = _schema_rules(call.op, call.domain, call.opset)
-    if not takes:
+    known = signature(call.op, call.opset, call.domain)
+    output = known.output(k) if known is not None else None
+    if known is None or output is None:
         return None
-    at = min(k, len(takes) - 1) if variadic else k
-    if at >= len(takes):
-        return None
-    if fixed[at] is not None:
-        return fixed[at]
-    source = takes[at]
-    if source is None or call.info(source).kind != "tensor":
-        return None
-    return call.info(source).elem
+    if not output.variable:
+        return next(iter(output.elems)) if len(output.elems) == 1 else None
+    index = next((i for i, formal in enumerate(known.inputs) if formal.variable == output.variable), None)
+    source = call.info(index) if index is not None else ABSENT
+    return source.elem if source.kind == "tensor" else None

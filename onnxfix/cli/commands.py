@@ -350,7 +350,7 @@ _ALL = (
         },
     ),
     Command(
-        "doctor", "doctor", "Look up",
+        "doctor", "looking", "Look up",
         "Show which checks this machine can run, why others cannot run, and how to enable them.",
         (),
         _options(PLAIN),

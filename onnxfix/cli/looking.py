@@ -1,4 +1,5 @@
-"""``onnxfix diff``, ``view`` and ``lift``: a look at models."""
+"""``onnxfix diff``, ``view`` and ``lift``, a look at models, and ``doctor``, a look at this machine. What loads onnx or
+numpy is imported by the first three alone: ``doctor`` may find either of them broken."""
 
 from __future__ import annotations
 
@@ -53,6 +54,15 @@ def lift(given: Given) -> None:
         target = given.output if given.output is not None else model.with_name(f"{model.stem}.lifted.onnx")
         result = lift(given.model, target, trt=trt, progress=steps.of(given.model))
     _publish(given, as_json(result.to_dict()), result_lines(result), result.exit_code)
+
+
+def doctor(given: Given) -> None:
+    """Show which checks this machine can run."""
+    from onnxfix.report.render.doctor import examination_lines  # lazy: start-up
+    from onnxfix.verbs.examination import examine  # lazy: start-up
+
+    result = examine()
+    _publish(given, as_json(result.to_json()), examination_lines(result), result.exit_code)
 
 
 def _publish(given: Given, document: str, lines: Iterable[Line], code: int) -> None:

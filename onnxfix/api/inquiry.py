@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
-from onnxfix.api.signatures import readable
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, readable, run_options
 from onnxfix.errors import UsageError
 from onnxfix.runtime.allowance import structure_limit
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Names
-from onnxfix.api.signatures import readable
+from onnxfix.api.keywords import Names, readable
 from onnxfix.rewrite import packs as rule_packs
 
 if TYPE_CHECKING:

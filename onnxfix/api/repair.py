@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
-from onnxfix.api.signatures import readable
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, readable, run_options
 from onnxfix.config.table import MAX_BATCH
 from onnxfix.errors import UsageError
 from onnxfix.rewrite import packs as rule_packs

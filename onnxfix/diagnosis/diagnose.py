@@ -10,8 +10,8 @@ from typing import Any
 from onnx import NodeProto
 
 from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.bodies import Inner, descended
 from onnxfix.diagnosis.child import Values
-from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.engines import Execution
 from onnxfix.diagnosis.evidence import Collector, Evidence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from onnxfix.shapes.ops import (  # noqa: F401 - each fills TABLE by its decorators
-    contrib,
     conv,
     elementwise,
     generate,

@@ -166,7 +166,7 @@ def _fill(scope: Scope) -> list[Scope]:
         scope.nodes.append(node)
         add_outputs(node)
         if attributes:
-            subgraphs.extend(_add_subgraphs(node, attributes))
+            subgraphs.extend(add_subgraphs(node, attributes))
     return subgraphs
 
 
@@ -252,12 +252,8 @@ def add_outputs(node: Node) -> None:
         node.outputs.append(value)
 
 
-def add_subgraphs(node: Node) -> list[Scope]:
-    """Empty scopes for the graph attributes of ``node``, in stored order."""
-    return _add_subgraphs(node, node.proto.attribute[:])
-
-
-def _add_subgraphs(node: Node, attributes: Sequence[AttributeProto]) -> list[Scope]:
+def add_subgraphs(node: Node, attributes: Sequence[AttributeProto]) -> list[Scope]:
+    """Empty scopes for the graphs in the ``attributes`` of ``node``, in stored order."""
     scope = node.scope
     for attribute in attributes:
         graphs = walk.attribute_graphs(attribute)

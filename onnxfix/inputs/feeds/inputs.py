@@ -174,15 +174,10 @@ def plain_floats(draw: Draw, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
         draw.put(flat, edges, 3)
     draw.put_compared(values.reshape(-1), list(draw.role.compared))
     if draw.kind == "quantized":
-        top = float(ml_finfo(dtype).max)
+        top = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
         if draw.one.name in draw.known.quantizers.scaled:
             values = np.clip(values * draw.gain, -top, top)
         draw.put_points(values.reshape(-1), draw.points(-top, top))
     if dtype.itemsize == 1:
         values = np.clip(values, -6.0, 6.0)  # float4 ends at 6
     return values
-
-
-def ml_finfo(dtype: np.dtype[Any]) -> Any:
-    """numpy's ``finfo``, also of the types that numpy has no name for, such as bfloat16."""
-    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

@@ -34,7 +34,11 @@ def run(request: Request) -> RungResult:
     if request.without:
         return unjudged(NAME, "the models have different inputs", "undecided")
     try:
-        trials = _list_trials(request)
+        if request.given is None:
+            trials = _make_trials(request.known, request.shapes, request.seed)
+        else:
+            feeds = {tuple(map(_shape, feed.values())): feed for feed in request.given}
+            trials = [_of_feed(feed) for feed in feeds.values()]
     except UsageError as error:  # no input can be made for this model
         return unjudged(NAME, str(error), "undecided")
     outcome = request.worker.call(
@@ -74,18 +78,6 @@ def make_largest(model: ModelProto) -> dict[str, Any]:
     return max(feeds, key=lambda feed: plan.elements(known, feed.assignment)).values(known)
 
 
-def _list_trials(request: Request) -> list[_Trial]:
-    """The shapes that the other checks run with. The inputs themselves, which may be large, are not made.
-
-    Raises:
-        UsageError: an input cannot be made.
-    """
-    if request.given is not None:
-        feeds = {tuple(map(_shape, feed.values())): feed for feed in request.given}
-        return [_of_feed(feed) for feed in feeds.values()]
-    return _make_trials(request.known, request.shapes, request.seed)
-
-
 def _list_sizes(known: Signature, shapes: Assignment) -> list[Assignment]:
     """Sizes of symbols with which no input is empty, or where there are none, all."""
     sweep = plan.assignments(known, shapes)
@@ -93,6 +85,7 @@ def _list_sizes(known: Signature, shapes: Assignment) -> list[Assignment]:
 
 
 def _make_trials(known: Signature, shapes: Assignment, seed: int) -> list[_Trial]:
+    """The shapes that the other checks run with. The inputs themselves, which may be large, are not made."""
     trials = [_of_sizes(known, sizes, seed) for sizes in _list_sizes(known, shapes)]
     # Nothing is computed at sizes without an element, and much less is to be said at many.
     return sorted(trials, key=lambda trial: sum(map(_count, trial[0].values())))

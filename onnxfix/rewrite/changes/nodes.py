@@ -172,7 +172,7 @@ def _discard(state: State, node: Node) -> None:
 def _add_subgraphs(state: State, node: Node) -> None:
     """Index the graphs that came with a new node: what they define, what they capture, what they return."""
     try:
-        build.fill(build.add_subgraphs(node))
+        build.fill(build.add_subgraphs(node, node.proto.attribute[:]))
     except ModelError as error:
         raise EditError(str(error)) from None
     inside = state.inside(node)

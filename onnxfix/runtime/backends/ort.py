@@ -195,10 +195,6 @@ class OrtSession:
             ):  # in a sequence or map
                 raise Unsupported(f"onnxruntime's Python API cannot return {kind}")
 
-    def element(self, name: str) -> str | None:
-        """ONNX Runtime's name of the element type of an input; None if it is no tensor, or no input."""
-        return self._inputs.get(name)
-
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """Execute. Raises ORT's exceptions, NoKernel, and Unsupported for values that cannot cross the Python API."""
         found: dict[str, Any] = {}

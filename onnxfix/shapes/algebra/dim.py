@@ -35,7 +35,7 @@ class Atom:
         self.digest = _digest(op, name, args)
 
     def __repr__(self) -> str:
-        return f"Atom({text_of_atom(self)})"
+        return f"Atom({_atom_text(self, [TEXT_LIMIT])})"
 
 
 Mono = tuple[Atom, ...]
@@ -357,11 +357,6 @@ TEXT_LIMIT = 400
 def text_of(dim: Dim) -> str:
     """The polynomial as one would write it, positive terms first."""
     return _text(dim, [TEXT_LIMIT])
-
-
-def text_of_atom(atom: Atom) -> str:
-    """A symbol's name, or an opaque term with its arguments."""
-    return _atom_text(atom, [TEXT_LIMIT])
 
 
 def _text(dim: Dim, budget: list[int]) -> str:

@@ -160,18 +160,17 @@ _ACCEPTED_AS_SUCH = table({"UINT8": "Cast CastLike", "INT8 FLOAT8E4M3FN": "Dequa
 _EDGE = (_QUANTIZED | {"UINT8"}) - {"INT8"}
 """Types that no tensor between two nodes has, but for quantization."""
 _DOUBLE = {"DOUBLE": "FLOAT"}
-#: unaryHelper and activationHelper of onnx-tensorrt's importerUtils.cpp (10.15); the list names these types.
-_REFUSED_BY_SOURCE = table({"INT32 INT64": "ReduceL2 ReduceLogSum ReduceLogSumExp", "INT32": "Relu"})
-# Measured with 10.6.0: "cannot be quantized by x", "same rank adding", "only supports int32, int64, and float".
-_REFUSED_10_6 = {
-    **_REFUSED_BY_SOURCE,
-    **table(
-        {
-            "INT8": "Add Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub Where",
-            "FLOAT16 BFLOAT16": "Celu Range",
-        }
-    ),
-}
+# The integers by unaryHelper and activationHelper of onnx-tensorrt's importerUtils.cpp (10.15); the list names these
+# types. The rest as measured with 10.6.0: "cannot be quantized by x", "same rank adding", "only supports int32, int64,
+# and float".
+_REFUSED_10_6 = table(
+    {
+        "INT32 INT64": "ReduceL2 ReduceLogSum ReduceLogSumExp",
+        "INT32": "Relu",
+        "INT8": "Add Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub Where",
+        "FLOAT16 BFLOAT16": "Celu Range",
+    }
+)
 
 
 def _measured_types(op_type: str) -> frozenset[str]:
@@ -212,11 +211,10 @@ def _make_release(name: str, line: Releases, version: tuple[int, ...]) -> Target
     if version < (10,):
         ignoring = frozenset(name for name in facts.types if name.startswith("Reduce"))
         ignoring -= names("ReduceSum ReduceLogSum")
-    refused = _REFUSED_10_6 if executed else {}
     return Target(
         name, line.title, line.oldest, line.newest, source,
         types, types - _EDGE, _DOUBLE if "INT64" in types else {**_DOUBLE, "INT64": "INT32"},
-        _listed(facts, same_parser=new, refused=refused),
+        _listed(facts, same_parser=new, refused=_REFUSED_10_6 if executed else {}),
         dict.fromkeys(sorted(facts.missing), ""),
         plugins.shipped(version),
         measured.REFUSED_BY_NAME if version >= (10,) else _NONE,

@@ -375,7 +375,7 @@ class _Shape:
     def _add(self, node: NodeProto) -> None:
         attributes = sorted((a.name, self._attribute(a)) for a in node.attribute)
         inputs = [self.names[name] if name else "" for name in node.input]
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = walk.domain_of(node.domain)
         key = _digest("node", domain, node.op_type, inputs, attributes, [bool(o) for o in node.output])
         self.ops[node.op_type] += 1
         self.nodes[key] += 1

@@ -135,7 +135,7 @@ def _plain(attribute: AttributeProto) -> Any:
 @cache
 def _defaults(op_type: str, opset: int, domain: str) -> dict[str, Any]:
     """The defaults of an operator's attributes; empty for one that ONNX does not define."""
-    schema = schema_of(op_type, opset, domain if domain != "ai.onnx" else "")
+    schema = schema_of(op_type, opset, walk.domain_of(domain))
     attributes = schema.attributes.items() if schema is not None else ()
     return {name: _plain(one.default_value) for name, one in attributes if one.default_value.name}
 
@@ -204,11 +204,8 @@ def node_content(node: NodeProto, folder: str) -> Content | None:
     for attribute in node.attribute:
         if attribute.name == "value":
             return tensor_content(attribute.t, folder)
-        if attribute.name in ("value_float", "value_floats"):
-            return content_of(np.array(helper.get_attribute_value(attribute), np.float32))
-        if attribute.name in ("value_int", "value_ints"):
-            return content_of(np.array(helper.get_attribute_value(attribute), np.int64))
-    return None
+    array = tensors.constant_node_array(node, None, 0)
+    return content_of(array) if array is not None and array.dtype != object else None
 
 
 def _sampled_content(grid: npt.NDArray[Any], dims: tuple[int, ...]) -> Content:

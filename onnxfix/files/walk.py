@@ -24,6 +24,11 @@ def copied(message: _Item) -> _Item:
     return copy
 
 
+def domain_of(name: str) -> str:
+    """The name of an operator set's domain; ONNX's own, which has two, is ""."""
+    return "" if name == "ai.onnx" else name
+
+
 def attribute_graphs(attribute: AttributeProto) -> Sequence[GraphProto]:
     """The graphs that an attribute holds, in stored order."""
     if attribute.type == _GRAPH or attribute.HasField("g"):  # a stated graph that is missing is an empty one

@@ -83,4 +83,4 @@ def _sum(nodes: Iterable[NodeProto], sizes: dict[_Key, int]) -> int:
 
 
 def _key(domain: str, name: str, overload: str) -> _Key:
-    return "" if domain == "ai.onnx" else domain, name, overload
+    return walk.domain_of(domain), name, overload

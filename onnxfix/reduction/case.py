@@ -121,21 +121,18 @@ def upstream(graph: GraphProto, names: Iterable[str], stops: Collection[str] = (
 
 def called(model: ModelProto, nodes: Iterable[NodeProto]) -> list[FunctionProto]:
     """The local functions that these nodes call, directly or not, in stored order."""
-    known = {(domain_of(one.domain), one.name, getattr(one, "overload", "")): one for one in model.functions}
+    known = {
+        (walk.domain_of(one.domain), one.name, getattr(one, "overload", "")): one for one in model.functions
+    }
     reached: set[tuple[str, str, str]] = set()
     pending = list(nodes) if known else []
     while pending:
         for node in walk.nodes([pending.pop()]):
-            key = domain_of(node.domain), node.op_type, getattr(node, "overload", "")
+            key = walk.domain_of(node.domain), node.op_type, getattr(node, "overload", "")
             if key in known and key not in reached:
                 reached.add(key)
                 pending.extend(known[key].node)
     return [function for key, function in known.items() if key in reached]
-
-
-def domain_of(name: str) -> str:
-    """The name of an operator set's domain; ONNX's own is ""."""
-    return "" if name == "ai.onnx" else name
 
 
 # ----------------------------------------------------------------------------------------------------------- parts

@@ -87,11 +87,11 @@ def cleaned(reducer: Reducer) -> bool:
     graph.ClearField("doc_string")
     used = {""}
     for node in walk.model_nodes(model):
-        used.add(cases.domain_of(node.domain))
+        used.add(walk.domain_of(node.domain))
         node.ClearField("doc_string")
         if "metadata_props" in node.DESCRIPTOR.fields_by_name:
             node.ClearField("metadata_props")
-    imports = [one for one in model.opset_import if cases.domain_of(one.domain) in used]
+    imports = [one for one in model.opset_import if walk.domain_of(one.domain) in used]
     cases.refill(model.opset_import, imports)
     bare = before.with_model(model).copy()
     read = {name for node in bare.graph.node for name in walk.reads(node)}
@@ -207,8 +207,8 @@ def attributes(reducer: Reducer) -> bool:
     before = reducer.case
     tried = 0
     for number, stored in enumerate(before.model.graph.node):
-        domain = cases.domain_of(stored.domain)
-        imports = (one for one in before.model.opset_import if cases.domain_of(one.domain) == domain)
+        domain = walk.domain_of(stored.domain)
+        imports = (one for one in before.model.opset_import if walk.domain_of(one.domain) == domain)
         try:
             known = defs.get_schema(stored.op_type, next(imports).version, domain).attributes
         except (defs.SchemaError, StopIteration):

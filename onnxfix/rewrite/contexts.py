@@ -203,9 +203,7 @@ def with_foreign(
 
 def operators(proto: ModelProto) -> list[Operator]:
     """The operators of all nodes, at any depth."""
-    return [
-        ("" if node.domain == "ai.onnx" else node.domain, node.op_type) for node in walk.model_nodes(proto)
-    ]
+    return [(walk.domain_of(node.domain), node.op_type) for node in walk.model_nodes(proto)]
 
 
 def _import(imports: MutableSequence[OperatorSetIdProto], domain: str = DOMAIN) -> None:

@@ -177,7 +177,7 @@ PRODUCTS = {
 
 def product(node: NodeProto) -> Operands | None:
     """The operands of a product of bytes; None for another node."""
-    return PRODUCTS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    return PRODUCTS.get((walk.domain_of(node.domain), node.op_type))
 
 
 def load_unsigned(backend: str, paths: tuple[Path, Path], folder: str) -> Copies:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, helper
 
+from onnxfix.files.walk import domain_of
 from onnxfix.graph.signatures import schema_of
 from onnxfix.proof.symbolic.tensor import T, Tensor, Undecided
 
@@ -30,11 +31,6 @@ def operator(*names: str) -> Callable[[Meaning], Meaning]:
         return meaning
 
     return enter
-
-
-def domain_of(domain: str) -> str:
-    """A domain by its short name: ONNX's own has two."""
-    return "" if domain == "ai.onnx" else domain
 
 
 def versions_of(model: ModelProto) -> dict[str, int]:

@@ -18,10 +18,10 @@ from onnx import (
     numpy_helper,
 )
 
-from onnxfix.files.walk import captures, subgraphs
+from onnxfix.files.walk import captures, domain_of, subgraphs
 from onnxfix.graph.signatures import schema_of
 from onnxfix.proof.symbolic import hashes
-from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, domain_of, fold, versions_of
+from onnxfix.proof.symbolic.calls import OPERATORS, Call, Value, fold, versions_of
 from onnxfix.proof.symbolic.inference import Kind, infer
 from onnxfix.proof.symbolic.tables import tabulate
 from onnxfix.proof.symbolic.tensor import (

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from onnxfix.files.walk import attribute_graphs, subgraphs
+from onnxfix.files.walk import attribute_graphs, domain_of, subgraphs
 from onnxfix.graph.signatures import schema_of
-from onnxfix.proof.symbolic.calls import domain_of
 from onnxfix.proof.symbolic.evaluate import RANDOM, Table
 from onnxfix.proof.symbolic.tensor import Weights, identify
 

@@ -102,6 +102,10 @@ _ELSE = {
             p = Softmax<axis = -1>(s)  y = MatMul(p, v) }""",
     ),
     "optional-outputs": (13, "g (float[4] x) => (float[2] y) { , y = Split(x) }"),
+    "scatterelements-more-indices": (
+        18,
+        "g (float[2,3] x, int64[4,3] i, float[4,3] u) => (float[2,3] y) { y = ScatterElements(x, i, u) }",
+    ),
     "local-function-name-alias": (
         18,
         """g (float[4] x) => (float[4] y) { a = Neg(x)  y = f.Act(a) }

@@ -1,4 +1,5 @@
 """OPS069 and OPS099: forms that only later releases take."""
+# Long because: two examples of each form.
 
 from __future__ import annotations
 
@@ -71,6 +72,18 @@ def _is_part(node: Node, model: Model) -> bool:
     return bool(node.attr("start", 0)) or (end is not None and (rank is None or end < rank))
 
 
+def _has_more_indices(node: Node, model: Model) -> bool:
+    data, indices = (model.shapes.static_shape(node.require(index)) for index in (0, 1))
+    if (
+        node.attr("reduction", "none") != "none"
+        or data is None
+        or indices is None
+        or len(data) != len(indices)
+    ):
+        return False  # a plugin scatters with a reduction
+    return any(many > few for many, few in zip(indices, data, strict=True))
+
+
 _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bool], str], ...] = (
     ((10,), ("Shape",), _is_part, "ignores start and end of Shape"),
     ((10, 3), ("Slice",), _varies(3), "requires constant axes of Slice"),
@@ -92,6 +105,7 @@ _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bo
      "refuses the attribute reduction of ScatterND, even at its default"),
     ((11, 2), ("GridSample",), lambda node, model: _rank(node, model) not in (None, 4),
      "has GridSample of two dimensions only"),
+    ((12,), ("ScatterElements",), _has_more_indices, "refuses more indices than elements along an axis"),
     ((12,), ("STFT",), lambda node, model: _varies(1)(node, model) or _varies(2)(node, model),
      "requires a constant frame step and window of STFT"),
     ((12,), ("DFT",), _is_other_transform, "has DFT only along the constant axis -2, real ones with onesided"),
@@ -131,6 +145,8 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
       with 11.2
     - 11.2.1 and TensorRT-RTX 1.7.1: `FrameStep must be an initializer!` for STFT
     - 11.2.1: `FFTPlugin supports DFT only on axis -2`
+    - all, from 8.6.1 to 11.2.1 and TensorRT-RTX 1.7.1: ScatterElements with more indices than elements along an axis,
+      which ONNX allows along `axis`: `Indices dimensions must be less than data dimensions!`
     - all: the seed of random numbers is ignored
 
     ## Fix
@@ -212,6 +228,7 @@ def _scatter_nd(attributes: str) -> str:
         y = ScatterND{attributes}(x, i, u) }}"""
 
 
+_SCATTER = "g (float[2,3] x, int64[4,3] i, float[4,3] u) => (float[2,3] y) { y = ScatterElements(x, i, u) }"
 _SEED = "g () => (float[2] y) { y = RandomNormal<shape = [2], seed = 1.0>() }"
 
 form_of_a_later_release.examples = [
@@ -275,6 +292,9 @@ form_of_a_later_release.examples = [
         "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
         target="trt10.6",
     ),
+    Flagged("more indices than elements along the axis", _SCATTER),
+    Flagged("more indices than elements, for TensorRT-RTX", _SCATTER, target="rtx"),
+    Silent("as many indices", _SCATTER.replace("4,3", "2,3")),
     Flagged("a seed", _SEED, runs=False),
     Flagged("a seed, for TensorRT-RTX", _SEED, target="rtx", runs=False),
     Silent(

@@ -45,13 +45,6 @@ def _initializers(scope: Scope) -> set[str]:
     return {tensor.name for tensor in getattr(scope.proto, "initializer", ())}
 
 
-def _more_indices(node: Node, model: Model) -> Hit | None:
-    data, indices = shape_of(node, model, 0), shape_of(node, model, 1)
-    if data is None or indices is None or len(data) != len(indices):
-        return None
-    return Hit() if any(many > few for many, few in zip(indices, data, strict=True)) else None
-
-
 def _depthwise_swish(node: Node, model: Model) -> Hit | None:
     output, quantize = node.output(), producer(node.input(0), "QuantizeLinear")
     if output is None or not output.is_output or output.use_count or quantize is None:
@@ -278,8 +271,6 @@ KNOWN: dict[str, Known] = {
     **WORKAROUNDS,
     "if-shared-initializer-names": Known("If", _shared_initializer_names,
         "initializers of its branches have names that are used twice"),
-    "scatterelements-more-indices": Known("ScatterElements", _more_indices,
-        "ScatterElements with more indices than elements is refused"),
     "qdq-dwconv-swish-end": Known("DequantizeLinear", _depthwise_swish,
         "no kernel for a quantized depthwise Conv and Swish at the network's end"),
     "qdq-depthwise-conv": Known("Conv", _depthwise_int8,

@@ -35,7 +35,8 @@ def known_fault(node: Node, model: Model) -> Iterator[Match]:
     """A pattern with a known fault of the target's release, by public reports, release notes or the parser's source.
 
     ## Why it matters
-    Not confirmed here: onnxfix executed none of these. Each fault has its releases, its effect, who saw it, and the
+    Not confirmed here: of the releases with these faults onnxfix executed none. TensorRT 10.6.0, which has none of
+    them, was right with 19 of the models (H200). Each fault has its releases, its effect, who saw it, and the
     source, read on 2026-11-30; public reports change. [The table](../faults.md) has the words of each source.
 
     {faults}
@@ -262,17 +263,6 @@ known_fault.examples = [
         """g (float[2,N] x) => (float[2] y) <int64[1] a = {1}> {
         y = ReduceSum<noop_with_empty_axes = 1, keepdims = 0>(x, a) }""",
         target="9.3",
-    ),
-    _flagged(
-        "scatterelements-more-indices: along the axis",
-        """g (float[2,3] x, float[4,3] u) => (float[2,3] y)
-            <int64[4,3] i = {0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1}> { y = ScatterElements(x, i, u) }""",
-    ),
-    Silent(
-        "scatterelements-more-indices: fewer",
-        """g (float[2,3] x, float[1,3] u) => (float[2,3] y) <int64[1,3] i = {0, 1, 1}>
-            { y = ScatterElements(x, i, u) }""",
-        target="8.6",
     ),
     Fixed(
         "split-uneven-num-outputs: seven in four",

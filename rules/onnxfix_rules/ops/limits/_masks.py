@@ -15,6 +15,8 @@ _ROUNDED = frozenset(
     {"Cos", "Erf", "Exp", "Log", "Pow", "Reciprocal", "Sigmoid", "Sin", "Softplus", "Sqrt", "Tanh"}
 )
 """Operators whose last bits may depend on an element's place in a vector."""
+_OF_ZEROS = frozenset({"Max", "Min"})
+"""Operators of floats that take either of 0 and -0, depending on the place."""
 _COMPUTES = _ROUNDED | {
     "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Div", "Equal", "Floor", "Greater", "Less", "Max", "Min", "Mul", "Neg",
     "Not", "Or", "Relu", "Sign", "Sub", "Where",
@@ -235,13 +237,15 @@ class Spread:
             if operand is None:
                 operands.append(None)
                 continue
-            aligned = self._is_single(operand) or (rank == 1 and self.model.shapes.rank(operand) == 1)
+            counted = self.counted and rank == 1  # else a single selected value may be repeated
+            aligned = self._is_single(operand) or (counted and self.model.shapes.rank(operand) == 1)
             if not aligned and not self.model.shapes.same_shape(operand, value).yes:
                 return None  # repeated against another operand
             operands.append(self.of(operand, depth - 1))
             if operands[-1] is None:
                 return None
-        self.exact = self.exact and node.op_type not in _ROUNDED and elem in _FIRM
+        inexact = _ROUNDED | (_OF_ZEROS if dtypes.is_float(elem) else frozenset())
+        self.exact = self.exact and node.op_type not in inexact and elem in _FIRM
         kept = {attribute.name: node.attr(attribute.name) for attribute in node.proto.attribute[:]}
         return self.draft.add(node.op_type, operands, **kept)
 

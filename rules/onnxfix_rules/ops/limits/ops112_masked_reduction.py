@@ -20,6 +20,7 @@ from onnxfix.rule import (
     Silent,
     Value,
     dtypes,
+    equal,
     every_node,
     rule,
 )
@@ -68,13 +69,12 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
     axes = _reduced_axes(node, rank, mask, data, model)
     if axes is None or not _masks.can_test(node, mask, model):
         return
-    exact = dtypes.is_integer(elem)
     severity = _masks.severity(model, (8, 6), node.op_type == "ReduceSum" and mask.is_input)
-    if not exact and severity is Severity.INFO:
-        return
     draft = Draft(node)
-    total = _reduced(draft, values, _masks.base_of(mask, model), data, axes, model)
-    if not total:
+    spread = _masks.Spread(draft, model, _masks.base_of(mask, model), data)
+    total = _reduced(values, spread, axes)
+    exact = dtypes.is_integer(elem) and spread.exact
+    if not total or (not exact and severity is Severity.INFO):
         return
     if node.attr("keepdims", 1):
         total = draft.unsqueeze(total, [0]) if axes else draft.reshape(total, [1] * rank)
@@ -88,11 +88,12 @@ def masked_reduction(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
-def _reduced(draft: Draft, values: Value, mask: Value, data: Value, axes: list[int], model: Model) -> str:
+def _reduced(values: Value, spread: _masks.Spread, axes: list[int]) -> str:
     """The reduction of the masked tensor along ``axes``, of all if empty; "" if it cannot be written."""
+    draft, model, mask, data = spread.draft, spread.model, spread.base, spread.like
     op, elem = draft.anchor.op_type, model.shapes.elem_type(values) or 0
     neutral = _masks.neutral(op, elem)
-    written = None if neutral is None else _masks.Spread(draft, model, mask, data).of(values)
+    written = None if neutral is None else spread.of(values)
     if neutral is None or written is None:
         return ""
     chosen = _masks.condition(draft, mask, model.shapes.rank(data) or 0, model)
@@ -117,7 +118,9 @@ def _reduced_axes(node: Node, rank: int, mask: Value, data: Value, model: Model)
     if reduced == set(range(rank)):
         return []
     base = model.shapes.rank(_masks.base_of(mask, model)) or 0
-    is_row = rank == 1 + (model.shapes.rank(data) or 0) - base
+    shape, whole = model.shapes.shape(node.require(0)) or (), model.shapes.shape(data) or ()
+    is_row = rank == 1 + len(whole) - base
+    is_row = is_row and all(equal(*pair).yes for pair in zip(shape[1:], whole[base:], strict=True))
     return list(range(base)) if reduced == {0} and is_row else None
 
 
@@ -210,4 +213,26 @@ masked_reduction.examples = [
         runs=False,
     ),
     Silent("no mask", "g (int32[3,4] x) => (int32 y) { y = ReduceSum<keepdims = 0>(x)  n = NonZero(x) }"),
+    Silent(
+        "a reduction along pairs of elements: its rows are no rows of the tensor",
+        f"""g (int32[N,4] x, bool[N] m) => (int32[K] y) <int64[2] k = {{-1, 2}}, int64[1] a = {{0}}> {{
+            {_PLACES}  u = GatherND(x, i)  w = Reshape(u, k)  s = ReduceSum<keepdims = 0>(w, a)  y = Neg(s) }}""",
+        target="rtx",
+    ),
+    Silent(
+        "three numbers may be added to one that is selected",
+        f"""g (int32[N] x, bool[N] m) => (int32 y) <int32 v = {{7}}, int64[1] k = {{3}}> {{
+            {_PLACES}  u = GatherND(x, i)  e = Expand(v, k)  w = Add(u, e)  s = ReduceSum<keepdims = 0>(w)
+            y = Neg(s) }}""",
+        target="rtx",
+    ),
+    Fixed(
+        "integers that are cut from sines, whose last bits may depend on the place",
+        before=f"""g (float[N] x, bool[N] m) => (int32 y) {{ {_PLACES}  u = GatherND(x, i)  f = Sin(u)
+            w = Cast<to = INT32>(f)  s = ReduceSum<keepdims = 0>(w)  y = Neg(s) }}""",
+        after="""g (float[N] x, bool[N] m) => (int32 y) <int32 z = {0}> { f = Sin(x)  w = Cast<to = INT32>(f)
+            k = Where(m, w, z)  s = ReduceSum<keepdims = 0>(k)  y = Neg(s) }""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
 ]

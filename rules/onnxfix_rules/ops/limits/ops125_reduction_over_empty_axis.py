@@ -39,6 +39,7 @@ _OPS = (
     "ReduceSum",
     "ReduceSumSquare",
 )
+_WHOLE = (TensorProto.INT32, TensorProto.INT64)
 
 
 @rule("OPS125", ops=_OPS, safety=Safety.EXACT, severity=Severity.WARNING, hazards=[61])
@@ -141,7 +142,8 @@ def _masked(node: Node, part: Node, rows: Node | None, axis: int, model: Model) 
     """The reduction of the whole axis, where what is outside of the Slice changes nothing."""
     whole, elem = part.require(0), model.shapes.elem_type(node.require(0)) or 0
     neutral, rank = _masks.neutral(node.op_type, elem), model.shapes.rank(node.require(0)) or 0
-    if neutral is None:
+    counted = [part.require(1), part.require(2), *([] if rows is None else [whole])]
+    if neutral is None or any(model.shapes.elem_type(value) not in _WHOLE for value in counted):
         return None
     draft = Draft(node)
     zero, one, at = (draft.integers(number) for number in (0, 1, axis))

@@ -104,7 +104,7 @@ def _names_all(node: Node, model: Model, axes: Value, rank: int | None) -> bool:
 def _is_right(node: Node, axes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], data: Value) -> bool:
     """Whether all axes are reduced, but for some of size 1, or the axes are invalid."""
     shape = node.model.shapes.shape(data)
-    if axes.size == 0:
+    if axes.size == 0 or axes.ndim != 1:
         return True
     if shape is None:
         return False
@@ -133,12 +133,14 @@ def _is_subtracted(node: Node, data: Value) -> bool:
 
 def _fix(node: Node, data: Value, axes: list[int] | None, elem: int, *, has_max: bool) -> Fix | None:
     keep = node.attr("keepdims", 1)
+    if keep not in (0, 1):  # ONNX Runtime does not keep them
+        return None
     draft = Draft(node)
     is_extreme = node.op_type in ("ReduceMax", "ReduceMin")
     wide = TensorProto.FLOAT if elem in _NARROW and not is_extreme else elem
     source: Value | str = data if wide == elem else draft.cast(data, wide, hint="wide")
     if node.op_type == "ReduceLogSumExp":
-        result = _log_sum_exp(draft, node, source, axes, wide, has_max=has_max) if keep in (0, 1) else ""
+        result = _log_sum_exp(draft, node, source, axes, wide, has_max=has_max)
     elif is_extreme:
         result = _extreme(draft, node, data, axes, elem) if axes and dtypes.is_float(elem) else ""
     else:

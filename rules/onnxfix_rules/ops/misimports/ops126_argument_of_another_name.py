@@ -54,13 +54,13 @@ def argument_of_another_name(model: Model) -> Iterator[Match]:
     if not model.called or not target.calls_functions:
         return
     is_early = target.package == "tensorrt" and target.oldest < (10, 8)
-    around: dict[Scope, set[str]] = {}
-    roots = (model.main, *model.called.values())
-    names = {key[1] for key in model.called}
+    roots, names = (model.main, *model.called.values()), {key[1] for key in model.called}
+    calls: dict[Scope, list[Node]] = {}
     for node in every_node(model).of(lambda operator: operator[1] in names):
-        if node.function is None or node.scope.root not in roots:
-            continue
-        hidden = _find_hidden(node, _outside(node, around) if is_early else None)
+        if node.function is not None and node.scope.root in roots:
+            calls.setdefault(node.function, []).append(node)
+    for node in (call for of_function in calls.values() for call in of_function):
+        hidden = _find_known(node, calls) if is_early else _find_overwritten(node)
         if hidden:
             from onnxfix_rules.ops.misimports import _calls  # lazy: start-up
 
@@ -70,47 +70,45 @@ def argument_of_another_name(model: Model) -> Iterator[Match]:
             )
 
 
-def _find_hidden(call: Node, known: set[str] | None) -> tuple[str, str] | None:
-    """The first parameter that is not the argument, with what it is; ``known`` are the names that count, for early
-    releases."""
-    body = call.function
-    assert body is not None
-    pairs = [(one.name, name) for one, name in zip(body.inputs, call.proto.input, strict=False) if name]
-    if known is not None:
-        return next(((one, f"the tensor {one}") for one, name in pairs if one in known and one != name), None)
+def _pairs(call: Node) -> list[tuple[str, str]]:
+    """The parameters of a call with the names of their arguments."""
+    assert call.function is not None
+    return [
+        (one.name, name) for one, name in zip(call.function.inputs, call.proto.input, strict=False) if name
+    ]
+
+
+def _find_overwritten(call: Node) -> tuple[str, str] | None:
+    """The first parameter that gets the argument of one before it."""
     given: dict[str, str] = {}
-    for one, name in pairs:
+    for one, name in _pairs(call):
         if given.get(name, name) != name:
             return one, f"the argument {given[name]}"
         given[one] = name
     return None
 
 
-def _outside(call: Node, around: dict[Scope, set[str]]) -> set[str]:
-    """The names of tensors that the parser knows at a call: of graphs around it, and of the calls of its function."""
-    found: set[str] = set()
+def _find_known(call: Node, calls: dict[Scope, list[Node]]) -> tuple[str, str] | None:
+    """The first parameter for which a tensor of its name is taken."""
+    found = (one for one, name in _pairs(call) if one != name and _is_known(one, call, calls, set()))
+    return next(((one, f"the tensor {one}") for one in found), None)
+
+
+def _is_known(name: str, call: Node, calls: dict[Scope, list[Node]], seen: set[Scope]) -> bool:
+    """Whether the parser knows a tensor of this name at a call: from graphs around it, or from callers."""
     node: Node | None = call
     while node is not None:
-        scope = node.scope
-        place = scope.position(node)
-        for name, value in scope.values.items():
-            if value.producer is None or scope.position(value.producer) < place:
-                found.add(name)
+        scope, value = node.scope, node.scope.values.get(name)
+        if value is not None and (
+            value.producer is None or scope.position(value.producer) < scope.position(node)
+        ):
+            return True
         node = scope.owner
     root = call.scope.root
-    if root is not call.scope.model.main:
-        found |= _of_calls(root, around)
-    return found
-
-
-def _of_calls(function: Scope, around: dict[Scope, set[str]]) -> set[str]:
-    """The names that are known at the calls of a function. ONNX's functions do not call themselves."""
-    if function not in around:
-        around[function] = set()
-        for call in every_node(function.model).of(lambda operator: True):
-            if call.function is function:
-                around[function] |= _outside(call, around)
-    return around[function]
+    if root in seen:
+        return False
+    seen.add(root)
+    return any(_is_known(name, other, calls, seen) for other in calls.get(root, ()))
 
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "f" : 1]> g'

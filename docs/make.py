@@ -32,8 +32,9 @@ from onnxfix.rule import Rule
 from onnxfix.targets.documented import faults, version_of
 
 DOCS = Path(__file__).resolve().parent
-if str(DOCS) not in sys.path:  # where another program loads this file
-    sys.path.insert(0, str(DOCS))
+for _folder in (DOCS.parent / "benchmarks", DOCS):
+    if str(_folder) not in sys.path:  # where another program loads this file
+        sys.path.insert(0, str(_folder))
 
 from making.conformance import conformance_page  # noqa: E402
 from making.facts import Facts, facts_of, fixes, rules_markdown  # noqa: E402

@@ -13,7 +13,7 @@ import argparse
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,9 +79,8 @@ def read(path: Path) -> tuple[list[Package], dict[str, tuple[str, str]]]:
     return packages, rows
 
 
-def kind_of(state: str, findings: Iterable[Any]) -> str:
-    """The kind of a disagreement; "" where there is none."""
-    severities = {finding.severity for finding in findings}
+def kind_of(state: str, severities: Set[str]) -> str:
+    """The kind of a disagreement with findings of these severities; "" where there is none."""
     if state in "xbc":
         return "" if "error" in severities else "missed"
     if state in "riy" and "error" in severities:
@@ -113,7 +112,7 @@ def judge(packages: list[Package], model: tuple[str, str, bytes]) -> list[tuple[
             continue
         severities = {finding.severity for finding in findings}
         worst = next((one for one in ("error", "warning", "info") if one in severities), "none")
-        found.append((state, worst, kind_of(state, findings)))
+        found.append((state, worst, kind_of(state, severities)))
     return found
 
 

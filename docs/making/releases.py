@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import onnx.defs
+from gpu.agreement import Package, read
 
 from making.tables import cell
 from onnxfix.rule import Rule
@@ -99,50 +99,30 @@ Each row of [the table](../faults.md) that holds for this release.
 """
 
 
-@dataclass(frozen=True)
-class Truth:
-    """What packages did with models: the packages, and for each operator the letters of the models of it alone."""
-
-    packages: tuple[str, ...]
-    letters: Mapping[str, Sequence[str]]
-
-    def of(self, name: str, package: str) -> str:
-        """The letters of a package for an operator."""
-        place = self.packages.index(package)
-        return "".join(letters[place] for letters in self.letters.get(name, ()))
-
-
 @cache
-def truth() -> Truth:
-    """fixtures/node_truth.tsv."""
-    packages, letters = [], {}
-    for line in TRUTH.read_text("utf-8").splitlines():
-        if line.startswith("# tensorrt"):
-            packages.append(line.removeprefix("# ").partition(",")[0])
-        elif not line.startswith("#"):
-            _, states, operators = line.split("\t")
-            letters.setdefault(operators, []).append(states)
-    return Truth(tuple(packages), letters)
+def truth() -> tuple[list[Package], dict[str, list[str]]]:
+    """fixtures/node_truth.tsv: the packages, and for each operator the letters of the models of it alone."""
+    packages, rows = read(TRUTH)
+    letters: dict[str, list[str]] = {}
+    for states, operators in rows.values():
+        letters.setdefault(operators, []).append(states)
+    return packages, letters
 
 
 def evidence(name: str, version: Version) -> str:
     """What is known of an operator in a release beyond NVIDIA's words: of its own package, or of those around it."""
-    known = {
-        version_of(".".join(package.split()[1].split(".")[:2])): package
-        for package in truth().packages
-        if package.startswith("tensorrt ")
-    }
+    packages, letters = truth()
+    known = {version_of(one.target[3:]): one for one in packages if one.target != "rtx"}
+    states = letters.get(name, [])
     if version in known:
-        return _count(truth().of(name, known[version]), known[version])
+        package = known[version]
+        return _count("".join(one[package.place] for one in states), package.name)
     before = max((one for one in known if one < version), default=None)
     after = min((one for one in known if one > version), default=None)
     if before is None or after is None:
         return ""
-    tried = [
-        pair
-        for pair in zip(truth().of(name, known[before]), truth().of(name, known[after]), strict=True)
-        if not set(pair) & set("-u")
-    ]
+    pairs = [(one[known[before].place], one[known[after].place]) for one in states]
+    tried = [pair for pair in pairs if not set(pair) & set("-u")]
     if not tried or any((one == "x") != (other == "x") for one, other in tried):
         return ""
     return f"{text_of(before)} and {text_of(after)} agree on {len(tried)}"
@@ -231,7 +211,7 @@ def releases_page() -> str:
     names = _operators()
     shown = [version for version in RELEASES if text_of(version) in _SHOWN.split()]
     return _HEAD.format(
-        packages=", ".join(truth().packages),
+        packages=", ".join(package.name for package in truth()[0]),
         releases="\n".join(_release(version, names) for version in RELEASES),
         columns=" | ".join(text_of(version) for version in shown),
         rules="---|" * len(shown),

@@ -65,8 +65,8 @@ _SHORT = 3  # characters of a layer's name that may be any word
 _OWNER = re.compile(r"(.*) \((\w+)\)\Z", re.S)
 _BODIES = ("then_branch", "else_branch", "body")
 
-#: The engine's layers in the verbose log: with all details, and with names only.
-_DETAILED, _NAMES = "Layers:\n", "Engine Layer Information:\n"
+#: The engine's layers in the verbose log of a build with detailed profiling verbosity.
+_LAYERS = "Layers:\n"
 _LISTED = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>\w+), Inputs: \[(?P<inputs>| \{.*?\})\], "
     r"(?:Constants: \[(?P<constants>| \{.*?\})\], )?Outputs: \[(?P<outputs>| \{.*?\})\], (?P<rest>.*)\Z"
@@ -79,10 +79,6 @@ _TENSOR = re.compile(
 _TACTIC = re.compile(r"\bTacticName: (.*?)(?:, (?:TacticValue|StreamId|JumpTarget\w*|Metadata): |\Z)")
 _TACTIC_ID = re.compile(r"\bTacticValue: (0x[0-9a-fA-F]+)")
 _METADATA = re.compile(r"(?:\A|, )Metadata: (.*)\Z", re.S)
-_NAMED = re.compile(r"Layer\((\w+)\): (.*), Tactic: (-?\w+)(?: \([^()]*\))?, (.*?) ?-> (.*)\Z")
-_NAMED_TENSOR = re.compile(
-    r"(?:, |\A)(.+?)(?:\[(\w+)(?::\d+)?\(([-\d,]*)\)\]| \((\w+)\[([-\d,]*)\]\))(?=, |\Z)"
-)
 _PROFILE = re.compile(r" \[profile (\d+)\]")
 _GRAPH = re.compile(r"_myl(\d+)_\d+\Z")
 _REGION = re.compile(r"ForeignNode (\{ForeignNode\[.*?\]\}) metadata: (.*)\Z", re.S)
@@ -216,18 +212,14 @@ def dtype_of(word: str) -> str:
 
 
 def listed_layers(text: str) -> tuple[EngineLayer, ...] | None:
-    """The engine's layers, where the text is the list that the builder logs at its end; else None.
-
-    The list has all details, or names only, as the profiling verbosity of the build says.
-    """
-    for heading, read in ((_DETAILED, _detailed), (_NAMES, _named)):
-        if text.startswith(heading):
-            found = map(read, text[len(heading) :].split("\n"))
-            return of_profiles([layer for layer in found if layer is not None])
-    return None
+    """The engine's layers, where the text is the list that the builder logs at its end; else None."""
+    if not text.startswith(_LAYERS):
+        return None
+    found = map(_listed, text[len(_LAYERS) :].split("\n"))
+    return of_profiles([layer for layer in found if layer is not None])
 
 
-def _detailed(line: str) -> EngineLayer | None:
+def _listed(line: str) -> EngineLayer | None:
     match = _LISTED.match(line)
     if match is None:
         return None
@@ -243,22 +235,6 @@ def _tensors(text: str) -> tuple[LayerTensor, ...]:
     return tuple(
         LayerTensor(name, dtype_of(kind) if kind else type_in(both), dims_in(dims), layout or both)
         for name, dims, kind, layout, both in _TENSOR.findall(text.strip())
-    )
-
-
-def _named(line: str) -> EngineLayer | None:
-    match = _NAMED.match(line)
-    if match is None:
-        return None
-    kind, name, tactic, inputs, outputs = match.groups()
-    identity = tactic if tactic.startswith("0x") else hex(int(tactic) % 2**64)
-    return EngineLayer(name, kind, "", identity, _named_tensors(inputs), (), _named_tensors(outputs))
-
-
-def _named_tensors(text: str) -> tuple[LayerTensor, ...]:
-    return tuple(
-        LayerTensor(name, dtype_of(kind or other), dims_in(dims or sizes))
-        for name, kind, dims, other, sizes in _NAMED_TENSOR.findall(text)
     )
 
 

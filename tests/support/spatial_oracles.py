@@ -56,7 +56,7 @@ def windows(
         yield place, [o for o, _, _ in axes], taps, around
 
 
-def pooled(x: Array, word: str, inside: bool, *where: Any, blend: float = 0.0) -> Array:
+def pooled(x: Array, word: str, inside: bool, *where: Any) -> Array:
     out: Array | None = None
     for place, shape, taps, around in windows(x, *where):
         if out is None:
@@ -66,10 +66,7 @@ def pooled(x: Array, word: str, inside: bool, *where: Any, blend: float = 0.0) -
         largest = seen.max(axis=axes, initial=-np.inf)
         count = np.prod(seen.shape[2:]) if inside else np.prod(around)
         mean = seen.sum(axis=axes) / count if count else np.full(x.shape[:2], np.nan)
-        value = {"MAX": largest, "AVERAGE": mean, "MAX_AVERAGE_BLEND": (1 - blend) * largest + blend * mean}[
-            word
-        ]
-        out[(slice(None), slice(None), *place)] = value
+        out[(slice(None), slice(None), *place)] = {"MAX": largest, "AVERAGE": mean}[word]
     assert out is not None
     return out
 
@@ -192,7 +189,7 @@ def chosen(
         for box, kind in order:
             if scores[batch, box, kind] <= least:
                 continue
-            one = corners(boxes[batch, box] if boxes.ndim == 3 else boxes[batch, box, kind], centers)
+            one = corners(boxes[batch, box], centers)
             mine = taken.setdefault(kind, [])
             if len(mine) < most and all(overlap(one, other) <= iou for other in mine):
                 mine.append(one)

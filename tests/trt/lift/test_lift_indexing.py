@@ -335,9 +335,7 @@ def _gathered(data: Array, indices: Array, mode: str, axis: int, batch: int) -> 
             out[place] = _picked(line, [int(indices[place])])
         return out
     if batch:
-        rows = np.broadcast_shapes(data.shape[:1], indices.shape[:1])[0]
-        both = [np.broadcast_to(one, (rows, *one.shape[1:])) for one in (data, indices)]
-        each = [_gathered(*one, mode, axis - 1, batch - 1) for one in zip(*both, strict=True)]
+        each = [_gathered(*one, mode, axis, batch - 1) for one in zip(data, indices, strict=True)]
         return np.stack(each)
     if mode == "ND":
         flat = [
@@ -356,12 +354,6 @@ GATHERS: dict[
     "the first axis": ("DEFAULT", 0, 0, (3, 4, 5), (2,)),
     "a scalar": ("DEFAULT", 1, 0, (3, 4, 5), ()),
     "the last axis": ("DEFAULT", 2, 0, (3, 4, 5), (2, 3)),
-    "rows": ("DEFAULT", 1, 1, (3, 4, 5), (3, 2)),
-    "one index a row": ("DEFAULT", 1, 1, (3, 4, 5), (3,)),
-    "rows, the last axis": ("DEFAULT", 2, 1, (3, 4, 5), (3, 2, 2)),
-    "rows of four dimensions": ("DEFAULT", 2, 1, (2, 3, 4, 2), (2, 3)),
-    "one row of data": ("DEFAULT", 1, 1, (1, 4, 5), (3, 2)),
-    "one row of indices": ("DEFAULT", 2, 1, (3, 4, 5), (1, 2)),
     "elements": ("ELEMENT", 1, 0, (3, 4, 5), (3, 6, 5)),
     "fewer elements": ("ELEMENT", 0, 0, (3, 4, 5), (2, 4, 3)),
     "tuples": ("ND", 0, 0, (3, 4, 5), (6, 2)),
@@ -410,7 +402,7 @@ def test_the_first_index_that_is_outside(worker: Worker, tmp_path: Path, index: 
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("what", ["the last axis", "rows", "elements", "tuples"])
+@pytest.mark.parametrize("what", ["the last axis", "elements", "tuples"])
 def test_every_type_is_gathered(worker: Worker, tmp_path: Path, dtype: str, what: str) -> None:
     mode, axis, batch, shape, few = GATHERS[what]
     data = (np.arange(60) % 7 + 1).reshape(shape).astype(TYPES[dtype])
@@ -426,7 +418,6 @@ def test_every_type_is_gathered(worker: Worker, tmp_path: Path, dtype: str, what
         ("the first axis", [0, -1], (-1, 4, 5), ["Gather"]),
         ("a scalar", 3, (-1, 4, 5), ["Gather"]),
         ("tuples", [[2, 3], [0, -4]], (3, 4, 5), ["GatherND"]),
-        ("rows", [[0], [3], [1]], (3, 4, 5), ["Unsqueeze", "GatherND"]),
     ],
 )
 def test_constant_indices_that_are_inside_need_no_care(

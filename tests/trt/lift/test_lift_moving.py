@@ -276,23 +276,16 @@ def test_linspace_without_elements_and_without_dimensions(worker: Worker, tmp_pa
     np.testing.assert_array_equal(_linspace(worker, tmp_path, "INT32", (), BOTH, feed), np.int32(7))
 
 
-@pytest.mark.parametrize(("alpha", "beta", "source"), [(3.0, 5.0, "inputs"), (-100.0, 0.5, "properties")])
+@pytest.mark.parametrize("shape", ["input", "property"])
 @pytest.mark.parametrize("operation", ["RANDOM_UNIFORM", "RANDOM_NORMAL"])
 @pytest.mark.parametrize("dtype", ["FLOAT", "HALF"])
-def test_random(
-    worker: Worker, tmp_path: Path, alpha: float, beta: float, operation: str, dtype: str, source: str
-) -> None:
+def test_random(worker: Worker, tmp_path: Path, operation: str, dtype: str, shape: str) -> None:
     """From alpha to beta; mean alpha and deviation beta. The output is known to be drawn."""
-    inputs = {"n": ("INT32", (2,)), "a": (dtype, ()), "b": (dtype, ())}
-    dynamic = source == "inputs"
-    named = {"input 0": "n", "input 1": "a", "input 2": "b"} if dynamic else {"alpha": alpha, "beta": beta}
+    alpha, beta = -100.0, 0.5
+    named = {"alpha": alpha, "beta": beta} | ({"input 0": "n"} if shape == "input" else {})
     given = ((50, 80), f"trt.FillOperation.{operation}", f"trt.DataType.{dtype}")
-    found = handmade.made(worker, tmp_path, inputs, "fill", given, named)
-    feed = {
-        "n": np.array([50, 80], np.int32),
-        **{"a": np.array(alpha, TYPES[dtype]), "b": np.array(beta, TYPES[dtype])},
-    }
-    got = handmade.computed(found, feed)
+    found = handmade.made(worker, tmp_path, {"n": ("INT32", (2,))}, "fill", given, named)
+    got = handmade.computed(found, {"n": np.array([50, 80], np.int32)})
     assert got.dtype == TYPES[dtype]
     assert got.shape == (50, 80)
     wide = got.astype(np.float64)
@@ -327,8 +320,10 @@ def test_a_fill_that_is_not_documented_is_named(
 # -- the rest
 
 
-@pytest.mark.parametrize(("batch", "sequence"), [(1, 0), (0, 1), (2, 0), (0, 2), (2, 1)])
-def test_reverse_sequence_along_any_axes(worker: Worker, tmp_path: Path, batch: int, sequence: int) -> None:
+@pytest.mark.parametrize(("batch", "sequence"), [(1, 0), (0, 1)])
+def test_reverse_sequence_along_either_axis(
+    worker: Worker, tmp_path: Path, batch: int, sequence: int
+) -> None:
     lengths = np.array([2, 1, 3, 0])[: X.shape[batch]]
     lengths = np.minimum(lengths, X.shape[sequence])
     expected = np.moveaxis(X, (batch, sequence), (0, 1)).copy()

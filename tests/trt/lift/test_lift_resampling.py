@@ -158,16 +158,15 @@ def test_a_grid_is_sampled(worker: Worker, tmp_path: Path, mode: str, outside: s
 # -- boxes
 
 
-@pytest.mark.parametrize("rank", [3, 4])
 @pytest.mark.parametrize("form", ["CORNER_PAIRS", "CENTER_SIZES"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_boxes_are_chosen_by_score_whatever_their_class(
-    worker: Worker, tmp_path: Path, rank: int, form: str, dynamic: bool
+    worker: Worker, tmp_path: Path, form: str, dynamic: bool
 ) -> None:
     scores = (RANDOM.permutation(2 * 7 * 3).reshape(2, 7, 3) / 40 - 0.2).astype(
         np.float32
     )  # some are negative
-    boxes = RANDOM.random((2, 7, 4) if rank == 3 else (2, 7, 3, 4)).astype(np.float32)
+    boxes = RANDOM.random((2, 7, 4)).astype(np.float32)
     for limit, iou, least in ((5000, None, None), (6, 0.3, None), (8, 0.3, 0.25), (5000, 0.1, -1.0)):
         shapes = [tuple(-1 if dynamic and size != 4 else size for size in a.shape) for a in (boxes, scores)]
         given: dict[str, Any] = {

@@ -81,6 +81,26 @@ def test_other_kinds(kind: str, words: str, tmp_path: Path) -> None:
     assert words in reason(tmp_path, kind, None, {}, outputs=("FP4", "FP8"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "properties", "shapes", "words"),
+    [
+        ("NMS", {}, [(2, 7, 3, 4), (2, 7, 3), ()], "boxes of its own"),
+        ("REVERSE_SEQUENCE", {"batch_axis": 2, "sequence_axis": 0}, [(2, 3, 4), (4,)], "along axis 0"),
+        (
+            "GATHER",
+            {"mode": SimpleNamespace(name="DEFAULT"), "num_elementwise_dims": 1},
+            [(3, 4), (3,)],
+            "1 el",
+        ),
+    ],
+)
+def test_forms_that_no_parser_makes(
+    tmp_path: Path, kind: str, properties: dict[str, Any], shapes: list[tuple[int, ...]], words: str
+) -> None:
+    inputs = {f"x{place}": shape for place, shape in enumerate(shapes)}
+    assert words in reason(tmp_path, kind, SimpleNamespace(**properties), inputs)
+
+
 def named(**words: str) -> SimpleNamespace:
     """A layer's properties that are values of enumerations."""
     return SimpleNamespace(**{key: SimpleNamespace(name=word) for key, word in words.items()})

@@ -24,8 +24,6 @@ def _gather(e: Emit, layer: Layer) -> str:
     value = e.as_type(data, wide)
     if mode == "ND":
         value = _gather_nd(e, layer, value, wide, batch)
-    elif mode == "DEFAULT" and batch == 1:
-        value = _gather_rows(e, layer, value, wide)
     elif mode in ("DEFAULT", "ELEMENT") and batch == 0:
         value = _gather_axis(e, layer, value, wide)
     else:
@@ -60,31 +58,6 @@ def _gather_nd(e: Emit, layer: Layer, value: str, wide: str, batch: int) -> str:
     inside, ok = _inside_nd(e, numbers, extents)
     found = e.op("GatherND", value, inside, batch_dims=batch or None)
     return _or_zero(e, _trailing(e, ok, indices.rank - 1, data.rank - batch - depth), found, wide)
-
-
-def _gather_rows(e: Emit, layer: Layer, value: str, wide: str) -> str:
-    """DEFAULT with an elementwise dimension: the first dimensions of data and indices go together, one of them may be
-    1. As a GatherND: the gathered axis comes second for it, and back to its place after it."""
-    data, indices, axis = layer.need(0), layer.need(1), int(layer.native.axis)
-    rank, more = data.rank, indices.rank - 1
-    perm = [0, axis, *(other for other in range(1, rank) if other != axis)]
-    if axis != 1:
-        value = e.op("Transpose", value, perm=perm)
-    numbers = e.op("Unsqueeze", e.as_type(indices, "INT64"), e.ints([-1]))
-    if data.dims[0] != indices.dims[0] or data.dims[0] < 0:
-        rows, columns = (e.op("Shape", one, start=0, end=1) for one in (value, numbers))
-        value = e.op("Expand", value, e.op("Concat", columns, e.ints([1] * (rank - 1)), axis=0))
-        numbers = e.op("Expand", numbers, e.op("Concat", rows, e.ints([1] * (more + 1)), axis=0))
-    if _surely_inside(e, layer, [data.dims[axis]]):
-        value = e.op("GatherND", value, numbers, batch_dims=1)
-    else:
-        inside, ok = _inside_nd(e, numbers, e.op("Shape", value, start=1, end=2))
-        found = e.op("GatherND", value, inside, batch_dims=1)
-        value = _or_zero(e, _trailing(e, ok, more + 1, rank - 2), found, wide)
-    if axis == 1:
-        return value
-    others = [1 + more + place for place in range(rank - 2)]
-    return e.op("Transpose", value, perm=[0, *others[: axis - 1], *range(1, 1 + more), *others[axis - 1 :]])
 
 
 def _surely_inside(e: Emit, layer: Layer, dims: Sequence[int]) -> bool:
@@ -142,25 +115,18 @@ def _scatter(e: Emit, layer: Layer) -> str:
 
 @lifts("NMS")
 def _boxes(e: Emit, layer: Layer) -> tuple[str, str]:
-    """Rows of batch, class and box. Unlike ONNX's operator, TensorRT sorts the rows of a batch item by their scores
-    across its classes (INMSLayer: "in order of decreasing score within each batchIndex"), drops boxes whose score is
-    not above 0 where no threshold is given, and looks at no more than ``topk_box_limit`` scores of a batch item."""
+    """Rows of batch, class and box. The parser makes it of boxes that all classes share. Unlike ONNX's operator,
+    TensorRT sorts the rows of a batch item by their scores across its classes (INMSLayer: "in order of decreasing score
+    within each batchIndex"), drops boxes whose score is not above 0 where no threshold is given, and looks at no more
+    than ``topk_box_limit`` scores of a batch item."""
     native, boxes, scores = layer.native, layer.need(0), layer.need(1)
-    raw = e.as_type(scores, "FLOAT")
-    limited = _limited(e, raw, scores, int(native.topk_box_limit))
+    if boxes.rank != 3:
+        raise Unliftable("each class has boxes of its own")
+    limited = _limited(e, e.as_type(scores, "FLOAT"), scores, int(native.topk_box_limit))
     by_class = e.op("Transpose", limited, perm=[0, 2, 1])
-    corners, classes = e.as_type(boxes, "FLOAT"), ""
-    if boxes.rank == 4:
-        # Boxes of their own for each class: each pair of batch item and class as one batch item.
-        classes = e.op("Shape", raw, start=2)
-        tail = e.op("Shape", corners, start=3)
-        number = e.op("Shape", raw, start=1, end=2)
-        corners = e.op("Transpose", corners, perm=[0, 2, 1, 3])
-        corners = e.op("Reshape", corners, e.op("Concat", e.ints([-1]), number, tail, axis=0))
-        by_class = e.op("Reshape", by_class, e.op("Concat", e.ints([-1, 1]), number, axis=0))
     found = e.op(
         "NonMaxSuppression",
-        corners,
+        e.as_type(boxes, "FLOAT"),
         by_class,
         e.cast(e.of(layer.need(2)), "INT64"),
         *(_threshold(e, layer.input(place)) for place in (3, 4)),
@@ -168,10 +134,6 @@ def _boxes(e: Emit, layer: Layer) -> tuple[str, str]:
     )
     number = e.op("Shape", found, start=0, end=1)
     found = _sorted(e, found, e.op("GatherND", by_class, found), number, largest=1)
-    if classes:
-        pair, _, box = e.ops("Split", found, outputs=3, axis=1, num_outputs=3)
-        halves = e.op("Div", pair, classes), e.op("Mod", pair, classes)
-        found = e.op("Concat", *halves, box, axis=1)
     batch = e.op("Gather", found, e.const(0, "INT64"), axis=1)
     found = _sorted(e, found, batch, number, largest=0)
     rows, count = layer.outputs

@@ -140,18 +140,14 @@ def _fill(e: Emit, layer: Layer) -> str:
         return _linspace(e, layer, rank, dtype)
     e.random.add(layer.outputs[0])
     frame = e.op("Expand", e.const(0.0, "FLOAT"), _fill_shape(e, layer).value(e))
-    uniform = word == "RANDOM_UNIFORM"
-
-    def draw(first: float, second: float) -> str:
-        if uniform:
-            return e.op("RandomUniformLike", frame, low=first, high=second, dtype=ONNX_TYPES["FLOAT"])
-        return e.op("RandomNormalLike", frame, mean=first, scale=second, dtype=ONNX_TYPES["FLOAT"])
-
-    if layer.input(1) is None and layer.input(2) is None:
-        return e.turn(draw(float(layer.native.alpha), float(layer.native.beta)), "FLOAT", dtype)
-    first, second = (e.as_type(one, "FLOAT") for one in (layer.need(1), layer.need(2)))
-    factor = e.op("Sub", second, first) if uniform else second
-    return e.turn(e.op("Add", e.op("Mul", draw(0.0, 1.0), factor), first), "FLOAT", dtype)
+    if layer.input(1) is not None or layer.input(2) is not None:
+        raise Unliftable("random numbers whose range is computed")
+    first, second = float(layer.native.alpha), float(layer.native.beta)
+    if word == "RANDOM_UNIFORM":
+        value = e.op("RandomUniformLike", frame, low=first, high=second, dtype=ONNX_TYPES["FLOAT"])
+    else:
+        value = e.op("RandomNormalLike", frame, mean=first, scale=second, dtype=ONNX_TYPES["FLOAT"])
+    return e.turn(value, "FLOAT", dtype)
 
 
 def _fill_shape(e: Emit, layer: Layer) -> Vector:
@@ -194,18 +190,13 @@ def _linspace(e: Emit, layer: Layer, rank: int, dtype: str) -> str:
 
 @lifts("REVERSE_SEQUENCE")
 def _reverse_sequence(e: Emit, layer: Layer) -> str:
-    """Of each slice along the batch axis, the first elements along the sequence axis in reverse. ONNX knows the axes 0
-    and 1 only."""
+    """Of each slice along the batch axis, the first elements along the sequence axis in reverse. ONNX, and what the
+    parser makes of it, knows the axes 0 and 1 only."""
     data, lengths, native = layer.need(0), layer.need(1), layer.native
     batch, sequence = int(native.batch_axis), int(native.sequence_axis)
+    if {batch, sequence} != {0, 1}:
+        raise Unliftable(f"sequences along axis {sequence} of batches along axis {batch}")
     wide = carrier(data.dtype, "ReverseSequence")
-    value = e.as_type(data, wide)
-    counts = e.as_type(lengths, "INT64")
-    if {batch, sequence} == {0, 1}:
-        value = e.op("ReverseSequence", value, counts, batch_axis=batch, time_axis=sequence)
-    else:
-        perm = [batch, sequence, *(axis for axis in range(data.rank) if axis not in (batch, sequence))]
-        value = e.op("Transpose", value, perm=perm)
-        value = e.op("ReverseSequence", value, counts, batch_axis=0, time_axis=1)
-        value = e.op("Transpose", value, perm=[perm.index(axis) for axis in range(data.rank)])
+    value, counts = e.as_type(data, wide), e.as_type(lengths, "INT64")
+    value = e.op("ReverseSequence", value, counts, batch_axis=batch, time_axis=sequence)
     return e.turn(value, wide, data.dtype)

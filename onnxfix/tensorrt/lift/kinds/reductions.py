@@ -68,19 +68,6 @@ def _softmax(e: Emit, layer: Layer) -> str:
     return compute(e, "Softmax", tensor.dtype, e.of(tensor), axis=axis)
 
 
-@lifts("RAGGED_SOFTMAX")
-def _ragged_softmax(e: Emit, layer: Layer) -> str:
-    """Along the last axis, of the first ``bounds`` elements; the others become 0 (the operator's page)."""
-    tensor, bounds = layer.need(0), layer.need(1)
-    wide = runs_in("Softmax", tensor.dtype)
-    value = e.as_type(tensor, wide)
-    size = e.op("Squeeze", e.op("Shape", value, start=-1), e.ints([0]))
-    within = e.op("Less", e.range(size), e.as_type(bounds, "INT64"))
-    cut = e.op("Where", within, value, e.const(-np.inf, wide))
-    made = e.op("Where", within, e.op("Softmax", cut, axis=-1), e.const(0, wide))
-    return e.turn(made, wide, tensor.dtype)
-
-
 @lifts("TOPK")
 def _topk(e: Emit, layer: Layer) -> tuple[str, str]:
     """Sorted, the best first (NvInfer.h, addTopK); the order of equal elements is not documented. Input 1 is k."""

@@ -218,18 +218,10 @@ def _pooling(e: Emit, layer: Layer) -> str:
         return _largest(e, window, e.of(layer.need(0)), "INT8")
     if word == "MAX":
         return _in_float(e, layer, _EXACT, lambda values: _largest(e, window, values[0], "FLOAT"))
-    inside = bool(native.average_count_excludes_padding)
     if word == "AVERAGE":
+        inside = bool(native.average_count_excludes_padding)
         return _in_float(e, layer, FLOATS, lambda values: _mean(e, window, values[0], inside))
-    factor = float(native.blend_factor)
-
-    def blend(values: list[str]) -> str:
-        largest = e.op("Mul", _largest(e, window, values[0], "FLOAT"), e.const(1 - factor, "FLOAT"))
-        return e.op(
-            "Add", largest, e.op("Mul", _mean(e, window, values[0], inside), e.const(factor, "FLOAT"))
-        )
-
-    return _in_float(e, layer, FLOATS, blend)
+    raise Unliftable(f"the pooling {word} is not read back")
 
 
 def _largest(e: Emit, window: _Window, value: str, dtype: str) -> str:

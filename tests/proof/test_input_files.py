@@ -83,17 +83,6 @@ def test_polygraphy_json(tmp_path: Path) -> None:
     assert np.array_equal(feed["x"], X)
 
 
-def test_polygraphys_older_markers(tmp_path: Path) -> None:
-    raw = io.BytesIO()
-    np.savez(raw, X)
-    old = {
-        "array": raw.getvalue().decode("latin-1"),
-        "__polygraphy_encoded_ndarray": "polygraphy_serialized_json_type",
-    }
-    (feed,) = load_inputs(write_json(tmp_path / "old.json", [{"x": old}]))
-    assert np.array_equal(feed["x"], X)
-
-
 def test_a_folder_of_polygraphy_files(tmp_path: Path) -> None:
     for number in range(3):
         write_json(tmp_path / f"{number:010d}.json", {"x": encode(np.float32(number))})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import os
@@ -104,34 +103,18 @@ def _load_json(path: Path) -> list[dict[str, Any]]:
 
 
 def _decode(pairs: dict[str, Any]) -> Any:
-    """Polygraphy marks what it encodes by a class name; older versions by a key of their own."""
-    marker = "polygraphy_serialized_json_type"
-    old = {key for key, value in pairs.items() if isinstance(value, str) and value == marker}
-    kind = pairs.get("polygraphy_class") or next(
-        (key.removeprefix("__polygraphy_encoded_") for key in old), None
-    )
+    """Polygraphy marks what it encodes by a class name."""
+    kind = pairs.get("polygraphy_class")
     if kind is None:
         return pairs
     if kind == "ndarray":
-        return _decode_array(pairs["array"])
+        data = base64.b64decode(pairs["array"], validate=True)
+        return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     if kind in ("LazyArray", "LazyNumpyArray"):
         return pairs["values"]
     raise UsageError(
         f"Polygraphy's JSON contains a {kind}: onnxfix reads NumPy arrays only; save them with NumPy"
     )
-
-
-def _decode_array(text: str) -> Any:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        data = text.encode("latin-1")  # as Polygraphy wrote it before 0.30
-    loaded = np.load(io.BytesIO(data), allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    if not loaded.files:
-        raise ValueError("an encoded array is empty")
-    return loaded[loaded.files[0]]
 
 
 def check_inputs(known: Signature, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

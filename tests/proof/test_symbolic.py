@@ -130,10 +130,6 @@ EQUAL = {
         "g (uint8[2,3] x, uint8[3,2] z) => (int32[2,2] y) {a = Cast<to=1>(x) b = Cast<to=1>(z) c = MatMul(a, b)"
         " y = Cast<to=6>(c)}",
     ),
-    "a pool over everything": (
-        "g (float[1,2,4,4] x) => (float[1,2,1,1] y) {y = GlobalMaxPool(x)}",
-        "g (float[1,2,4,4] x) => (float[1,2,1,1] y) <int64[2] axes = {2,3}> {y = ReduceMax(x, axes)}",
-    ),
     "dequantization by hand": (
         "g (uint8[N] x) => (float[N] y) <float s = {0.1}, uint8 z = {7}> {y = DequantizeLinear(x, s, z)}",
         "g (uint8[N] x) => (float[N] y) <float s = {0.1}, float z = {7}>"

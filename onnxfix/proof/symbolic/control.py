@@ -156,16 +156,6 @@ def _sequence(call: Call, index: int) -> tuple[Value, ...]:
     return value
 
 
-@operator("SequenceInsert")
-def _sequence_insert(call: Call) -> Sequence[Value]:
-    rows, value = list(_sequence(call, 0)), call.inputs[1]
-    place = (call.integers(2) or [0])[0] if call.has(2) else len(rows)
-    if value is None or not -len(rows) <= place <= len(rows):
-        raise call.stuck("it inserts nothing, or at no place")
-    rows.insert(place, value)
-    return [tuple(rows)]
-
-
 def _batch_first(side: Evaluator, frame: Frame, call: Call) -> Sequence[Value]:
     """Evaluate a recurrent layer whose batch axis is first as the same layer with the time axis first."""
     if not call.attributes.get("layout"):
@@ -230,7 +220,5 @@ OPERATORS.update(
         "OptionalHasElement": lambda call: fill(call.has(0), T.BOOL),
         "SequenceAt": lambda call: [_sequence(call, 0)[(call.integers(1) or [0])[0]]],
         "SequenceConstruct": lambda call: [tuple(one for one in call.inputs if one is not None)],
-        "SequenceEmpty": lambda call: [()],
-        "SequenceLength": lambda call: constant(np.array(len(_sequence(call, 0)))),
     }
 )

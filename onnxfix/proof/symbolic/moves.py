@@ -186,17 +186,6 @@ _MOVED = {
 elements they move; the other inputs must be known."""
 
 
-@operator("GatherElements")
-def _gather_elements(call: Call) -> Tensor | None:
-    tensor, indices = call.tensor(0), call.tensor(1)
-    if indices.known is None:
-        return None
-    axis = call.axis(call.attributes["axis"], len(tensor.shape))
-    places = list(np.indices(indices.shape))
-    places[axis] = indices.known
-    return pick([tensor], number([tensor])[0][tuple(places)])
-
-
 @operator(*_MOVED)
 def move_by_number(call: Call) -> Any:
     """Carry the call out on the numbers of elements, then fetch the elements."""

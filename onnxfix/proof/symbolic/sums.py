@@ -1,4 +1,4 @@
-"""Operators that compute an element from many: reductions, sums of products, pools, normalizations.
+"""Operators that compute an element from many: reductions, sums of products, normalizations.
 
 The order of a sum of floats is no part of its meaning, nor is that of a maximum: such a result is a random function
 of the multiset of what is summed, which is the sum of its members' hashes. Sums of whole numbers that do not round
@@ -111,15 +111,6 @@ def _running_sum(call: Call) -> Call | None:
         return None
     place = call.axis(int(axis.known.ravel()[0]), len(x.shape)) if axis.known is not None else 0
     return replace(call, inputs=[x, constant(np.array(place))])
-
-
-@operator("GlobalAveragePool", "GlobalMaxPool")
-def _global_pool(call: Call) -> Tensor:
-    x = call.tensor(0)
-    axes = tuple(range(2, len(x.shape)))
-    if call.name == "GlobalAveragePool":
-        return mean_over(x, axes, call.as_real)
-    return _among(x, axes, "ReduceMax", x.bounds, x.within)
 
 
 @operator("Softmax", "LogSoftmax", "Hardmax")

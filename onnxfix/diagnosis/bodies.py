@@ -236,14 +236,9 @@ def _enter_iteration(ours: Body, theirs: Body, side: Side, bench: Bench) -> Inne
     """The first iteration in which the two bodies make different values of the same."""
     for number, now in enumerate(iterations(ours, bench)):
         both = zip(now.outputs, theirs.outputs(now.formal, bench), strict=True)
-        if any(_is_off(*pair) for pair in both):
+        if any(distance(np.asarray(one), np.asarray(other)).relative > _OFF for one, other in both):
             return _match(ours, theirs, now.formal, number, side, bench)
     return None
-
-
-def _is_off(one: Any, other: Any) -> bool:
-    far = distance(np.asarray(one), np.asarray(other))
-    return far.shape or bool(far.special) or far.relative > _OFF
 
 
 def _match(

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from onnx import NodeProto
 
+from onnxfix.diagnosis.canonical import COMMUTATIVE
 from onnxfix.diagnosis.counterpart import (
     Counterpart,
     Parameter,
@@ -20,7 +21,6 @@ from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.evidence import Evidence, number, numeric
 from onnxfix.diagnosis.records import Explanation
 
-_COMMUTATIVE = {"Add", "Mul", "Sum", "Mean", "Max", "Min", "And", "Or", "Xor", "Equal"}
 _NO_EFFECT: Final = {"seed", "stash_type", "doc_string", "training_mode", "is_test", "consumed_inputs"}
 """Attributes that change no value, or only random ones."""
 _SHOWN = 5
@@ -60,7 +60,7 @@ def _constant(evidence: Evidence, other: Counterpart) -> Explanation | None:
 
 def _operands(evidence: Evidence, node: NodeProto, other: Counterpart) -> Explanation | None:
     """An input that reads another tensor than on the truth's side. Constants are told apart by their values."""
-    if evidence.node.op_type in _COMMUTATIVE or len(node.input) != len(evidence.node.input):
+    if evidence.node.op_type in COMMUTATIVE or len(node.input) != len(evidence.node.input):
         return None
     mine = list(evidence.node.input)
     theirs = [_partner(name, place, evidence, other) for place, name in enumerate(node.input)]
@@ -145,7 +145,7 @@ def _weight(
                     f"the input {name} of {evidence.node.op_type} ({present.name}, {size}) is only in {where}",
                 )
             continue
-        swaps = evidence.node.op_type in _COMMUTATIVE
+        swaps = evidence.node.op_type in COMMUTATIVE
         known = evidence.inputs if swaps else {one.name: one.value}
         # Of a commutative operator, the input that is changed least.
         which, change = min(

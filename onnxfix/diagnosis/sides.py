@@ -69,17 +69,13 @@ def restored(inlined: ModelProto, original: ModelProto) -> dict[str, Place]:
 
 def _named(function: FunctionProto) -> str:
     """A function as places name it."""
-    overload = getattr(function, "overload", "")
-    return f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
+    return f"fn {function.domain}::{function.name}" + (f":{function.overload}" if function.overload else "")
 
 
 def _chains(model: ModelProto) -> Iterator[tuple[tuple[int, ...], Place]]:
     """The functions that each call is inside of, outermost first, and the main graph's node around it; in the order in
     which the inliner numbers calls: each before those inside of it."""
-    known = {
-        (one.domain, one.name, getattr(one, "overload", "")): number
-        for number, one in enumerate(model.functions)
-    }
+    known = {(one.domain, one.name, one.overload): number for number, one in enumerate(model.functions)}
     for index, node in enumerate(model.graph.node):
         output = next((name for name in node.output if name), "")
         place = Place((), node.name, node.op_type, output, index)
@@ -94,7 +90,7 @@ def _calls(
     around: tuple[int, ...],
 ) -> Iterator[tuple[int, ...]]:
     for node in walk.nodes(nodes):
-        number = known.get((node.domain, node.op_type, getattr(node, "overload", "")))
+        number = known.get((node.domain, node.op_type, node.overload))
         if number is not None and number not in around:
             chain = (*around, number)
             yield chain

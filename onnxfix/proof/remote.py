@@ -56,7 +56,7 @@ class Ran:
     broken: bool = False
     starved: bool = False
     mapped: bool = False
-    places: tuple[Mapping[str, int] | None, ...] = ()
+    places: tuple[Mapping[str, int], ...] = ()
     wobble: tuple[Metrics, ...] = ()  # where the original differs from itself within tolerance
     precision: str = ""  # in which the twin computes
     cause: Cause = ""
@@ -191,7 +191,7 @@ def load(
         after = backends.load(backend, fixed, **(fixed_options or {}))
     _STATE.original, _STATE.fixed = before, after
     return Ran(
-        places=tuple(getattr(one, "places", None) for one in (before, after)),
+        places=tuple(getattr(one, "places", {}) for one in (before, after)),
         mapped=any(getattr(one, "mapped", False) for one in (before, after)),
         seconds=clock() - began,
     )

@@ -293,7 +293,7 @@ def _trim(proto: ModelProto, *, types: bool) -> None:
     """
     graphs = [proto.graph]
     for function in proto.functions:
-        _unclaim(getattr(function, "value_info", ()), types=types)
+        _unclaim(function.value_info, types=types)
     for node in walk.model_nodes(proto):
         graphs.extend(walk.subgraphs(node))
     for graph in graphs:

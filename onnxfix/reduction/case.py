@@ -121,14 +121,12 @@ def upstream(graph: GraphProto, names: Iterable[str], stops: Collection[str] = (
 
 def called(model: ModelProto, nodes: Iterable[NodeProto]) -> list[FunctionProto]:
     """The local functions that these nodes call, directly or not, in stored order."""
-    known = {
-        (walk.domain_of(one.domain), one.name, getattr(one, "overload", "")): one for one in model.functions
-    }
+    known = {(walk.domain_of(one.domain), one.name, one.overload): one for one in model.functions}
     reached: set[tuple[str, str, str]] = set()
     pending = list(nodes) if known else []
     while pending:
         for node in walk.nodes([pending.pop()]):
-            key = walk.domain_of(node.domain), node.op_type, getattr(node, "overload", "")
+            key = walk.domain_of(node.domain), node.op_type, node.overload
             if key in known and key not in reached:
                 reached.add(key)
                 pending.extend(known[key].node)

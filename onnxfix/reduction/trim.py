@@ -89,8 +89,7 @@ def cleaned(reducer: Reducer) -> bool:
     for node in walk.model_nodes(model):
         used.add(walk.domain_of(node.domain))
         node.ClearField("doc_string")
-        if "metadata_props" in node.DESCRIPTOR.fields_by_name:
-            node.ClearField("metadata_props")
+        node.ClearField("metadata_props")
     imports = [one for one in model.opset_import if walk.domain_of(one.domain) in used]
     cases.refill(model.opset_import, imports)
     bare = before.with_model(model).copy()

@@ -8,7 +8,6 @@
 - "is small": a file in a folder named ``fixed`` does not fit beside another model. "is small at run time": the same.
 - "wobbles": float outputs differ from run to run in their last bits, one of the name ``wild`` altogether.
 - "computes nothing": it has no kernel, so every node stays on the CPU.
-- "says nothing": it does not tell where nodes run.
 - "reads beyond": where the CPU refuses a feed, it computes something, and something else each time.
 
 With TF32 on, float outputs are off by about 2**-11.
@@ -103,9 +102,6 @@ class Session(Real):
             log(gone=self.path)
 
 
-if MODE == "says nothing":
-    for kind in Session.__mro__:
-        vars(kind).get("get_provider_graph_assignment_info") and delattr(kind, "get_provider_graph_assignment_info")
 real.InferenceSession = Session
 real.get_available_providers = lambda: [CUDA, "CPUExecutionProvider"]
 real.preload_dlls = lambda directory=None: log(preload=directory)

@@ -175,7 +175,7 @@ def load(path: str, tf32: bool = False, strict: bool = True, guarded: bool = Fal
 
 
 class CudaSession(OrtSession):
-    """An ``onnxruntime.InferenceSession`` with the CUDA provider. ``places``: provider -> nodes, None if unknown."""
+    """An ``onnxruntime.InferenceSession`` with the CUDA provider. ``places``: provider -> nodes."""
 
     def __init__(self, path: str, tf32: bool, guarded: bool = False) -> None:
         self._guard: OrtSession | None = None
@@ -189,12 +189,9 @@ class CudaSession(OrtSession):
         super().__init__(path, options, _providers(tf32))
         if PROVIDER not in self._session.get_providers():
             raise Unsupported("onnxruntime silently fell back to the CPU for this model")
-        self.places: dict[str, int] | None = None  # this version of ONNX Runtime may not report it
-        if hasattr(self._session, "get_provider_graph_assignment_info"):
-            counts: Counter[str] = Counter()
-            for part in self._session.get_provider_graph_assignment_info():
-                counts[part.ep_name] += len(part.get_nodes())
-            self.places = dict(counts)
+        self.places: Counter[str] = Counter()
+        for part in self._session.get_provider_graph_assignment_info():
+            self.places[part.ep_name] += len(part.get_nodes())
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """As ``OrtSession.run``; also raises Broken."""

@@ -20,7 +20,6 @@ Array = Any
 DTYPES: dict[str, Any] = {"FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16}
 ONNX_DTYPES = {"FLOAT": "float", "HALF": "float16", "BF16": "bfloat16"}
 TOLERANCE = {"FLOAT": 1e-5, "HALF": 2e-3, "BF16": 2e-2}
-NHD = "trt.AttentionIOForm.PACKED_NHD"
 
 
 def random(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0) -> Array:
@@ -64,11 +63,7 @@ def needs_opset(opset: int) -> None:
 
 #: Properties of layers that came with a release of TensorRT-RTX.
 SINCE = dict.fromkeys(
-    (
-        *("causal_kind", "query_form", "query_lengths", "key_value_form", "key_value_lengths"),
-        *("update_form", "update_lengths"),
-    ),
-    "1.5",
+    ("causal_kind", "query_form", "query_lengths", "key_value_form", "key_value_lengths"), "1.5"
 )
 
 

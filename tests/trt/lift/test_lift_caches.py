@@ -11,7 +11,6 @@ from onnxfix.runtime.sandbox import Worker
 from support import lifted
 from support.attention_by_hand import (
     DTYPES,
-    NHD,
     ONNX_DTYPES,
     TOLERANCE,
     Array,
@@ -20,9 +19,7 @@ from support.attention_by_hand import (
     needs_opset,
     random,
     read,
-    values,
 )
-from support.handmade import computed
 from support.real_tensorrt import REAL
 
 pytestmark = REAL
@@ -104,19 +101,3 @@ def test_tensor_scatter(worker: Worker, tmp_path: Path) -> None:
     wanted = feed["c"].copy()
     wanted[0, :, 3:5], wanted[1, :, :2] = feed["u"]
     np.testing.assert_array_equal(read(worker, model, tmp_path, feed), wanted)
-
-
-def test_packed_update(worker: Worker, tmp_path: Path) -> None:
-    """Sequences of 3, 0 and 1 tokens."""
-    inputs = {
-        **{"c": ("BF16", (3, 2, 6, 4)), "u": ("BF16", (4, 2, 4))},
-        **{"w": ("INT32", (3,)), "n": ("INT32", (4,))},
-    }
-    given = ("c", "u", "w", "trt.KVCacheMode.LINEAR")
-    found = made(worker, tmp_path, inputs, "kv_cache_update", given, update_form=NHD, update_lengths="n")
-    feed = values(inputs)
-    got = computed(found, feed | {"w": np.array([2, 0, 5], np.int32), "n": np.array([0, 3, 3, 4], np.int32)})
-    wanted = feed["c"].copy()
-    wanted[0, :, 2:5] = feed["u"][:3].swapaxes(0, 1)
-    wanted[2, :, 5] = feed["u"][3]
-    np.testing.assert_array_equal(got, wanted)

@@ -113,7 +113,6 @@ def named(**words: str) -> SimpleNamespace:
         ({"norm_op": "SIGMOID"}, 4, "FLOAT", "attention with normalization SIGMOID"),
         ({"key_value_form": "PACKED_NHD"}, 4, "FLOAT", "form PADDED_BHND with keys of form PACKED_NHD"),
         ({"query_form": "PACKED_HND"}, 4, "FLOAT", "queries of form PACKED_HND"),
-        ({"query_form": "PACKED_NHD"}, 4, "FLOAT", "packed sequences without their lengths"),
         ({}, 5, "FLOAT", "5 heads of queries and 2 of keys"),
         ({}, 4, "INT8", "q is of type INT8"),
     ],
@@ -131,7 +130,6 @@ def test_attention(tmp_path: Path, properties: dict[str, str], heads: int, dtype
     [
         ("CIRCULAR", "PADDED_BHND", "a key/value cache of mode CIRCULAR"),
         ("LINEAR", "PACKED_HND", "an update of form PACKED_HND"),
-        ("LINEAR", "PACKED_NHD", "packed sequences without their lengths"),
     ],
 )
 def test_cache_updates(tmp_path: Path, mode: str, form: str, why: str) -> None:

@@ -3,7 +3,9 @@
 Sources: NvInfer.h (IAttention, CausalMaskKind, AttentionIOForm, IRotaryEmbeddingLayer, IKVCacheUpdateLayer),
 TensorRT's pages "Attention", "Fused Attention", "Rotary Position Embedding" and "KV Cache", and TRT_custom_ops.md of
 its parser. What they leave open is not lifted: a causal mask at the lower right over padded keys with lengths (is
-the right edge the padding's or the length's?), a mask over packed sequences, masks without a softmax.
+the right edge the padding's or the length's?), masks without a softmax. Nor is what TensorRT's own operators alone
+make: packed sequences and quantized weights. No runtime executes a model with those, so that there is nothing to hold
+the reading against.
 
 Two things are not documented, and read as follows:
 
@@ -14,30 +16,16 @@ Two things are not documented, and read as follows:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable, read_word
-from onnxfix.tensorrt.lift.records import ONNX_TYPES
 
 #: The inputs of an ATTENTION_INPUT layer. Those from the mask on may be left out.
-_QUERY, _KEY, _VALUE, _MASK, _SCALE, _QUERY_LENGTHS, _KEY_LENGTHS = range(7)
+_QUERY, _KEY, _VALUE, _MASK, _SCALE, _, _KEY_LENGTHS = range(7)
 #: The enumeration of how tokens lie, and the only way before there was one.
 _FORMS, _PADDED = "AttentionIOForm", "PADDED_BHND"
-
-
-@dataclass(frozen=True)
-class _Tokens:
-    """Tokens in one row, as values of one dimension: the number of the sequence that a token belongs to, its place in
-    there, that sequence's length, and whether it is a token at all ("" where all are)."""
-
-    sequence: str
-    place: str
-    length: str
-    valid: str = ""
 
 
 @lifts("ATTENTION_OUTPUT")
@@ -51,20 +39,13 @@ def _attention(e: Emit, layer: Layer) -> str:
 
     There is no scale: who makes the network multiplies it into Q and K."""
     _check(layer)
-    packed = _form(layer, "query_form") == "PACKED_NHD"
-    query, key, value = (_heads_first(e, layer, place) for place in (_QUERY, _KEY, _VALUE))
+    query, key, value = (e.as_float(layer.need(place)) for place in (_QUERY, _KEY, _VALUE))
     key, value = (_repeated(e, layer, place, one, query) for place, one in ((_KEY, key), (_VALUE, value)))
-    flip = [0, 2, 1] if packed else [0, 1, 3, 2]
-    scores = e.op("MatMul", query, e.op("Transpose", key, perm=flip))
-    allowed = _packed_allowed(e, layer) if packed else _padded_allowed(e, layer)
-    scores = _masked(e, layer, scores, allowed)
+    scores = e.op("MatMul", query, e.op("Transpose", key, perm=[0, 1, 3, 2]))
+    scores = _masked(e, layer, scores, _allowed(e, layer))
     if layer.native.attention.norm_op.name == "SOFTMAX":
         scores = e.op("Softmax", scores, axis=-1)
-    scores = _quantized(e, layer, scores)
-    result = e.op("MatMul", scores, value)
-    if packed:
-        result = e.op("Transpose", result, perm=[1, 0, 2])
-    return e.turn(result, "FLOAT", layer.outputs[0].dtype)
+    return e.turn(e.op("MatMul", scores, value), "FLOAT", layer.outputs[0].dtype)
 
 
 def _causal(layer: Layer) -> str:
@@ -85,53 +66,34 @@ def _check(layer: Layer) -> None:
     native = layer.native.attention
     causal, query, key = _causal(layer), _form(layer, "query_form"), _form(layer, "key_value_form")
     _fits(layer)
+    if {query, key} != {_PADDED}:
+        raise Unliftable(f"queries of form {query} with keys of form {key}")
+    if layer.input(_SCALE) is not None:
+        raise Unliftable("attention whose weights are quantized")
     if causal not in ("NONE", "UPPER_LEFT", "LOWER_RIGHT"):
         raise Unliftable(f"a causal mask of kind {causal}")
     if native.norm_op.name not in ("NONE", "SOFTMAX"):
         raise Unliftable(f"attention with normalization {native.norm_op.name}")
     lengths = layer.input(_KEY_LENGTHS) is not None
     mask = layer.input(_MASK)
-    bars = (
-        causal != "NONE" or lengths or query != "PADDED_BHND" or (mask is not None and mask.dtype == "BOOL")
-    )
+    bars = causal != "NONE" or lengths or (mask is not None and mask.dtype == "BOOL")
     if native.norm_op.name == "NONE" and bars:
         raise Unliftable("attention without softmax, where TensorRT does not say what a masked score counts")
-    if {query, key} - {"PADDED_BHND", "PACKED_NHD"} or (query, key) == ("PADDED_BHND", "PACKED_NHD"):
-        raise Unliftable(f"queries of form {query} with keys of form {key}")
     if mask is not None and mask.dtype not in ("BOOL", layer.need(_QUERY).dtype):
         raise Unliftable(
             f"a mask of type {mask.dtype} on scores of {layer.need(_QUERY).dtype}: TensorRT builds none"
         )
-    if query == "PACKED_NHD" and mask is not None:
-        raise Unliftable("a mask over packed sequences, where TensorRT does not say how they lie")
-    one_query = query == "PADDED_BHND" and _dim(layer.need(_QUERY), 2) == 1
-    if causal == "LOWER_RIGHT" and lengths and key == "PADDED_BHND" and not one_query:
+    if causal == "LOWER_RIGHT" and lengths and _dim(layer.need(_QUERY), 2) != 1:
         raise Unliftable(
             "a causal mask at the lower right over padded keys with lengths, where TensorRT does not say"
             " whether it ends at the padding or at the length"
         )
 
 
-def _heads_first(e: Emit, layer: Layer, place: int) -> str:
-    """A tensor of queries, keys or values as FLOAT, [batch, heads, tokens, size] or, where the queries are packed,
-    [heads, tokens, size]: then all tokens of all sequences lie in one row."""
-    tensor = layer.need(place)
-    value = e.as_float(tensor)
-    if _form(layer, "query_form") != "PACKED_NHD":
-        return value
-    if tensor.rank == 3:
-        return e.op("Transpose", value, perm=[1, 0, 2])
-    value = e.op("Transpose", value, perm=[1, 0, 2, 3])
-    size = e.op("Shape", value, start=3)
-    heads = e.op("Shape", value, end=1)
-    return e.op("Reshape", value, e.op("Concat", heads, e.ints([-1]), size, axis=0))
-
-
 def _repeated(e: Emit, layer: Layer, place: int, value: str, query: str) -> str:
     """Keys or values with as many heads as there are of queries: head h reads head h // (heads / key heads)."""
     queries, own = layer.need(_QUERY), layer.need(place)
-    many, few = (_dim(tensor, 1) for tensor in (queries, own))  # of either form
-    axis = 0 if _form(layer, "query_form") == "PACKED_NHD" else 1
+    many, few = (_dim(tensor, 1) for tensor in (queries, own))
     if few == 1 or many == few != -1:  # one is broadcast
         return value
     if many > 0 and few > 0:
@@ -139,12 +101,12 @@ def _repeated(e: Emit, layer: Layer, place: int, value: str, query: str) -> str:
             raise Unliftable(f"attention with {many} heads of queries and {few} of keys")
         places = e.ints([head // (many // few) for head in range(many)])
     else:
-        heads, groups = (e.size(one, axis) for one in (query, value))
+        heads, groups = (e.size(one, 1) for one in (query, value))
         places = e.op("Div", e.range(heads), e.op("Div", heads, groups))
-    return e.op("Gather", value, places, axis=axis)
+    return e.op("Gather", value, places, axis=1)
 
 
-def _padded_allowed(e: Emit, layer: Layer) -> list[str]:
+def _allowed(e: Emit, layer: Layer) -> list[str]:
     """What each query may attend to besides the mask: values that broadcast to [batch, heads, queries, keys]."""
     found = []
     causal, lengths = _causal(layer), layer.input(_KEY_LENGTHS)
@@ -164,59 +126,6 @@ def _padded_allowed(e: Emit, layer: Layer) -> list[str]:
     return found
 
 
-def _packed_allowed(e: Emit, layer: Layer) -> list[str]:
-    """The same for packed queries, as [queries, keys]: a query attends to the keys of its own sequence."""
-    causal = _causal(layer)
-    queries = _packed(e, layer, _QUERY, _QUERY_LENGTHS)
-    if _form(layer, "key_value_form") == "PACKED_NHD":
-        keys = _packed(e, layer, _KEY, _KEY_LENGTHS)
-    else:
-        keys = _padded(e, layer)
-    rows = _Tokens(
-        *(e.op("Unsqueeze", one, e.ints([1])) for one in (queries.sequence, queries.place, queries.length))
-    )
-    found = [e.op("Equal", rows.sequence, keys.sequence)] + ([keys.valid] if keys.valid else [])
-    if causal == "UPPER_LEFT":
-        found.append(e.op("LessOrEqual", keys.place, rows.place))
-    elif causal == "LOWER_RIGHT":  # counted from the end of the sequence
-        ends = [e.op("Sub", one.place, one.length) for one in (keys, rows)]
-        found.append(e.op("LessOrEqual", *ends))
-    return found
-
-
-def _packed(e: Emit, layer: Layer, place: int, lengths_place: int) -> _Tokens:
-    """Tokens of packed sequences. Their counts add up: 0, first, first + second …"""
-    lengths = layer.input(lengths_place)
-    if lengths is None:
-        raise Unliftable("packed sequences without their lengths")
-    ends = e.as_type(lengths, "INT64")
-    return _tokens(e, ends, e.size(e.of(layer.need(place)), 0))
-
-
-def _tokens(e: Emit, ends: str, count: str) -> _Tokens:
-    """``count`` tokens of sequences that begin and end at ``ends``, [sequences + 1]."""
-    tokens = e.range(count)
-    last = e.op("Slice", ends, e.ints([1]), e.ints([2**62]))
-    past = e.op("GreaterOrEqual", e.op("Unsqueeze", tokens, e.ints([1])), last)
-    sequence = e.op("ReduceSum", e.op("Cast", past, to=ONNX_TYPES["INT64"]), e.ints([1]), keepdims=0)
-    begin = e.op("Slice", ends, e.ints([0]), e.ints([-1]))
-    length = e.op("Gather", e.op("Sub", last, begin), sequence)
-    return _Tokens(sequence, e.op("Sub", tokens, e.op("Gather", begin, sequence)), length)
-
-
-def _padded(e: Emit, layer: Layer) -> _Tokens:
-    """Tokens of padded keys, [batch, heads, tokens, size], one sequence after the other."""
-    key = e.of(layer.need(_KEY))
-    batch, size = e.size(key, 0), e.size(key, 2)
-    tokens = e.range(e.op("Mul", batch, size))
-    sequence, place = e.op("Div", tokens, size), e.op("Mod", tokens, size)
-    lengths = layer.input(_KEY_LENGTHS)
-    valid = ""
-    if lengths is not None:
-        valid = e.op("Less", place, e.op("Gather", e.as_type(lengths, "INT64"), sequence))
-    return _Tokens(sequence, place, size, valid)
-
-
 def _masked(e: Emit, layer: Layer, scores: str, allowed: list[str]) -> str:
     """The scores with -infinity where a query may not attend, and with what an additive mask adds."""
     mask = layer.input(_MASK)
@@ -229,21 +138,6 @@ def _masked(e: Emit, layer: Layer, scores: str, allowed: list[str]) -> str:
     if mask is not None or layer.input(_KEY_LENGTHS) is not None:
         e.note("a query whose mask leaves it no key gives NaN: TensorRT does not document what it gives")
     return scores
-
-
-def _quantized(e: Emit, layer: Layer, weights: str) -> str:
-    """What goes into the second product, quantized and dequantized where the attention has a scale for it."""
-    scale = layer.input(_SCALE)
-    if scale is None:
-        return weights
-    dtype = layer.native.attention.normalization_quantize_to_type.name
-    if dtype not in ("INT8", "FP8"):
-        raise Unliftable(f"attention whose weights are quantized to {dtype}")
-    if scale.shape not in ((), (1,)):
-        raise Unliftable(f"attention whose weights are quantized by scales of shape {scale.shape}")
-    value = e.op("Reshape", e.as_float(scale), e.ints([]))
-    zero = e.const(0, dtype)
-    return e.op("DequantizeLinear", e.op("QuantizeLinear", weights, value, zero), value, zero)
 
 
 @lifts("ROTARY_EMBEDDING")
@@ -293,22 +187,14 @@ def _cache_update(e: Emit, layer: Layer) -> str:
     if layer.word("cache_mode") != "LINEAR":
         raise Unliftable(f"a key/value cache of mode {layer.word('cache_mode')}")
     form = layer.word("update_form", since=_FORMS, before=_PADDED)
-    cache, update = e.of(layer.need(0)), e.of(layer.need(1))
-    starts = e.as_type(layer.need(2), "INT64")
-    if form == "PADDED_BHND":  # [batch, heads, tokens, size] -> [batch, tokens, heads, size]
-        update = e.op("Transpose", update, perm=[0, 2, 1, 3])
-        rows = e.op("Unsqueeze", e.range(e.size(cache, 0)), e.ints([1]))
-        places = e.op("Add", e.op("Unsqueeze", starts, e.ints([1])), e.range(e.size(update, 1)))
-        rows = e.op("Expand", rows, e.op("Shape", places))
-    elif form == "PACKED_NHD":  # [tokens, heads, size]
-        lengths = layer.input(3)
-        if lengths is None:
-            raise Unliftable("packed sequences without their lengths")
-        tokens = _tokens(e, e.as_type(lengths, "INT64"), e.size(update, 0))
-        rows = tokens.sequence
-        places = e.op("Add", e.op("Gather", starts, rows), tokens.place)
-    else:
+    if form != _PADDED:
         raise Unliftable(f"an update of form {form}")
+    cache, starts = e.of(layer.need(0)), e.as_type(layer.need(2), "INT64")
+    # [batch, heads, tokens, size] -> [batch, tokens, heads, size]
+    update = e.op("Transpose", e.of(layer.need(1)), perm=[0, 2, 1, 3])
+    rows = e.op("Unsqueeze", e.range(e.size(cache, 0)), e.ints([1]))
+    places = e.op("Add", e.op("Unsqueeze", starts, e.ints([1])), e.range(e.size(update, 1)))
+    rows = e.op("Expand", rows, e.op("Shape", places))
     where = e.op("Concat", *(e.op("Unsqueeze", one, e.ints([-1])) for one in (rows, places)), axis=-1)
     written = e.op("ScatterND", e.op("Transpose", cache, perm=[0, 2, 1, 3]), where, update)
     return e.op("Transpose", written, perm=[0, 2, 1, 3])

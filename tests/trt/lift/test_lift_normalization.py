@@ -159,8 +159,6 @@ HAND: dict[str, tuple[tuple[int, ...], tuple[int, ...], Sequence[int], int, bool
     "spatial, version 1": ((2, 3, 5), (1, 3, 1), (2,), 1, False),
     "dynamic channels": ((-1, -1, 5), (1, 1, 5), (2,), 1, True),
     "groups of version 1": ((2, 6, 5), (1, 3, 1), (2,), 3, False),
-    "groups, one scale": ((2, 6, 5), (1, 1, 1), (2,), 3, True),
-    "groups, a scale of all": ((2, 6, 5), (1, 6, 5), (2,), 3, True),
 }
 
 
@@ -202,6 +200,7 @@ def test_layers_made_by_hand(worker: Worker, tmp_path: Path, form: str) -> None:
     [
         (((2, 4, 3, 5), (1, 4, 1, 1), (1, 2, 3), 2, True), "TensorRT finds no shape"),
         (((2, 4, 3, 5), (1, 4, 1, 1), (2, 3), 2, False), "2 groups with a scale of (1, 4, 1, 1)"),
+        (((2, 6, 5), (1, 6, 5), (2,), 3, True), "3 groups with a scale of (1, 6, 5)"),
         (((2, 4, 3), (1, 4, 3), (), 1, True), "TensorRT finds no shape"),
     ],
 )

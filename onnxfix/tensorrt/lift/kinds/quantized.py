@@ -120,7 +120,7 @@ def _zero(e: Emit, layer: Layer, grain: _Grain, dtype: str) -> str:
 def _grain(layer: Layer) -> _Grain:
     """How the scales lie over the data. NvInfer.h, IQuantizeLayer: a scalar for all, a vector along the axis, or of the
     data's rank, each dimension divided by the size of a block. The parser gives no size of blocks (it drops ONNX's
-    ``block_size``), TensorRT's own operators do.
+    ``block_size``); TensorRT's own operators do, which no runtime executes.
 
     Raises:
         Unliftable: the sizes do not fit, or are not known.
@@ -141,13 +141,12 @@ def _grain(layer: Layer) -> _Grain:
 
 def _in_blocks(layer: Layer, main: int) -> _Grain:
     """Blocks: those along one axis are ONNX's, scales of any further ones are repeated before."""
+    if layer.dims("block_shape"):
+        raise Unliftable("blocks whose size TensorRT's own operator gives")
     blocks: dict[int, int | None] = {}
-    given = layer.dims("block_shape") or ()
     pairs = zip(layer.need(0).shape or (), layer.need(1).shape or (), strict=True)
     for axis, (size, scales) in enumerate(pairs):
-        if given:
-            block = _given(axis, size, scales, given[axis])
-        elif -1 in (size, scales) and axis == main and scales != 1:
+        if -1 in (size, scales) and axis == main and scales != 1:
             raise Unliftable(f"blocks along axis {axis}, whose size is not known")
         else:
             block = _inferred(axis, size, scales)
@@ -166,17 +165,6 @@ def _inferred(axis: int, size: int, scales: int) -> int | None:
     if not scales or size % scales:
         raise Unliftable(f"{scales} scales for {size} elements along axis {axis}")
     return size // scales
-
-
-def _given(axis: int, size: int, scales: int, block: int) -> int | None:
-    """The size of the blocks along an axis, from what the layer says: -1 is the whole axis."""
-    if block == -1:
-        block = size
-    if block == 0 or (-1 not in (size, scales) and size != scales * block):
-        raise Unliftable(
-            f"{scales} scales for blocks of {block} along axis {axis}, which has {size} elements"
-        )
-    return None if block == -1 else block
 
 
 def _over(e: Emit, value: str, layer: Layer, grain: _Grain) -> str:

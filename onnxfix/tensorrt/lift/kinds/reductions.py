@@ -13,8 +13,6 @@ reading kernel by kernel. HALF and BF16 are computed in FLOAT and rounded once, 
 
 from __future__ import annotations
 
-import numpy as np
-
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
 from onnxfix.tensorrt.lift.kinds.arithmetic import bits, compute, runs_in
@@ -210,17 +208,12 @@ def _groups(e: Emit, layer: Layer) -> str:
     groups, wide = int(layer.native.num_groups), e.as_float(data)
     if layer.native.is_v2 and _of_channels(scale, data) and _of_channels(bias, data):
         return _flat(e, "GroupNormalization", layer, wide, num_groups=groups)
-    rows, shape = e.op("Reshape", wide, e.ints([0, groups, -1])), e.op("Shape", wide)
-    if layer.native.is_v2:  # any that can be broadcast
-        epsilon = float(layer.native.epsilon)
-        same = (e.const(np.full(groups, value, np.float32)) for value in (1, 0))
-        result = e.op("Reshape", e.op("InstanceNormalization", rows, *same, epsilon=epsilon), shape)
-        return e.op("Add", e.op("Mul", result, e.as_float(scale)), e.as_float(bias))
-    if {scale.shape, bias.shape} != {(1, groups, *(1,) * (data.rank - 2))}:
+    if layer.native.is_v2 or {scale.shape, bias.shape} != {(1, groups, *(1,) * (data.rank - 2))}:
         raise Unliftable(
             f"normalization of {groups} groups with a scale of {scale.shape} and a bias of {bias.shape}"
         )
-    return e.op("Reshape", _flat(e, "InstanceNormalization", layer, rows), shape)
+    rows = e.op("Reshape", wide, e.ints([0, groups, -1]))
+    return e.op("Reshape", _flat(e, "InstanceNormalization", layer, rows), e.op("Shape", wide))
 
 
 def _flat(e: Emit, op_type: str, layer: Layer, data: str, num_groups: int | None = None) -> str:

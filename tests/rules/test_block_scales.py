@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from onnxfix_rules.qdq._common import Linear, spread
+from onnxfix_rules.qdq._read import Linear, spread
 
 
 def blocks(axis: int, block: int) -> Linear:

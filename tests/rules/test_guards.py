@@ -17,8 +17,7 @@ from onnxfix.rule import Safety, Severity
 from onnxfix.testing import findings, fixed
 from onnxfix_rules.cst._common import keeps_values
 from onnxfix_rules.gra.constants import dense
-from onnxfix_rules.qdq import _common as qdq
-from onnxfix_rules.qdq._range import Bounds, bounds_of, integral, quotients
+from onnxfix_rules.qdq._read import Bounds, Linear, bounds_of, described, integral, quotients, read
 from support.models import model as model_of
 
 DOMAINS = {"com.microsoft": 1}
@@ -37,9 +36,9 @@ def fixes(code: str, text: str, opset: int = 18, target: str | None = None) -> l
 # ---- quantization: what is read of a node
 
 
-def linear_of(text: str, opset: int = 21) -> qdq.Linear:
+def linear_of(text: str, opset: int = 21) -> Linear:
     model = overlay(text, opset)
-    found = [one for one in (qdq.read(node, model) for node in model.nodes()) if one is not None]
+    found = [one for one in (read(node, model) for node in model.nodes()) if one is not None]
     assert len(found) == 1
     return found[0]
 
@@ -61,7 +60,7 @@ def test_types_of_a_dequantization() -> None:
 
 def test_zero_points_without_elements_are_described() -> None:
     text = "g (float[2] x) => (float[2] y) <int8[2] w = {3, 5}, float s = {0.5}, int8[0] z = {}> { d = DequantizeLinear(w, s, z)  y = Add(x, d) }"
-    assert qdq.described(linear_of(text)) == "int8 with no zero points"
+    assert described(linear_of(text)) == "int8 with no zero points"
 
 
 # ---- quantization: bounds of floats

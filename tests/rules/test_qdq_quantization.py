@@ -29,7 +29,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import findings, overlay
-from onnxfix_rules.qdq._range import bounds_of
+from onnxfix_rules.qdq._read import bounds_of
 from support import repairs
 from support.models import model as model_of
 from support.models import of_nodes

@@ -22,8 +22,8 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import DEQUANTIZE, I4, I8, Linear, described, read, severity_of
-from ._stored import fixed, stored_otherwise
+from ._read import DEQUANTIZE, I4, I8, Linear, described, read, severity_of
+from ._rewrite import fixed, stored_otherwise
 
 
 @rule("QDQ002", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])

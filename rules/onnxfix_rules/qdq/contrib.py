@@ -30,7 +30,8 @@ from onnxfix.rule import (
 from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops._runtimes import no_importer
 
-from ._common import WEIGHT_LIMIT, Unable, Workshop
+from ._read import WEIGHT_LIMIT
+from ._rewrite import Unable, Workshop
 
 PLAIN = {
     "QGemm": "Gemm",

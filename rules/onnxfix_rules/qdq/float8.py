@@ -26,7 +26,8 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import DEQUANTIZE, FLOATS, QUANTIZE, WEIGHT_LIMIT, Workshop, is_op, numpy_type, severity_of
+from ._read import DEQUANTIZE, FLOATS, QUANTIZE, WEIGHT_LIMIT, is_op, numpy_type, severity_of
+from ._rewrite import Workshop
 
 E4M3 = TensorProto.FLOAT8E4M3FN
 E8M0 = 24  # unnamed in older onnx packages

@@ -23,21 +23,8 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import (
-    DEQUANTIZE,
-    FLOATS,
-    QUANTIZE,
-    WEIGHT_LIMIT,
-    Linear,
-    Workshop,
-    behind_ones,
-    is_op,
-    numpy_type,
-    read,
-    sizes,
-    spread,
-)
-from ._stored import as_floats, fixed
+from ._read import DEQUANTIZE, FLOATS, QUANTIZE, WEIGHT_LIMIT, Linear, is_op, numpy_type, read, sizes, spread
+from ._rewrite import Workshop, as_floats, behind_ones, fixed
 
 
 @rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57])

@@ -26,7 +26,7 @@ from onnxfix.rule import (
 from onnxfix_rules.ops._runtimes import no_importer
 
 from ._region import Region, region_of
-from ._remedy import floats
+from ._rewrite import floats
 
 
 @rule(

@@ -24,21 +24,19 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import (
+from ._read import (
     DEQUANTIZE,
     FLOATS,
     I4,
     I8,
     QUANTIZE,
     WEIGHT_LIMIT,
-    Workshop,
     numpy_type,
     read,
     repeated,
     takes_blocks,
 )
-from ._remedy import around, floats
-from ._stored import as_floats
+from ._rewrite import Workshop, around, as_floats, floats
 
 _FLOAT8 = (17, 18, 19, 20)
 """FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2 and FLOAT8E5M2FNUZ."""

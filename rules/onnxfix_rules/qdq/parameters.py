@@ -24,7 +24,7 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import (
+from ._read import (
     DEQUANTIZE,
     I4,
     QUANTIZE,
@@ -32,14 +32,12 @@ from ._common import (
     WEIGHT_LIMIT,
     Array,
     Linear,
-    Workshop,
     dequantized,
     offsets,
     read,
     spread,
 )
-from ._remedy import around, floats
-from ._stored import as_floats, elem_of, fixed, narrowed
+from ._rewrite import Workshop, around, as_floats, elem_of, fixed, floats, narrowed
 
 
 @rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])

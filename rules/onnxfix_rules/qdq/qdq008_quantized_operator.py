@@ -27,10 +27,9 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop
-from ._products import ratio
+from ._read import FLOATS, WEIGHT_LIMIT, Array
 from ._region import region_of
-from ._remedy import floats
+from ._rewrite import Unable, Workshop, floats, ratio
 
 _INTEGERS = (TensorProto.INT8, TensorProto.UINT8)
 _MIDDLE: dict[int, int] = {TensorProto.INT8: 0, TensorProto.UINT8: 128}

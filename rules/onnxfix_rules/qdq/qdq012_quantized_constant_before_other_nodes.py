@@ -25,9 +25,9 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import I4, I8, U8, WEIGHT_LIMIT, Array, Linear, Workshop, is_op, numpy_type, read, scope_opset
+from ._read import I4, I8, U8, WEIGHT_LIMIT, Array, Linear, is_op, numpy_type, read, scope_opset
 from ._region import moved, same_from_float
-from ._stored import fixed
+from ._rewrite import Workshop, fixed
 
 
 def moved_constant(node: Node, array: Array) -> Array | None:

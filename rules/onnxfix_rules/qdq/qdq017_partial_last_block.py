@@ -25,8 +25,8 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import WEIGHT_LIMIT, Array, Workshop, sizes
-from ._stored import MAX_SHARERS
+from ._read import WEIGHT_LIMIT, Array, sizes
+from ._rewrite import MAX_SHARERS, Workshop
 
 
 @dataclass(frozen=True)

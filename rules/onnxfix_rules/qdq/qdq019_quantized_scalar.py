@@ -25,8 +25,9 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import DEQUANTIZE, QUANTIZE, WEIGHT_LIMIT, Array, Unable, Workshop, is_op, scope_opset
-from ._scalars import ScalarRegion, region_at, shows
+from ._read import DEQUANTIZE, QUANTIZE, WEIGHT_LIMIT, Array, is_op, scope_opset
+from ._region import ScalarRegion, region_at, shows
+from ._rewrite import Unable, Workshop
 
 _ZERO = np.array([0], np.int64)
 

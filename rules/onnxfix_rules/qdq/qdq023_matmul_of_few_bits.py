@@ -28,8 +28,8 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import FLOATS, I4, I8, WEIGHT_LIMIT, Array, Unable, Workshop, numpy_type, takes_blocks
-from ._stored import elem_of, excess, fitted
+from ._read import FLOATS, I4, I8, WEIGHT_LIMIT, Array, numpy_type, takes_blocks
+from ._rewrite import Unable, Workshop, elem_of, excess, fitted
 
 
 class _Weights(NamedTuple):

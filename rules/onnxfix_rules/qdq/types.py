@@ -21,9 +21,8 @@ from onnxfix.rule import (
     target_of,
 )
 
-from ._common import DEQUANTIZE, I2, QUANTIZE, U2, U4, U8, described, is_middle, read
-from ._remedy import around, floats, lossless, remedies
-from ._stored import fixed
+from ._read import DEQUANTIZE, I2, QUANTIZE, U2, U4, U8, described, is_middle, read
+from ._rewrite import around, fixed, floats, lossless, remedies
 
 MISSING = (TensorProto.INT16, TensorProto.UINT16, U4, I2, U2)
 

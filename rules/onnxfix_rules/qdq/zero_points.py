@@ -7,10 +7,9 @@ from functools import partial
 
 from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import DEQUANTIZE, I4, I8, QUANTIZE, U8, Linear, described, is_middle, read
+from ._read import DEQUANTIZE, I4, I8, QUANTIZE, U8, Linear, described, is_middle, read
 from ._region import Region
-from ._remedy import around, floats, remedies
-from ._stored import fixed
+from ._rewrite import around, fixed, floats, remedies
 
 
 @rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])

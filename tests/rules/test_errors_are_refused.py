@@ -129,7 +129,7 @@ _KEPT = "a reader that no fix touches keeps a quantized constant"
 #: Rule and number of the example -> why TensorRT refuses what no rule calls an error.
 REFUSED_ALL_THE_SAME = {
     ("BRC007", 8): "sizes that may be equal; BRC004 warns",
-    ("CTL010", 18): "its builder fails on an axis of no length",
+    ("CTL010", 16): "its builder fails on an axis of no length",
     ("CTL011", 6): "ranks of two branches, although nothing reads the output",
     ("CTL013", 2): "its builder fails on a scan output that nothing reads",
     ("OPS055", 4): "floats in a Mod without fmod, which opset 10 cannot write otherwise",

@@ -345,12 +345,6 @@ implicit_repetition.examples = [
         " { c = Concat<axis=0>(x, x)  s = Shape(c)  a = Expand(z, s)  y = Add(c, a) }",
     ),
     Silent(
-        "two sizes that are never 1 and never equal",
-        "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
-        "  y = Add(c, d) }",
-        runs=False,
-    ),
-    Silent(
         "3 * N with 3: an Expand from 3 to 9 rows would be invalid",
         "g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
         " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",

@@ -123,24 +123,6 @@ redundant_cast_chain.examples = [
         after="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
-        "a subgraph captures the intermediate value",
-        before="""g (int32[2] x, bool k) => (float[2] y, int64[2] z) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(a)
-            z = If(k)<then_branch = t () => (int64[2] p) { p = Neg(a) },
-                      else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
-        after="""g (int32[2] x, bool k) => (float[2] y, int64[2] z) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(x)
-            z = If(k)<then_branch = t () => (int64[2] p) { p = Neg(a) },
-                      else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
-    ),
-    Fixed(
-        "the second Cast is in a subgraph",
-        before="""g (int32[2] x, bool k) => (float[2] y) { a = Cast<to=INT64>(x)
-            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=FLOAT>(a) },
-                      else_branch = e () => (float[2] q) { n = Cast<to=INT64>(x)  q = Cast<to=FLOAT>(n) }> }""",
-        after="""g (int32[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=FLOAT>(x) },
-                      else_branch = e () => (float[2] q) { q = Cast<to=FLOAT>(x) }> }""",
-    ),
-    Fixed(
         "in a function the first type is known from a Cast",
         before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => (w)
@@ -160,13 +142,6 @@ redundant_cast_chain.examples = [
         before="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> "
         "{ a = Cast<to=INT64>(s)  y = Cast<to=FLOAT>(a) }",
         after="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> { y = Cast<to=FLOAT>(s) }",
-    ),
-    Fixed(
-        "IR version 3",
-        before=_casts("int32", "float", "to=INT64", "to=FLOAT"),
-        after="g (int32[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
-        opset=8,
-        ir_version=3,
     ),
     Silent(
         "a round trip later in the chain is covered by CST003",
@@ -214,11 +189,6 @@ redundant_cast_chain.examples = [
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f<t=10>(x) }
             <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)
             { v = Cast<to=FLOAT>(u)  a = Cast<to: int = @t>(v)  w = Cast<to=FLOAT>(a) }""",
-    ),
-    Fixed(
-        "int8",
-        before=_casts("int8", "float", "to=INT32", "to=FLOAT"),
-        after="g (int8[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
         "a uint8 graph output stays without other readers",
@@ -293,15 +263,6 @@ no_op_cast.examples = [
         "the output of Shape is always int64",
         before="g (float[N] x) => (float[M] y) { s = Shape(x)  a = Cast<to=INT64>(s)  y = Reshape(x, a) }",
         after="g (float[N] x) => (float[M] y) { s = Shape(x)  y = Reshape(x, s) }",
-    ),
-    Fixed(
-        "in a subgraph, of a captured value, with a reader in another subgraph",
-        before="""g (float[2] x, bool k) => (float[2] y) { a = Cast<to=FLOAT>(x)
-            y = If(k)<then_branch = t () => (float[2] p) { b = Cast<to=FLOAT>(a)  p = Neg(b) },
-                      else_branch = e () => (float[2] q) { q = Abs(a) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
     ),
     Fixed(
         "float8e5m2 without saturation keeps infinities",

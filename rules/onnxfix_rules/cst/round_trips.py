@@ -81,11 +81,6 @@ exact_cast_round_trip.examples = [
         after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "int32 to double and back",
-        before="g (int32[N] x) => (int32[N] y) { a = Cast<to=DOUBLE>(x)  b = Cast<to=INT32>(a)  y = Neg(b) }",
-        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
-    ),
-    Fixed(
         "TensorRT does not support uint8 between two nodes",
         before="g (bool[N] x) => (bool[N] y) { a = Cast<to=UINT8>(x)  b = Cast<to=BOOL>(a)  y = Not(b) }",
         after="g (bool[N] x) => (bool[N] y) { y = Not(x) }",
@@ -115,15 +110,6 @@ exact_cast_round_trip.examples = [
         before="g (float16[N] x) => (float16[N] y) "
         "{ a = Cast<to=1>(x)  b = Cast<to=10>(a)  c = Cast<to=11>(b)  d = Cast<to=10>(c)  y = Neg(d) }",
         after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
-    ),
-    Fixed(
-        "across a subgraph boundary, with the branch's own name",
-        before="""g (int32[2] x, bool k) => (int32[2] y) { a = Cast<to=INT64>(x)
-            y = If(k)<then_branch = t () => (int32[2] p) { p = Cast<to=INT32>(a) },
-                      else_branch = e () => (int32[2] q) { b = Cast<to=INT32>(a)  q = Neg(b) }> }""",
-        after="""g (int32[2] x, bool k) => (int32[2] y) {
-            y = If(k)<then_branch = t () => (int32[2] p) { p = Identity(x) },
-                      else_branch = e () => (int32[2] q) { q = Neg(x) }> }""",
     ),
     Fixed(
         "between Q and DQ",

@@ -212,15 +212,6 @@ known_sequence.examples = [
         after="""g (float[2] x, float[3] z) => (float[K] y, int64 n) <int64 two = {2}> {
             y = Concat<axis = 0>(z, x)  n = Identity(two) }""",
     ),
-    Fixed(
-        "built outside, read in a branch",
-        before="""g (float[2] x, float[2] z, bool c) => (float[2] y) <int64 k = {1}> { s = SequenceConstruct(x, z)
-            y = If(c)<then_branch = p () => (float[2] u) { t = SequenceAt(s, k)  u = Neg(t) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-        after="""g (float[2] x, float[2] z, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-    ),
     _silent(
         "the position is an input",
         """g (float[2] x, float[2] z, int64 k) => (float[2] y) {

@@ -146,27 +146,6 @@ if_of_known_condition.examples = [
                 more = Identity(on)  w = Neg(x) }> }""",
     ),
     Fixed(
-        "inside a loop body",
-        before=f"""g (float[2] x, int64 n) => (float[2] y) <bool c = {{1}}> {{
-            y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
-                more = Constant<value = bool {{1}}>()  r = If(c){_TWO}  w = Add(h, r) }}> }}""",
-        after="""g (float[2] x, int64 n) => (float[2] y) {
-            y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {
-                more = Constant<value = bool {1}>()  r = Neg(x)  w = Add(h, r) }> }""",
-    ),
-    Fixed(
-        "inside a local function, with its attribute",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) { c = Constant<value = bool {1}>()
-            b = If(c)<then_branch = t () => (float[2] u) { u = LeakyRelu<alpha: float = @alpha>(a) },
-                      else_branch = e () => (float[2] v) { v = Abs(a) }> }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) {
-            b = LeakyRelu<alpha: float = @alpha>(a) }""",
-    ),
-    Fixed(
         "a branch with a Loop that captures its values and a weight",
         before="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> { y = If(c)<
             then_branch = t () => (float[2] u) <float[2] k = {1, 2}> { a = Exp(x)  m = Mul(a, k)

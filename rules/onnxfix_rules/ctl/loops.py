@@ -311,13 +311,6 @@ loop_state_that_changes_its_shape.examples = [
             <body = b (int64 i, bool on, float[A] v, float[B] w) => (bool more, float[B] r, float[A] s) {
                 more = Constant<value = bool {1}>()  r = Neg(w)  s = Neg(v) }> }""",
     ),
-    Flagged(
-        "in a branch",
-        """g (float[2] x, int64 n, bool c) => (float y) { z = If(c)<then_branch = p () => (float[K] u) {
-            u = Loop(n, , x)<body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) {
-                more = Constant<value = bool {1}>()  w = Concat<axis = 0>(v, x) }> },
-            else_branch = q () => (float[2] r) { r = Neg(x) }>  y = ReduceMax<keepdims = 0>(z) }""",
-    ),
     Silent("a state that keeps its shape", _growing("float[N] x", "w = Add(v, x)")),
     Silent("sizes that may be equal", _growing("float[N] x, float[M] q", "w = Add(v, q)")),
     Silent(

@@ -198,23 +198,6 @@ def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
 sparse_initializer.examples = [
     Fixed("linear indices", before=partial(model, _ADD, [2, 3], [1, 4]), after=_DENSE),
     Fixed("indices by coordinates", before=partial(model, _ADD, [2, 3], [[0, 1], [1, 1]]), after=_DENSE),
-    Fixed(
-        "int64, read twice, once inside a branch",
-        before=partial(
-            model,
-            """g (int64[3] x, bool c) => (int64[3] y, int64[3] z) {
-            z = Mul(x, w)
-            y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
-                      else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
-            [3],
-            [2],
-            kind=TensorProto.INT64,
-        ),
-        after="""g (int64[3] x, bool c) => (int64[3] y, int64[3] z) <int64[3] w = {0, 0, 1}> {
-            z = Mul(x, w)
-            y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
-                      else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
-    ),
     _flagged(
         "a graph output, which is kept",
         partial(model, "g (float[3] x) => (float[3] w, float[3] y) { y = Add(x, w) }", [3], [2]),

@@ -236,13 +236,6 @@ dead_node.examples = [
         "{ d = Add(z, b)  y = Neg(x) }",
         after="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
     ),
-    Fixed(
-        "IR version 3",
-        before="g (float[N] x, float[1] b) => (float[N] y) <float[1] b = {1}> { d = Add(x, b)  y = Neg(x) }",
-        after="g (float[N] x, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
-        opset=8,
-        ir_version=3,
-    ),
     Silent(
         "read by a subgraph only",
         """g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
@@ -258,13 +251,6 @@ dead_node.examples = [
         """g (int64 n, bool k, float[2] x) => (float[2] y) {
             y = Loop(n, k, x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w)
                 { co = Identity(c)  w = Exp(v) }> }""",
-    ),
-    Silent(
-        "read by the body of a Loop only",
-        """g (float[2] x, int64 n) => (float[2] y) {
-            a = Exp(x)
-            y = Loop(n, , x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w) {
-                co = Constant<value = bool {1}>()  w = Add(v, a) }> }""",
     ),
     Silent(
         "read by the body of a Scan only",

@@ -278,24 +278,6 @@ constant_subgraph.examples = [
         f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
     ),
     Fixed(
-        "constants that a branch captures, and its own constants",
-        before="""g (float[2] x, bool b) => (float[2] y) <float[2] w = {1, 2}> {
-            n = Neg(w)
-            y = If(b)<then_branch = t () => (float[2] u) { u = Mul(x, n) },
-                      else_branch = e () => (float[2] v) <float[2] k = {5, 6}> { a = Abs(k)  v = Mul(x, a) }> }""",
-        after="""g (float[2] x, bool b) => (float[2] y) <float[2] n = {-1, -2}> {
-            y = If(b)<then_branch = t () => (float[2] u) { u = Mul(x, n) },
-                      else_branch = e () => (float[2] v) <float[2] a = {5, 6}> { v = Mul(x, a) }> }""",
-    ),
-    Fixed(
-        "before IR version 4, where constants are nodes",
-        before="""g (float[N,2] x) => (float[N,2] y) {
-            c = Constant<value = float[2] {1, 2}>()  d = Neg(c)  y = Add(x, d) }""",
-        after="g (float[N,2] x) => (float[N,2] y) { d = Constant<value = float[2] {-1, -2}>()  y = Add(x, d) }",
-        opset=8,
-        ir_version=3,
-    ),
-    Fixed(
         "a graph output is kept, its other reader gets the constant",
         before=f"{_OUT} <float[2] w = {{1, 2}}> {{ z = Neg(w)  y = Mul(x, z) }}",
         after=f"{_OUT} <float[2] w = {{1, 2}}, float[2] c = {{-1, -2}}> {{ z = Neg(w)  y = Mul(x, c) }}",

@@ -238,12 +238,6 @@ batch_normalization_after_convolution.examples = [
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  n = BatchNormalization(c, s, b, m, v)  y = Add(n, c) }}",
     ),
     Silent(
-        "a branch captures the Conv's result",
-        f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
-            z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(c) }},
-                      else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
-    ),
-    Silent(
         "a branch returns the Conv's result",
         f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
             z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(x) }},

@@ -108,11 +108,6 @@ unused_initializer.examples = [
         before="g (float[N] x) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
-    Fixed(
-        "strings, which TensorRT cannot import",
-        before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
     Fixed("a sparse initializer", before=_sparse, after=_SPARSE),
     Silent(
         "captured by a subgraph",
@@ -136,11 +131,6 @@ unused_initializer.examples = [
     Silent("used by a quantization annotation", _annotated),
     Silent(
         "used by training information", _trained, differs={"branch": "training names no value of a branch"}
-    ),
-    Fixed(
-        "uint16, which TensorRT cannot import",
-        before="g (float[N] x) => (float[N] y) <uint16[2] c = {1, 2}> { y = Neg(x) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
 ]
 

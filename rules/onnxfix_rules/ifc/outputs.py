@@ -169,14 +169,6 @@ boolean_or_shape_output.examples = [
         "g (float[N] x, bool[N] c) => (float[N] y) <float z = {0}> { y = Where(c, x, z) }",
         target="trt8.6",
     ),
-    Silent(
-        "the output of a branch is not an engine output",
-        """g (float[2] x, bool k) => (float[2] y) <float z = {0}> {
-            c = If(k)<then_branch = p () => (bool[2] u) { u = Less(x, z) },
-                      else_branch = q () => (bool[2] v) { v = Equal(x, z) }>
-            y = Where(c, x, z) }""",
-        target="trt8.6",
-    ),
 ]
 
 

@@ -83,15 +83,6 @@ input_without_shape.examples = [
     Flagged(
         "an unused input", _without_shape("g (float[2] x, float[2] z) => (float[2] y) { y = Neg(x) }", "z")
     ),
-    Flagged(
-        "read by a branch only",
-        _without_shape(
-            """g (float[2] x, float[2] z, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-            "z",
-        ),
-    ),
     Silent("a scalar has a shape, with no dimensions", "g (float x) => (float y) { y = Neg(x) }"),
     Silent("dynamic dimensions", "g (float[N,M] x) => (float[N,M] y) { y = Neg(x) }"),
     Silent(

@@ -76,13 +76,6 @@ float64_input_or_output.examples = [
         """g (float[2] x, double[2] k) => (float[2] y) <double[2] k = {1, 2}> {
             c = Cast<to = FLOAT>(k)  y = Add(x, c) }""",
     ),
-    Silent(
-        "outputs of a branch are not bindings",
-        """g (float[2] x, bool c) => (float[2] y) {
-            t = If(c)<then_branch = p () => (double[2] u) { u = Cast<to = DOUBLE>(x) },
-                      else_branch = q () => (double[2] v) { w = Cast<to = DOUBLE>(x)  v = Neg(w) }>
-            y = Cast<to = FLOAT>(t) }""",
-    ),
     Silent("other types", "g (float[2] x) => (float16[2] y) { y = Cast<to = FLOAT16>(x) }"),
 ]
 
@@ -293,13 +286,6 @@ input_or_output_of_unsupported_type.examples = [
     Silent(
         "bfloat16, which TensorRT 11 supports",
         "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }",
-    ),
-    Silent(
-        "the output of a branch is not a binding",
-        """g (float[2] x, bool c) => (float[2] y) {
-            t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = UINT16>(x) },
-                      else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = UINT16>(w) }>
-            y = Cast<to = FLOAT>(t) }""",
     ),
     Silent(
         "an initializer that is not an input",

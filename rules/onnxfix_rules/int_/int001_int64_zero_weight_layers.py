@@ -216,16 +216,6 @@ int64_zero_weight_layers.examples = [
             s = Shape(x)  t = Gather(s, i)  y = Reshape(x, c) }""",
     ),
     Fixed(
-        "a branch captures the known value",
-        before="""g (float[2,3] x, bool b) => (float[K] y) <int64[1] m = {-1}> {
-            s = Shape(x)
-            y = If(b) <then_branch = t () => (float[K] u) { p = ReduceProd<keepdims = 1>(s)  u = Reshape(x, p) },
-                       else_branch = e () => (float[K] w) { w = Reshape(x, m) }> }""",
-        after="""g (float[2,3] x, bool b) => (float[K] y) <int64[1] m = {-1}> {
-            y = If(b) <then_branch = t () => (float[K] u) <int64[1] p = {6}> { u = Reshape(x, p) },
-                       else_branch = e () => (float[K] w) { w = Reshape(x, m) }> }""",
-    ),
-    Fixed(
         "the trip count of a Loop",
         before="""g (float[4,3] x, float[3] a) => (float[3] y) <int64 i = {0}> {
             s = Shape(x)  n = Gather(s, i)

@@ -200,31 +200,12 @@ reshape_to_own_dimensions.examples = [
         after="g (float[N,0] x, float[N,0] z) => (float[N,0] y) <int64[2] t = {0, 0}> { y = Reshape(x, t) }",
     ),
     Fixed(
-        "the shape is also a graph output, whose producers stay",
-        before="""g (float[N,6] x) => (float[N,2,3] y, int64[3] t) <int64[2] d = {2, 3}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, t) }""",
-        after="""g (float[N,6] x) => (float[N,2,3] y, int64[3] t) <int64[2] d = {2, 3}, int64[3] c = {0, 2, 3}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, c) }""",
-    ),
-    Fixed(
         "one shape for two Reshapes; it is constant for the one with these dimensions",
         before="""g (float[N,6] x, float[6,N] w) => (float[N,2,3] y, float[N,2,3] v) <int64[2] d = {2, 3}> {
             n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, t)  u = Reshape(w, t)  v = Relu(u) }""",
         after="""g (float[N,6] x, float[6,N] w) => (float[N,2,3] y, float[N,2,3] v)
                 <int64[3] c = {0, 2, 3}, int64[3] e = {-1, 2, 3}> {
             y = Reshape(x, c)  u = Reshape(w, e)  v = Relu(u) }""",
-    ),
-    Fixed(
-        "inside a branch, with operators of opset 11",
-        before="""g (float[N,6] x, bool b) => (float[N,2,3] y) <int64[2] d = {2, 3}, int64 i = {0}> {
-            s = Shape(x)  n = Gather(s, i)  a = Unsqueeze<axes = [0]>(n)  t = Concat<axis = 0>(a, d)
-            y = If(b) <then_branch = p () => (float[N,2,3] u) { u = Reshape(x, t) },
-                       else_branch = q () => (float[N,2,3] w) { v = Neg(x)  w = Reshape(v, t) }> }""",
-        after="""g (float[N,6] x, bool b) => (float[N,2,3] y) {
-            y = If(b) <then_branch = p () => (float[N,2,3] u) <int64[3] c = {0, 2, 3}> { u = Reshape(x, c) },
-                       else_branch = q () => (float[N,2,3] w) <int64[3] c2 = {0, 2, 3}> {
-                           v = Neg(x)  w = Reshape(v, c2) }> }""",
-        opset=11,
     ),
     Flagged(
         "-1 beside a dynamic dimension differs only for an empty tensor: the user must decide",

@@ -223,15 +223,6 @@ zero_integer_constant.examples = [
         before="g (float[N,N] x) => (float[N,N] y) <int64 k = {0}> { y = Trilu<upper = 0>(x, k) }",
         after="g (float[N,N] x) => (float[N,N] y) { y = Trilu<upper = 0>(x) }",
     ),
-    Fixed(
-        "inside a branch",
-        before="""g (int64[N] x, bool b) => (int64[N] y) <int64 z = {0}> {
-            y = If(b) <then_branch = p () => (int64[N] u) { a = Add(x, z)  u = Neg(a) },
-                       else_branch = q () => (int64[N] w) { w = Sub(x, z) }> }""",
-        after="""g (int64[N] x, bool b) => (int64[N] y) {
-            y = If(b) <then_branch = p () => (int64[N] u) { u = Neg(x) },
-                       else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
-    ),
     Silent(
         "the zeros broadcast the data: dimension N may be 1",
         "g (int64[N] x) => (int64[M] y) <int64[3] z = {0, 0, 0}> { y = Add(x, z) }",

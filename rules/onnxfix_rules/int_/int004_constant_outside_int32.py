@@ -189,12 +189,6 @@ constant_outside_int32.examples = [
         """g (int64[N] x) => (int64[M] y) <int64[1] big = {4294967296}> { y = Concat<axis = 0>(x, big) }""",
     ),
     _flagged(
-        "inside a branch that captures the outer constant",
-        """g (int64[N] x, bool b) => (int64[N] y) <int64 big = {4294967296}> {
-            y = If(b) <then_branch = p () => (int64[N] u) { u = Add(x, big) },
-                       else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
-    ),
-    _flagged(
         "an upper bound that excludes part of int32",
         """g (int64[N] x) => (int64[N] y) <int64 low = {-4294967296}> { y = Min(x, low) }""",
     ),

@@ -92,13 +92,6 @@ int64_input_or_output.examples = [
         "an initializer among the inputs is a weight, not a binding",
         """g (int32[N] x, int64[1] k = {2}) => (int32[N] y) { c = Cast<to = INT32>(k)  y = Add(x, c) }""",
     ),
-    Silent(
-        "outputs of a branch are not bindings",
-        """g (float[N] x, bool b) => (float[M] y) {
-            s = If(b) <then_branch = p () => (int64[1] u) { u = Shape(x) },
-                       else_branch = q () => (int64[1] w) { v = Shape(x)  w = Neg(v) }>
-            y = Cast<to = FLOAT>(s) }""",
-    ),
 ]
 
 
@@ -250,11 +243,6 @@ integer_operator_without_kernel.examples = [
         "Relu of int32, its zero of the data's type and rank",
         before="g (int32[N,3] x) => (int32[N,3] y) { y = Relu(x) }",
         after="g (int32[N,3] x) => (int32[N,3] y) <int32[1,1] z = {0}> { y = Max(x, z) }",
-    ),
-    Fixed(
-        "Relu between other nodes",
-        before="g (int32[N] x) => (int32[N] y) { a = Neg(x)  r = Relu(a)  y = Neg(r) }",
-        after="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Neg(x)  r = Max(a, z)  y = Neg(r) }",
     ),
     Fixed(
         "Relu of int64, which TensorRT 8 imports as int32",

@@ -130,14 +130,6 @@ dequantized_int32.examples = [
         after="g (float[N,1] x) => (float[N,1] y) <float[1] d = {8388608}> { y = Add(x, d) }",
     ),
     Fixed(
-        "opset 10 and IR version 3",
-        before=f"""g (float[N,2] x) => (float[N,2] y) {{ s = Constant<value = float {{0.5}}>()
-            b = Constant<value = int32[2] {{1, 2}}>()  {_ADD} }}""",
-        after="""g (float[N,2] x) => (float[N,2] y) { d = Constant<value = float[2] {0.5, 1}>()  y = Add(x, d) }""",
-        opset=10,
-        ir_version=3,
-    ),
-    Fixed(
         "two readers of one bias",
         before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}, float t = {0.25}> {
             d = DequantizeLinear(b, s)  e = DequantizeLinear(b, t)  a = Add(x, d)  y = Add(a, e) }""",

@@ -137,13 +137,6 @@ integer_matmul_or_conv.examples = [
             f = Cast<to = FLOAT>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = INT32>(p) }""",
         runs=False,
     ),
-    Fixed(
-        "opset 10",
-        before="""g (uint8[2,2] x) => (int32[2,2] y) <int8[2,2] w = {1, -2, 3, 4}> { y = MatMulInteger(x, w) }""",
-        after="""g (uint8[2,2] x) => (int32[2,2] y) <float[2,2] w = {1, -2, 3, 4}> {
-            f = Cast<to = FLOAT>(x)  p = MatMul(f, w)  y = Cast<to = INT32>(p) }""",
-        opset=10,
-    ),
     Silent("floats", "g (float[M,K] x, float[K,N] w) => (float[M,N] y) { y = MatMul(x, w) }"),
 ]
 

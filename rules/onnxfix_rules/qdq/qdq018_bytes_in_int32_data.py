@@ -166,17 +166,6 @@ bytes_in_int32_data.examples = [
             w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
         after=_UINT8,
     ),
-    Fixed(
-        "inside a branch, and a captured outer constant",
-        before="""g (bool c, float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
-            y = If(c)<then_branch = p () => (float[4] u) <uint8[4] k = {5, 6, 7, 8}> {
-                a = Cast<to = 1>(w)  b = Cast<to = 1>(k)  u = Add(a, b) },
-                else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
-        after="""g (bool c, float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
-            y = If(c)<then_branch = p () => (float[4] u) <uint8[4] k = {5, 6, 7, 8}> {
-                a = Cast<to = 1>(w)  b = Cast<to = 1>(k)  u = Add(a, b) },
-                else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
-    ),
     Flagged(
         "the constant may be overridden",
         """g (float[4] x, uint8[4] w) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {

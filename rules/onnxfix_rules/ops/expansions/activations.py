@@ -352,15 +352,6 @@ fused_activation.examples = [
             y = com.microsoft.FusedGemm<alpha = 0.5, activation = "LeakyRelu", activation_alpha = 0.25>(x, w, c) }}""",
         after=f"{_HEAD} {_M} {{ g = Gemm<alpha = 0.5>(x, w, c)  y = LeakyRelu<alpha = 0.25>(g) }}",
     ),
-    Fixed(
-        "in a branch",
-        before=f"""{_HEAD} g (float[1,1,2] x, float[1,1,1] w, bool c) => (float[1,1,2] y) {{
-            y = If(c)<then_branch = p () => (float[1,1,2] u) {{ u = com.microsoft.FusedConv(x, w) }},
-                      else_branch = q () => (float[1,1,2] v) {{ v = Neg(x) }}> }}""",
-        after=f"""{_HEAD} g (float[1,1,2] x, float[1,1,1] w, bool c) => (float[1,1,2] y) {{
-            y = If(c)<then_branch = p () => (float[1,1,2] u) {{ u = Conv(x, w) }},
-                      else_branch = q () => (float[1,1,2] v) {{ v = Neg(x) }}> }}""",
-    ),
     Flagged("a missing slope", _conv('activation = "LeakyRelu"'), safety=Safety.NUMERIC, runs=False),
     _flagged("an activation that ONNX Runtime does not fuse", _conv('activation = "Mish"')),
     _flagged(

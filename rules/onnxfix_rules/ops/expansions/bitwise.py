@@ -319,17 +319,6 @@ bitwise_logic.examples = [
         after="""g (bool[2] p, bool[2] q) => (int32[2] y) <bool[2] k = {1, 0}> {
             l = Or(p, q)  m = And(k, l)  y = Cast<to = INT32>(m) }""",
     ),
-    Fixed(
-        "in a branch, with captured Casts that other nodes read",
-        before="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
-            a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)
-            y = If(c)<then_branch = t () => (int32[2] u) { u = BitwiseXor(a, b) },
-                      else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
-        after="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
-            a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)
-            y = If(c)<then_branch = t () => (int32[2] u) { l = Xor(p, q)  u = Cast<to = INT32>(l) },
-                      else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
-    ),
     Silent(
         "a constant with another bit set",
         """g (bool[2] p) => (int32[2] y) <int32[2] k = {1, 2}> {

@@ -114,13 +114,6 @@ unsupported_operand_type.examples = [
             y = Where(c, p, q)  z = Where(c, s, t) }""",
     ),
     Flagged("LpPool of bfloat16", _LP.replace("TYPE", "bfloat16"), opset=22, runs=False),
-    Flagged(
-        "inside a branch",
-        """g (bool[2,3] x, bool c) => (bool[1,1] y) {
-            y = If(c)<then_branch = p () => (bool[1,1] u) { u = ReduceMin(x) },
-                      else_branch = q () => (bool[1,1] v) { v = Constant<value = bool[1,1] {1}>() }> }""",
-        opset=20,
-    ),
     _flagged(
         "ArgMax of booleans, which ONNX does not define either",
         "g (bool[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }",

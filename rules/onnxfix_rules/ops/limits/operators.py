@@ -78,12 +78,6 @@ unsupported_operator.examples = [
     ),
     Flagged("a dead node", "g (float[2,3] x) => (float[2,3] y) { y = Relu(x)  u, i, v, c = Unique(x) }"),
     Flagged(
-        "inside a loop",
-        """g (float[2,3,3] x, int64 n) => (float[2,3,3] y) {
-            y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3,3] v) => (bool d, float[2,3,3] w)
-                { d = Identity(c)  e = Det(v)  w = Neg(v) }> }""",
-    ),
-    Flagged(
         "in the branch that a constant condition takes",
         f"g (float[2,3,3] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_BRANCHES} }}",
     ),
@@ -245,12 +239,6 @@ operator_of_onnx_runtime.examples = [
         "an operator of a layout domain",
         f"{_CHAIN} {{ y = com.microsoft.nchwc.ReorderOutput<channels = 3>(x) }}",
         runs=False,
-    ),
-    Flagged(
-        "in a branch",
-        f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.Inverse(x) }},
-                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
     ),
     Flagged("TensorRT 8.6 has no Gelu", _microsoft("Gelu"), target="trt8.6"),
     _silent("TensorRT-RTX has Gelu", _microsoft("Gelu")),

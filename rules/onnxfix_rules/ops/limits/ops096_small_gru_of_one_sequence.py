@@ -161,16 +161,6 @@ small_gru_of_one_sequence.examples = [
             y = Slice<starts = [0], ends = [1], axes = [2]>(v) }}""",
         opset=7,
     ),
-    _fixed(
-        "in a branch, of a captured sequence",
-        before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
-            h = If(c)<then_branch = p () => (float[1,1,3] u) {{ , u = GRU<hidden_size = 3>(x, w, r) }},
-                      else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
-        after=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
-            h = If(c)<then_branch = p () => (float[1,1,3] u) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
-                          , m = GRU<hidden_size = 3>(t, w, r)  u = Slice(m, s, e, a) }},
-                      else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
-    ),
     Flagged("the hidden size from R", _BEFORE.replace("<hidden_size = 3>", ""), target="rtx"),
     Silent("another target", _BEFORE),
     _silent("linear_before_reset=1", _gru("hidden_size = 3, linear_before_reset = 1")),

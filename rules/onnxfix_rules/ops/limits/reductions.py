@@ -239,15 +239,12 @@ reduction_of_booleans.examples = [
         runs=False,
     ),
     Fixed(
-        "along all axes, inside a branch",
-        before="""g (bool[2,3] x, bool c) => (bool y) {
-            y = If(c)<then_branch = p () => (bool u) { u = ReduceMax<keepdims = 0>(x) },
-                      else_branch = q () => (bool v) { v = ReduceMin<keepdims = 0>(x) }> }""",
-        after="""g (bool[2,3] x, bool c) => (bool y) {
-            y = If(c)<then_branch = p () => (bool u) <int32 z = {0}> {
-                          i = Cast<to = INT32>(x)  m = ReduceMax<keepdims = 0>(i)  u = Greater(m, z) },
-                      else_branch = q () => (bool v) {
-                          i = Cast<to = INT32>(x)  m = ReduceMin<keepdims = 0>(i)  v = Cast<to = BOOL>(m) }> }""",
+        "along all axes",
+        before="""g (bool[2,3] x) => (bool y, bool z) {
+            y = ReduceMax<keepdims = 0>(x)  z = ReduceMin<keepdims = 0>(x) }""",
+        after="""g (bool[2,3] x) => (bool y, bool z) <int32 c = {0}> {
+            i = Cast<to = INT32>(x)  m = ReduceMax<keepdims = 0>(i)  y = Greater(m, c)
+            j = Cast<to = INT32>(x)  n = ReduceMin<keepdims = 0>(j)  z = Cast<to = BOOL>(n) }""",
         opset=20,
     ),
     Silent(

@@ -295,14 +295,11 @@ scatter_with_reduction.examples = [
             g = GatherND(x, i)  l = Less(g, u)  r = Where(l, u, g)  y = ScatterND(x, i, r) }""",
     ),
     Fixed(
-        "along a dynamic axis, inside a branch",
-        before="""g (float[N,3] x, float[1,3] u, bool c) => (float[N,3] y) <int64[1,1] i = {0}> {
-            y = If(c)<then_branch = p () => (float[N,3] v) { v = ScatterND<reduction = "add">(x, i, u) },
-                      else_branch = q () => (float[N,3] w) { w = Neg(x) }> }""",
-        after="""g (float[N,3] x, float[1,3] u, bool c) => (float[N,3] y) <int64[1,1] i = {0}> {
-            y = If(c)<then_branch = p () => (float[N,3] v) {
-                          g = GatherND(x, i)  r = Add(g, u)  v = ScatterND(x, i, r) },
-                      else_branch = q () => (float[N,3] w) { w = Neg(x) }> }""",
+        "along a dynamic axis",
+        before="""g (float[N,3] x, float[1,3] u) => (float[N,3] y) <int64[1,1] i = {0}> {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        after="""g (float[N,3] x, float[1,3] u) => (float[N,3] y) <int64[1,1] i = {0}> {
+            g = GatherND(x, i)  r = Add(g, u)  y = ScatterND(x, i, r) }""",
         opset=16,
     ),
     Fixed(

@@ -94,19 +94,6 @@ softmax_of_vector.examples = [
         opset=11,
     ),
     Fixed(
-        "inside a branch, of a captured vector; IR version 3 has no plain initializers",
-        before="""g (float[3] x, bool c) => (float[3] y) {
-            y = If(c)<then_branch = p () => (float[3] u) { u = Softmax(x) },
-                      else_branch = q () => (float[3] v) { v = Neg(x) }> }""",
-        after="""g (float[3] x, bool c) => (float[3] y) {
-            y = If(c)<then_branch = p () => (float[3] u) { a = Constant<value = int64[1] {0}>()
-                          b = Constant<value = int64[1] {0}>()
-                          w = Unsqueeze(x, a)  s = Softmax(w)  u = Squeeze(s, b) },
-                      else_branch = q () => (float[3] v) { v = Neg(x) }> }""",
-        opset=13,
-        ir_version=3,
-    ),
-    Fixed(
         "a Softmax of a scalar",
         before="g (float x) => (float y) { y = Softmax<axis = 0>(x) }",
         after="""g (float x) => (float y) <int64[2] a = {0, 1}, int64[2] b = {0, 1}> {

@@ -96,12 +96,6 @@ remainder_of_floats.examples = [
         """g (float[3] x, float d) => (float[3] y) <float d = {inf}> { y = Mod<fmod = 1>(x, d) }""",
         opset=10,
     ),
-    Flagged(
-        "in a branch, with an infinite constant",
-        """g (float[3] x, bool c) => (float[3] y) {
-            y = If(c)<then_branch = p () => (float[3] u) <float d = {inf}> { u = Mod<fmod = 1>(x, d) },
-                      else_branch = q () => (float[3] v) { v = Neg(x) }> }""",
-    ),
     Silent("integers, where TensorRT is exact", _mod("<fmod = 1>", elem="int32")),
     Silent("fmod=0: the divisor's sign (OPS055)", _mod(""), opset=28, ir_version=14),
     Silent(
@@ -279,16 +273,6 @@ mean_of_half_tensors.examples = [
         "of one tensor",
         before="g (float16[N] x) => (float16[N] y) { a = Neg(x)  m = Mean(a)  y = Neg(m) }",
         after="g (float16[N] x) => (float16[N] y) { a = Neg(x)  y = Neg(a) }",
-    ),
-    Fixed(
-        "in the body of a loop",
-        before="""g (float16[3] x, float16[3] z, int64 n) => (float16[3] y) {
-            y = Loop(n, , x)<body = b (int64 i, bool c, float16[3] p) => (bool d, float16[3] q) {
-                d = Identity(c)  q = Mean(p, z) }> }""",
-        after="""g (float16[3] x, float16[3] z, int64 n) => (float16[3] y) {
-            y = Loop(n, , x)<body = b (int64 i, bool c, float16[3] p) => (bool d, float16[3] q)
-                <float16 k = {f16(2.0)}> { d = Identity(c)  s = Sum(p, z)  q = Div(s, k) }> }""",
-        safety=Safety.NUMERIC,
     ),
     Flagged("before opset 7 Div does not broadcast", _mean("float16", a="2"), opset=6, safety=Safety.NUMERIC),
     Silent("in float32", _mean("float")),

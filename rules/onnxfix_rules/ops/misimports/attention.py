@@ -152,15 +152,12 @@ mask_shorter_than_keys.examples = [
             w = Pad(m, e, f)  y = Attention(q, c, d, w) }}""",
     ),
     _fixed(
-        "three-dimensional, in a branch",
-        before="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m, bool c) => (float[2,2,8] y) {
-            y = If(c)<then_branch = p () => (float[2,2,8] u) {
-                          u = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, m) },
-                      else_branch = r () => (float[2,2,8] o) { o = Neg(q) }> }""",
-        after="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m, bool c) => (float[2,2,8] y) {
-            y = If(c)<then_branch = p () => (float[2,2,8] u) <int64[4] e = {0, 0, 0, 1}, bool f = {0}> {
-                          w = Pad(m, e, f)  u = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, w) },
-                      else_branch = r () => (float[2,2,8] o) { o = Neg(q) }> }""",
+        "three-dimensional",
+        before="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m) => (float[2,2,8] y) {
+            y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, m) }""",
+        after="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m) => (float[2,2,8] y)
+            <int64[4] e = {0, 0, 0, 1}, bool f = {0}> {
+            w = Pad(m, e, f)  y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, w) }""",
     ),
     Fixed(
         "a one-dimensional mask, in opset 25",

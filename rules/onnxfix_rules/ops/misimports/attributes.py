@@ -69,15 +69,6 @@ trilu_without_upper.examples = [
         after="g (int64[N,4,5] x) => (int64[N,4,5] y) <int64 k = {-1}> { y = Trilu<upper = 1>(x, k) }",
         opset=14,
     ),
-    Fixed(
-        "a causal mask in a branch; its diagonal is a graph input",
-        before="""g (float[A,B] x, int64 k, bool c) => (float[A,B] y) {
-            y = If(c)<then_branch = p () => (float[A,B] u) { u = Trilu(x, k) },
-                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
-        after="""g (float[A,B] x, int64 k, bool c) => (float[A,B] y) {
-            y = If(c)<then_branch = p () => (float[A,B] u) { u = Trilu<upper = 1>(x, k) },
-                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
-    ),
     Silent("explicit upper = 1", "g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }"),
     Silent(
         "explicit upper = 0", "g (float[4,5] x, int64 k) => (float[4,5] y) { y = Trilu<upper = 0>(x, k) }"

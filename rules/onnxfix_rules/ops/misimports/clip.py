@@ -96,17 +96,11 @@ clip_with_crossed_bounds.examples = [
         opset=11,
     ),
     Fixed(
-        "half precision, in a branch",
-        before="""g (float16[3] x, bool c) => (float16[3] y) {
-            y = If(c)<then_branch = p () => (float16[3] u) {
-                          a = Constant<value = float16 {f16(3.0)}>()  b = Constant<value = float16 {f16(1.0)}>()
-                          u = Clip(x, a, b) },
-                      else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
-        after="""g (float16[3] x, bool c) => (float16[3] y) {
-            y = If(c)<then_branch = p () => (float16[3] u) {
-                          a = Constant<value = float16 {f16(3.0)}>()  b = Constant<value = float16 {f16(1.0)}>()
-                          m = Max(x, a)  u = Min(m, b) },
-                      else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
+        "half precision",
+        before="""g (float16[3] x) => (float16[3] y) <float16 a = {f16(3.0)}, float16 b = {f16(1.0)}> {
+            y = Clip(x, a, b) }""",
+        after="""g (float16[3] x) => (float16[3] y) <float16 a = {f16(3.0)}, float16 b = {f16(1.0)}> {
+            m = Max(x, a)  y = Min(m, b) }""",
         opset=13,
     ),
     Flagged(
@@ -226,15 +220,6 @@ clip_of_int8.examples = [
         after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}> {
             v = Cast<to = INT32>(x)  c = Clip(v, a)  y = Cast<to = INT8>(c) }""",
     ),
-    Fixed(
-        "between QuantizeLinear and DequantizeLinear",
-        before="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int8 a = {-10}, int8 b = {20}> {
-            q = QuantizeLinear(x, s, z)  c = Clip(q, a, b)  y = DequantizeLinear(c, s, z) }""",
-        after="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int32 a = {-10}, int32 b = {20}> {
-            q = QuantizeLinear(x, s, z)  v = Cast<to = INT32>(q)  d = Clip(v, a, b)  c = Cast<to = INT8>(d)
-            y = DequantizeLinear(c, s, z) }""",
-        opset=21,
-    ),
     Flagged(
         "defaults of graph inputs, which TensorRT treats as weights",
         "g (int8[7] x, int8 a = {-10}, int8 b = {20}) => (int8[7] y) { y = Clip(x, a, b) }",
@@ -348,13 +333,9 @@ clip_of_bfloat16_without_a_bound.examples = [
         runs=False,
     ),
     Fixed(
-        "a maximum of 0, in a branch: the sign of a zero may change",
-        before="""g (bfloat16[3] x, bool c) => (bfloat16[3] y) <bfloat16 a = {bf16(0.0)}> {
-            y = If(c)<then_branch = p () => (bfloat16[3] u) { u = Clip(x, , a) },
-                      else_branch = q () => (bfloat16[3] v) { v = Neg(x) }> }""",
-        after="""g (bfloat16[3] x, bool c) => (bfloat16[3] y) <bfloat16 a = {bf16(0.0)}> {
-            y = If(c)<then_branch = p () => (bfloat16[3] u) { u = Min(x, a) },
-                      else_branch = q () => (bfloat16[3] v) { v = Neg(x) }> }""",
+        "a maximum of 0: the sign of a zero may change",
+        before="g (bfloat16[3] x) => (bfloat16[3] y) <bfloat16 a = {bf16(0.0)}> { y = Clip(x, , a) }",
+        after="g (bfloat16[3] x) => (bfloat16[3] y) <bfloat16 a = {bf16(0.0)}> { y = Min(x, a) }",
         safety=Safety.NUMERIC,
         runs=False,
     ),

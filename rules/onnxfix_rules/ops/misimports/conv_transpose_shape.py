@@ -110,19 +110,6 @@ conv_transpose_output_shape.examples = [
         before=_conv_transpose("N,1,3", "N,2,5", "strides = [2], output_shape = [5]", w="1,2,3"),
         after=_conv_transpose("N,1,3", "N,2,5", "strides = [2], pads = [1,1]", w="1,2,3"),
     ),
-    Fixed(
-        "a grouped 3-D convolution, in a branch",
-        before="""g (float[1,2,2,2,2] x, float[2,1,3,3,3] w, bool c) => (float[1,2,4,4,4] y) {
-            y = If(c)<then_branch = p () => (float[1,2,4,4,4] u) {
-                          u = ConvTranspose<group = 2, strides = [2,2,2], output_shape = [4,4,4]>(x, w) },
-                      else_branch = q () => (float[1,2,4,4,4] v) {
-                          v = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) }> }""",
-        after="""g (float[1,2,2,2,2] x, float[2,1,3,3,3] w, bool c) => (float[1,2,4,4,4] y) {
-            y = If(c)<then_branch = p () => (float[1,2,4,4,4] u) {
-                          u = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) },
-                      else_branch = q () => (float[1,2,4,4,4] v) {
-                          v = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) }> }""",
-    ),
     Flagged(
         "a dynamic image: the padding depends on its size",
         _conv_transpose("1,1,H,W", "1,2,6,6", "strides = [2,2], output_shape = [6,6]"),

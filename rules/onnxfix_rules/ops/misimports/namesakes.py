@@ -202,12 +202,6 @@ namesake_of_a_standard_operator.examples = [
         f"""{_HEAD} g (float[2] x) => (float[K] y) {{ y = my.Relu(x) }}
             <domain: "my", opset_import: ["" : 13]> Relu (a) => (b) {{ b = ReduceMax(a) }}""",
     ),
-    _flagged(
-        "in a loop",
-        f"""{_HEAD} g (float[2] x, int64 n) => (float[2] y) {{ y = Loop(n, , x)
-            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{
-                more = Constant<value = bool {{1}}>()  w = my.Tanh(v) }}> }}""",
-    ),
     Silent(
         "a name that no standard operator has",
         f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.F(x) }}

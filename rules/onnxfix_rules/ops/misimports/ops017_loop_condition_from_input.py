@@ -126,14 +126,6 @@ loop_condition_from_input.examples = [
             l = Identity(c)  y = Loop(n, l, a){_BODY} }}""",
     ),
     Fixed(
-        "captured by a branch",
-        before=f"""{_START} {{ y = If(c)<then_branch = p () => (float[2] u) {{ u = Loop(n, c, x){_BODY} }},
-                                        else_branch = q () => (float[2] z) {{ z = Neg(x) }}> }}""",
-        after=f"""{_START} {{ y = If(c)
-            <then_branch = p () => (float[2] u) {{ k = Identity(c)  u = Loop(n, k, x){_BODY} }},
-             else_branch = q () => (float[2] z) {{ z = Neg(x) }}> }}""",
-    ),
-    Fixed(
         "passed to a local function",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, c, n) }}
             <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{ r = Loop(m, k, a){_BODY} }}""",

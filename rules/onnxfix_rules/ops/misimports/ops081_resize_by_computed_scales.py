@@ -239,15 +239,6 @@ resize_by_computed_scales.examples = [
         opset=9,
     ),
     Fixed(
-        "in a branch, with captured scales",
-        before=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) <{_PARTS}> {{ {_JOIN}
-            y = If(c)<then_branch = p () => (float[1,1,6,8] u) {{ u = Resize<mode = "linear">(x, , s) }},
-                      else_branch = q () => (float[1,1,6,8] v) <{_T}> {{ v = Resize<mode = "linear">(x, , t) }}> }}""",
-        after=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) {{
-            y = If(c)<then_branch = p () => (float[1,1,6,8] u) <{_S}> {{ u = Resize<mode = "linear">(x, , s) }},
-                      else_branch = q () => (float[1,1,6,8] v) <{_T}> {{ v = Resize<mode = "linear">(x, , t) }}> }}""",
-    ),
-    Fixed(
         "in a local function, where no size is known",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_G} {{ y = my.F(x) }}
             <domain: "my", opset_import: ["" : 18]> F (x) => (y) {{ o = Constant<value = float[2] {{1, 1}}>()

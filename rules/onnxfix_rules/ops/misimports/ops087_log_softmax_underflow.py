@@ -183,19 +183,6 @@ log_softmax_underflow.examples = [
         opset=9,
     ),
     _fixed(
-        "in a branch, with a captured value; IR version 3 requires initializers to be inputs",
-        before="""g (float[2,3] x, bool c) => (float[2,3] y) {
-            y = If(c)<then_branch = p () => (float[2,3] u) { u = LogSoftmax(x) },
-                      else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
-        after="""g (float[2,3] x, bool c) => (float[2,3] y) {
-            y = If(c)<then_branch = p () => (float[2,3] u) {
-                          a = Constant<value = int64[1] {-1}>()  b = Constant<value = int64[1] {-1}>()
-                          m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, b)
-                          l = Log(s)  u = Sub(d, l) },
-                      else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
-        ir_version=3,
-    ),
-    _fixed(
         "in a local function, where the type is unknown: computed in its own type",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (i) => (o) { o = LogSoftmax<axis = 1>(i) }""",

@@ -133,30 +133,6 @@ batch_first_recurrence.examples = [
         opset=14,
     ),
     Fixed(
-        "in a branch, with a captured sequence",
-        before="""g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r, bool k) => (float[2,1,3] y) {
-            y = If(k)<then_branch = p () => (float[2,1,3] u) { , u = RNN<hidden_size = 3, layout = 1>(x, w, r) },
-                      else_branch = q () => (float[2,1,3] v) { , m = RNN<hidden_size = 3, layout = 1>(x, w, r)
-                                                                 v = Neg(m) }> }""",
-        after="""g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r, bool k) => (float[2,1,3] y) {
-            y = If(k)<then_branch = p () => (float[2,1,3] u) { a = Transpose<perm = [1,0,2]>(x)
-                          , b = RNN<hidden_size = 3>(a, w, r)  u = Transpose<perm = [1,0,2]>(b) },
-                      else_branch = q () => (float[2,1,3] v) { c = Transpose<perm = [1,0,2]>(x)
-                          , d = RNN<hidden_size = 3>(c, w, r)  m = Transpose<perm = [1,0,2]>(d)  v = Neg(m) }> }""",
-    ),
-    Fixed(
-        "in a local function that gets hidden_size from the call",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[2,1,3] y) { y = my.F<size = 3>(x, w, r) }
-            <domain: "my", opset_import: ["" : 18]> F <size> (a, w, r) => (b) {
-                , b = RNN<hidden_size : int = @size, layout = 1>(a, w, r) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[2,1,3] y) { y = my.F<size = 3>(x, w, r) }
-            <domain: "my", opset_import: ["" : 18]> F <size> (a, w, r) => (b) {
-                t = Transpose<perm = [1,0,2]>(a)  , u = RNN<hidden_size : int = @size>(t, w, r)
-                b = Transpose<perm = [1,0,2]>(u) }""",
-    ),
-    Fixed(
         "sequences of different lengths",
         before=lambda: _with_lengths("GRU", 1),
         after="""<ir_version: 9, opset_import: ["" : 22]>

@@ -348,17 +348,6 @@ resize_with_axes.examples = [
         after="""g (float[N,H] x) => (float[N,5] y) <int64[1] s = {5}> {
             b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  y = Resize(x, , , f) }""",
     ),
-    Fixed(
-        "inside a branch, of captured data",
-        before="""g (float[N,4] x, bool c) => (float[N,8] y) <int64[1] s = {8}> {
-            y = If(c)<then_branch = p () => (float[N,8] u) { u = Resize<axes = [1]>(x, , , s) },
-                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-        after="""g (float[N,4] x, bool c) => (float[N,8] y) {
-            y = If(c)<then_branch = p () => (float[N,8] u) <int64[1] s = {8}> {
-                          b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  u = Resize(x, , , f) },
-                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-        opset=19,
-    ),
     Silent(
         "the other axes are static",
         f"g (float[2,3,H,W] x) => (float[2,3,8,6] y) <{_SIZES}> {{ y = Resize<axes = [2,3]>(x, , , s) }}",

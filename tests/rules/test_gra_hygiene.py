@@ -13,10 +13,9 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, num
 
 from onnxfix.rule import Rule
 from onnxfix.testing import assert_same_outputs, findings, fixed
-from onnxfix_rules.gra.gra001_dead_node import dead_node
 from onnxfix_rules.gra.gra003_wrong_declared_type import wrong_declared_type
-from onnxfix_rules.gra.hygiene import duplicate_node_name, unsorted_nodes, unused_initializer
-from onnxfix_rules.ifc.outputs import output_without_type
+from onnxfix_rules.gra.hygiene import dead_node, duplicate_node_name, unsorted_nodes, unused_initializer
+from onnxfix_rules.ifc.types import output_without_type
 from support.models import floats, of_nodes, of_opset
 from support.patience import processor_seconds
 from support.repairs import repaired

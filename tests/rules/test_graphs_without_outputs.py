@@ -13,7 +13,7 @@ from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.testing import findings, fixed, overlay
-from onnxfix_rules.gra.gra001_dead_node import dead_node
+from onnxfix_rules.gra.hygiene import dead_node
 from support.models import of_opset
 from support.overlay_links import assert_links
 from support.real_tensorrt import REAL, built

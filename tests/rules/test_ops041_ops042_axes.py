@@ -23,10 +23,7 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.records import Profile, TrtBuild
 from onnxfix.testing import findings, overlay
 from onnxfix_rules.ops.limits._axes import REDUCTIONS
-from onnxfix_rules.ops.limits.axes import squeeze_over_non_constant_axes
-from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
-    reduction_over_non_constant_axes,
-)
+from onnxfix_rules.ops.limits.axes import reduction_over_non_constant_axes, squeeze_over_non_constant_axes
 from onnxfix_rules.ops.limits.reductions import reduction_of_booleans
 from support.models import of_nodes, of_opset
 from support.ort import run_or_reference as run

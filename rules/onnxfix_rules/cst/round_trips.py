@@ -106,19 +106,6 @@ exact_cast_round_trip.examples = [
         after="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=INT64>(x)  y = Neg(x) }",
     ),
     Fixed(
-        "two round trips",
-        before="g (float16[N] x) => (float16[N] y) "
-        "{ a = Cast<to=1>(x)  b = Cast<to=10>(a)  c = Cast<to=11>(b)  d = Cast<to=10>(c)  y = Neg(d) }",
-        after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
-    ),
-    Fixed(
-        "between Q and DQ",
-        before="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> { q = QuantizeLinear(x, s, z) "
-        "a = Cast<to=INT32>(q)  b = Cast<to=INT8>(a)  y = DequantizeLinear(b, s, z) }",
-        after="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> "
-        "{ q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }",
-    ),
-    Fixed(
         "CastLike in both directions",
         before="g (int32[N] x, int64[1] t) => (int32[N] y) { a = CastLike(x, t)  b = CastLike(a, x)  y = Neg(b) }",
         after="g (int32[N] x, int64[1] t) => (int32[N] y) { y = Neg(x) }",

@@ -153,14 +153,6 @@ batch_normalization_after_convolution.examples = [
             n = Conv<group = 2, strides = [2], pads = [1, 0], kernel_shape = [2]>(x, w, b)  y = Relu(n) }""",
     ),
     _fixed(
-        "a 3-D Conv, in opset 9",
-        f"""g (float[N,1,2,2,2] x) => (float[N,2,2,1,2] y) <float[2,1,1,2,1] w = {{1, 2, 3, 4}}, {_BN}> {{ {_RUN} }}""",
-        """g (float[N,1,2,2,2] x) => (float[N,2,2,1,2] y) <float[2,1,1,2,1] w = {2, 4, 3, 4},
-            float[2] b = {-1, -3}> { y = Conv(x, w, b) }""",
-        opset=9,
-        ir_version=8,
-    ),
-    _fixed(
         "a ConvTranspose, whose second weight axis is the outputs of a group",
         """g (float[N,4,3] x) => (float[N,4,4] y) <float[4,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8},
             float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 2, 3}, float[4] m = {1, 1, 1, 1},
@@ -190,16 +182,6 @@ batch_normalization_after_convolution.examples = [
             c = Conv(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, b, v) }""",
         """g (float16[N,1,2,2] x) => (float16[N,2,2,2] y) <float16[2,1,1,1] w = {13312, 16384}, float16[2] b = {0, 0}> {
             y = Conv(x, w, b) }""",
-    ),
-    _fixed(
-        "bfloat16 in opset 22",
-        """g (bfloat16[N,1,2] x) => (bfloat16[N,1,2] y) <bfloat16[1,1,1] w = {bf16(1.0)}, bfloat16[1] s = {bf16(2.0)},
-            bfloat16[1] b = {bf16(1.0)}, bfloat16[1] v = {bf16(0.0)}> {
-            c = Conv(x, w)  y = BatchNormalization<epsilon = 1.0>(c, s, b, b, v) }""",
-        """g (bfloat16[N,1,2] x) => (bfloat16[N,1,2] y) <bfloat16[1,1,1] w = {16384}, bfloat16[1] b = {49024}> {
-            y = Conv(x, w, b) }""",
-        opset=22,
-        ir_version=10,
     ),
     _fixed(
         "small weights that two nodes share, which are copied",

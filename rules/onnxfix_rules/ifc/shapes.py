@@ -233,12 +233,6 @@ single_valued_dimension.examples = [
         "g (float[N,K] x, float[K2,2] z) => (float[N,2] y) { y = MatMul(x, z) }",
     ),
     Silent(
-        "in a branch that may not run",
-        f"""g (float[2,K] x, bool c) => (float[2,A] y) <{_M}> {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = MatMul(x, m) }},
-                      else_branch = q () => (float[2,K] v) {{ v = Neg(x) }}> }}""",
-    ),
-    Silent(
         "a Reshape, which RSH008 reports",
         "g (float[N,2] x) => (float[6] y) <int64[1] s = {6}> { y = Reshape(x, s) }",
     ),

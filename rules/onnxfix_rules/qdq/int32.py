@@ -154,13 +154,6 @@ dequantized_int32.examples = [
             m = Mul(f, t)  y = Cast<to = FLOAT16>(m) }""",
         opset=19,
     ),
-    Fixed(
-        "the bias may be overridden",
-        before=f"""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {{1, 2}}, float s = {{0.5}}> {{
-            {_ADD} }}""",
-        after="""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
-            f = Cast<to = FLOAT>(b)  d = Mul(f, s)  y = Add(x, d) }""",
-    ),
     Flagged(
         "a nonzero zero point, which ONNX does not define",
         "g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int32 z = {3}> { y = DequantizeLinear(x, s, z) }",

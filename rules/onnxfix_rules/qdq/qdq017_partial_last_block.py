@@ -242,15 +242,6 @@ partial_last_block.examples = [
             y = DequantizeLinear<axis = 1, block_size = 2>(q, u) }""",
     ),
     _fixed(
-        "scales that may be overridden",
-        before=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
-            {_WEIGHT.format(b=4)} }}""",
-        after=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y)
-            <{_W}, float[2,2] s = {{1, 2, 10, 20}}, int64[3] i = {{0, 0, 1}}> {{
-            t = Gather<axis = 0>(s, i)
-            d = DequantizeLinear<axis = 0, block_size = 2>(w, t)  y = MatMul(x, d) }}""",
-    ),
-    _fixed(
         "blocks of 3 and 2 have divisor 1: the weight is padded",
         before="""g (float[N,5] x) => (float[N,1] y) <int8[5,1] w = {1, 2, 3, 4, 5}, float[2,1] s = {1, 10}> {
             d = DequantizeLinear<axis = 0, block_size = 3>(w, s)  y = MatMul(x, d) }""",

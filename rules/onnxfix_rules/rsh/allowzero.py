@@ -74,13 +74,6 @@ redundant_allowzero.examples = [
         after=_reshape("N,12", "M,6", "-1, 6", ""),
     ),
     Fixed(
-        "no 0 in a Constant node's value",
-        before="""g (float[3,4] x) => (float[12] y) {
-            s = Constant<value = int64[1] {12}>() y = Reshape<allowzero=1>(x, s) }""",
-        after="""g (float[3,4] x) => (float[12] y) {
-            s = Constant<value = int64[1] {12}>() y = Reshape(x, s) }""",
-    ),
-    Fixed(
         "no 0 in a Constant node's value_ints",
         before="""g (float[3,4] x) => (float[2,6] y) {
             s = Constant<value_ints = [2, 6]>() y = Reshape<allowzero=1>(x, s) }""",
@@ -101,13 +94,6 @@ redundant_allowzero.examples = [
         "an empty shape: the result is a scalar",
         before="g (float[1] x) => (float y) <int64[0] s = {}> { y = Reshape<allowzero=1>(x, s) }",
         after="g (float[1] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }",
-    ),
-    Fixed(
-        "one of two Reshapes that share the shape",
-        before="""g (float[N,12] x) => (float[M,6] y, float[M,6] z) <int64[2] s = {-1, 6}> {
-            y = Reshape<allowzero=1>(x, s) z = Reshape(x, s) }""",
-        after="""g (float[N,12] x) => (float[M,6] y, float[M,6] z) <int64[2] s = {-1, 6}> {
-            y = Reshape(x, s) z = Reshape(x, s) }""",
     ),
     Fixed(
         "TensorRT 8.4 requires the attribute: it becomes 0",

@@ -146,14 +146,6 @@ slice_by_scalars.examples = [
         after="g (float[4] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice(x, s, e) }",
     ),
     Fixed(
-        "with axes",
-        before="""g (float[4,N] x) => (float[2,N] y) <int64 s = {1}, int64 e = {3}, int64[1] a = {0}> {
-            t = Slice(x, s, e, a)  y = Neg(t) }""",
-        after="""g (float[4,N] x) => (float[2,N] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
-            t = Slice(x, s, e, a)  y = Neg(t) }""",
-        opset=11,
-    ),
-    Fixed(
         "an end of run time",
         before="g (float[4] x, int64 e) => (float[A] y) <int64 s = {1}> { y = Slice(x, s, e) }",
         after="""g (float[4] x, int64 e) => (float[A] y) <int64[1] s = {1}, int64[1] k = {1}> {

@@ -130,15 +130,6 @@ group_normalization_of_one_group.examples = [
         opset=22,
     ),
     _fixed(
-        "a volume; the scale is a graph input with a default",
-        before="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-        after="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y)
-            <int64[3] a = {1, 2, 3}, int64[3] c = {1, 2, 3}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
-            y = LayerNormalization<axis = 1>(x, u, v) }""",
-        opset=21,
-    ),
-    _fixed(
         "in a local function that gets epsilon from the call",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }

@@ -12,13 +12,18 @@ import pytest
 from onnx import ModelProto, parser
 
 import onnxfix
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.canonical import content_of, tensor_content
-from onnxfix.diagnosis.fingerprints import error, fingerprint
+from onnxfix.diagnosis.explain import missing
+from onnxfix.diagnosis.fingerprints import error, fingerprint, probe
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import UsageError
 from onnxfix.files import loading, walk
+from onnxfix.runtime.sandbox import shared
+from support.evidence import evidence, normal
 from support.matched import FAULTS, PAIRS, every_value, feed_of, measured, planted, probe_of, read, renamed
+from support.models import model
 
 #: A, B, and the least share of floating-point tensors of A and of B that must have a partner.
 EXPORTS = [
@@ -243,3 +248,107 @@ def test_one_fault_under_other_names() -> None:
     assert not found.wrong
     assert found.found.pairs[names.get(fault[1], fault[1])] == fault[1]
     assert found.share_a == found.share_b == 1.0
+
+
+# ---- Nodes that the other side does not have are named, not the node that reads what they read
+
+HEADER = "g (float[2,8] x) => (float[2,8] y) "
+FIRST = HEADER + "{ a = MatMul(x, w)  h = Cast<to = 10>(a)  b = Cast<to = 1>(h)  y = Mul(b, g) }"
+CUT = HEADER + "{ a = MatMul(x, w)  h = Cast<to = 7>(a)  b = Cast<to = 1>(h)  y = Mul(b, g) }"
+SECOND = HEADER + "{ a = MatMul(x, w)  y = Mul(a, g) }"
+ALIVE = SECOND.replace("y = Mul", "r = Relu(a)  y = Mul")
+WEIGHTS: dict[str, Any] = {"w": normal(8, 8), "g": normal(8, seed=1)}
+
+
+@pytest.mark.parametrize(("text", "cause"), [(FIRST, "precision"), (CUT, "operator")])
+def test_lost_casts_are_the_culprit(text, cause):
+    found = onnxfix.diagnose(
+        model(text, **WEIGHTS), model(SECOND, **WEIGHTS), inputs=[{"x": normal(2, 8, seed=2)}]
+    )
+    worst = found.culprits[0]
+    assert (worst.error.place.output, worst.error.place.op_type, worst.cause) == ("b", "Cast", cause)
+    assert "Cast, Cast before 'b' are missing in the second model, where Mul reads 'a'" in worst.reason
+
+
+def step(first: str, second: str, names: dict[str, str], matched: set[str]) -> Any:
+    """``missing`` at the Mul of both models."""
+    feed = {"b": normal(2, 8), "g": WEIGHTS["g"]}
+    last = model("g (float[2,8] b, float[8] g) => (float[2,8] y) { y = Mul(b, g) }")
+    found = evidence(last, feed, own={"y": np.zeros((2, 8), np.float32)})
+    others = [node for node in model(second, **WEIGHTS).graph.node if node.op_type == "Mul"]
+    made = type(found)(**{**vars(found), "others": others, "names": names})
+    return missing(made, Graph(model(first, **WEIGHTS)), matched)
+
+
+def test_a_node_that_reads_another_tensor_although_it_has_the_right_one_is_its_own_culprit():
+    relu = HEADER + "{ a = MatMul(x, w)  b = Relu(a)  y = Mul(b, g) }"
+    place, cause, _ = step(relu, SECOND, {"a": "a", "g": "g"}, {"a", "x"})
+    assert (place.op_type, cause) == ("Relu", "operator")
+    assert step(relu, ALIVE, {"a": "a", "g": "g"}, {"a", "x", "b"}) is None
+
+
+def test_a_tensor_that_does_not_lead_there_is_no_missing_node():
+    two = HEADER + "{ a = MatMul(x, w)  c = Add(x, a)  b = Add(c, x)  y = Mul(b, g) }"
+    assert step(two, SECOND, {"a": "a", "g": "g"}, {"a", "x"}) is None
+
+
+# ---- Two exports of one module: what differs is named in the first one's terms
+
+#: A, B, kind of fault, which place, the output of A's node.
+FAULTS = [
+    ("mixer.legacy.op12", "mixer.dynamo.op18", "weight", 1, "/deep/deep.0/Conv_output_0"),
+    ("mixer.legacy.op12", "mixer.dynamo.op18", "operator", 1, "/Sigmoid_output_0"),
+    ("bert.dynamo.op20", "bert.legacy.op11", "weight", 3, "val_126"),
+    (
+        "bert.legacy.op17", "bert.dynamo.op20", "epsilon", 1,
+        "/model/encoder/layer.0/attention/output/LayerNorm/LayerNormalization_output_0",
+    ),
+    ("bert.dynamo.op20", "bert.legacy.op11", "operator", 1, "layer_norm_1"),
+    (
+        "llama.legacy.op14", "llama.dynamo.op20", "operator", 1,
+        "/model/model/layers.0/post_attention_layernorm/Sqrt_output_0",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("a", "b", "kind", "which", "named"), FAULTS)
+def test_a_fault_in_the_other_export(a: str, b: str, kind: str, which: int, named: str) -> None:
+    fault = planted(read(b), kind, which)
+    found = onnxfix.diagnose(read(a), fault[0])
+    assert found.status == "differ"
+    assert [one.error.place.output for one in found.culprits] == [named]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("bert.dynamo.op20", "bert.legacy.op11"),
+        ("llama.legacy.op14", "llama.dynamo.op20"),
+        ("swin.dynamo.op18", "swin.legacy.op13"),
+        ("mixer.legacy.op12", "mixer.dynamo.op18"),
+    ],
+)
+def test_exports_of_one_module_agree(a: str, b: str) -> None:
+    found = onnxfix.diagnose(read(a), read(b))
+    assert found.status in ("agree", "rounding")
+    assert not found.culprits
+    assert found.notes, "how many tensors correspond"
+
+
+def test_a_fault_under_other_names() -> None:
+    fault = planted(read("mixer.dynamo.op18"), "weight", 1)
+    found = onnxfix.diagnose(read("mixer.dynamo.op18"), renamed(fault[0])[0])
+    assert [one.error.place.output for one in found.culprits] == [fault[1]]
+
+
+def test_a_probe_skips_samples_that_the_truth_refuses(tmp_path: Path) -> None:
+    nodes = "r = Reshape(x, s) f = Neg(r) y = ReduceSum<keepdims=0>(f)"
+    text = f"agraph (float[N] x) => (float y) <int64[2] s = {{2, -1}}> {{ {nodes} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    graph, bench = Graph(model), Bench(shared(), tmp_path)
+    samples = [{"x": np.ones(size, np.float32)} for size in (3, 4)]
+    ours, theirs = probe(graph, graph, lambda feed: feed, bench, samples)(["r", "f"], ["f"])
+    assert {name: seen.shape for name, seen in ours.items()} == {"r": (2, 2), "f": (2, 2)}
+    assert set(theirs) == {"f"}

@@ -12,10 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -453,56 +450,3 @@ def test_what_was_a_pipe_is_not_written_to(field_of: Callable[[], Field]) -> Non
     with pytest.raises(OnnxfixError, match="was a pipe or a device"):
         regular.pour(b"report", field.there / "pipe")
     assert field.state() == field.before
-
-
-_RACES = 12
-
-
-def _race(folder: Path, victim: Path) -> None:
-    """As the other user, if we can: swap whatever looks temporary, as fast as one can."""
-    os.chdir(folder)
-    if ROOT:
-        os.setgroups([])
-        os.setresgid(OTHER, OTHER, OTHER)
-        os.setresuid(OTHER, OTHER, OTHER)
-    count = 0
-    while True:
-        for name in os.listdir("."):
-            if name.startswith(".") and name.endswith(".tmp"):
-                with contextlib.suppress(OSError):
-                    count += 1
-                    os.rename(name, f"stolen{count % 50}")
-                    os.symlink(victim, name)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.usefixtures("limits")
-def test_a_race_against_another_process() -> None:
-    """No step is chosen here: the other one runs at its own pace, with its own rights."""
-    with tempfile.TemporaryDirectory() as base:
-        Path(base).chmod(0o755)
-        field = Field(Path(base))
-        write(field.there / "m.onnx", FIXABLE)
-        clean = onnxfix.apply(field.there / "m.onnx", field.there / "out.onnx", verify=False)
-        assert clean.output
-        expected = (field.there / "out.onnx").read_bytes()
-        field.give()
-        child = os.fork()
-        if child == 0:
-            try:
-                _race(field.there, field.ours / "victim")
-            finally:
-                os._exit(0)
-        try:
-            time.sleep(0.05)
-            for _ in range(_RACES):
-                with contextlib.suppress(OnnxfixError):
-                    onnxfix.apply(field.there / "m.onnx", field.there / "out.onnx", verify=False)
-                    assert (field.there / "out.onnx").read_bytes() == expected
-                (field.there / "out.onnx").unlink(missing_ok=True)
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        assert field.state() == field.before
-        if ROOT:
-            assert not [path for path in field.ours.rglob("*") if path.stat().st_uid != 0]

@@ -40,17 +40,6 @@ def nodes(proto: ModelProto) -> list[str]:
 # -------------------------------------------------------------------------------------------- repeated nodes
 
 
-def test_two_flattens_of_one_tensor() -> None:
-    """A simplifier of today leaves a name that nothing defines."""
-    proto = model(
-        """g (float[2,3,4] x) => (float[A,B] y, float[A,B] z) {
-        a = Flatten<axis = 2>(x)  b = Flatten<axis = 2>(x)  y = Neg(a)  z = Exp(b) }"""
-    )
-    result, _ = repaired(proto, MERGE)
-    assert nodes(result) == ["Flatten", "Neg", "Exp"]
-    assert_same_outputs(proto, result)
-
-
 def test_a_zero_and_a_minus_zero_divide_differently() -> None:
     x = np.array([1, -2], np.float32)
     for second, count in ((0.0, 2), (-0.0, 3)):

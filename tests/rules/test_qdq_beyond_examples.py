@@ -1,17 +1,27 @@
-"""QDQ008: products whose scales are of half precision keep the specification's bits, and ONNX Runtime's."""
+"""What the rules about quantization do beyond their examples.
+
+QDQ008: products whose scales are of half precision keep the specification's bits, and ONNX Runtime's.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, parser
 
+from onnxfix.files.walk import subgraphs
+from onnxfix.model import Model
+from onnxfix.rewrite.engine import fix
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.runtime.backends.reference import evaluator
+from onnxfix.targets import target_named
 from onnxfix.testing import fixed
+from onnxfix_rules.qdq._read import Linear, spread
 from support.models import of_opset
 from support.ort import session
 
@@ -111,3 +121,40 @@ def test_scales_of_several_types_are_left_alone() -> None:
     model, _ = model_of("int8", NAMES, 1)
     model.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT
     assert not fixed([QDQ008], model, safety=Safety.NUMERIC)[1].applied
+
+
+# ---- Scales of blocks, spread over the elements that they belong to
+
+
+def blocks(axis: int, block: int) -> Linear:
+    return cast(Linear, SimpleNamespace(kind="block", axis=axis, block=block))
+
+
+def test_spreading_takes_no_more_memory_than_its_result() -> None:
+    """Models that nobody has vetted may have many scales: indices for each element would be eight times as large."""
+    scales = np.zeros(1 << 16, np.int8)
+    tracemalloc.start()
+    try:
+        found = spread(scales, blocks(0, 2), 1, [1 << 17])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert peak < 2 * found.nbytes
+
+
+# ---- What replaces Casts in branches has names of its own: TensorRT refuses two quantizers of one name
+
+BRANCH = "{name}_branch = {name}s () => (float[N] y) {{ q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }}"
+TEXT = f"""<ir_version: 9, opset_import: ["" : 19]> g (float[N] x, bool c) => (float[N] z) {{
+    z = If(c)<{BRANCH.format(name="then")}, {BRANCH.format(name="else")}> }}"""
+
+
+def test_quantizers_of_two_branches_have_different_names() -> None:
+    model = Model(parser.parse_model(TEXT))
+    model.target = target_named(None)
+    run = fix(model, [rule for rule in registry().rules if rule.code == "QDQ013"])
+    nodes = [node for graph in subgraphs(model.proto.graph.node[0]) for node in graph.node]
+    assert len(run.applied) == len(nodes) == 4
+    assert {node.op_type for node in nodes} == {"QuantizeLinear", "DequantizeLinear"}
+    assert len({node.name for node in nodes} - {""}) == 4

@@ -142,8 +142,8 @@ REFUSED_ALL_THE_SAME = {
     ("QDQ010", 12): "it cannot see that a scale at run time is positive",
     ("QDQ011", 3): _KEPT,
     ("QDQ011", 11): "an axis before opset 13, which TensorRT reads, and a zero point that is not constant",
-    ("QDQ012", 6): _KEPT,
-    ("QDQ012", 15): "a constant that may be overridden",
+    ("QDQ012", 5): _KEPT,
+    ("QDQ012", 14): "a constant that may be overridden",
     ("QDQ013", 4): "float8 that leaves a branch",
 }
 

@@ -297,10 +297,4 @@ known_sequence.examples = [
             bool on, seq(float[2]) v) => (bool more, seq(float[2]) w) { more = Constant<value = bool {1}>() w =
             SequenceInsert(v, x) }> y = ConcatFromSequence<axis = 0>(s) }""",
     ),
-    Fixed(
-        "a sequence output",
-        before="""g (float[2] x) => (seq(float[2]) s, float[2] y) <int64 k = {0}> { s = SequenceConstruct(x, x) y =
-            SequenceAt(s, k) }""",
-        after="""g (float[2] x) => (seq(float[2]) s, float[2] y) { s = SequenceConstruct(x, x)  y = Identity(x) }""",
-    ),
 ]

@@ -303,14 +303,6 @@ common_subexpression.examples = [
                       else_branch = q () => (float[2] v) { v = Abs(x) }>
             y = Add(a, b) }""",
     ),
-    Silent(
-        "Identity nodes, of which OPS017 adds one before each loop",
-        """g (float[2] x, bool c, int64 n) => (float[2] y) { j = Identity(c)  k = Identity(c)
-            z = Loop(n, j, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                more = Not(on)  w = Neg(v) }>
-            y = Loop(n, k, z)<body = d (int64 i2, bool on2, float[2] v2) => (bool more2, float[2] w2) {
-                more2 = Not(on2)  w2 = Exp(v2) }> }""",
-    ),
     Silent("both are graph outputs", "g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x)  z = Exp(x) }"),
     Silent(
         "calls of a local function named Constant, with different attributes",

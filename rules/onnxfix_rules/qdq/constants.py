@@ -215,12 +215,6 @@ unsupported_quantized_constant.examples = [
             y = Identity(w)  v = Neg(x) }""",
     ),
     Fixed(
-        "an empty tensor",
-        before=f"""g (float[N,0] x) => (float[N,0] y) <uint8[1,0] w = {{}}, float s = {{0.1}}, uint8 z = {{3}}>
-            {{ {_ADD} }}""",
-        after=_add("int8", "", x="N,0", w="1,0"),
-    ),
-    Fixed(
         "a scalar",
         before="""g (float[N,2] x) => (float[N,2] y) <int8 w = {3}, float s = {0.5}, int8 z = {0}> {
             d = DequantizeLinear(w, s, z)  y = Mul(x, d) }""",

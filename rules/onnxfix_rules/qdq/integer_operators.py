@@ -83,12 +83,6 @@ integer_matmul_or_conv.examples = [
         after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {0, -1, 2, 5}, float a = {7}> {
             f = Cast<to = FLOAT>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = INT32>(p) }""",
     ),
-    Fixed(
-        "both factors not constant",
-        before="g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = MatMulInteger(x, w) }",
-        after="""g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) {
-            f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(w)  p = MatMul(f, g)  y = Cast<to = INT32>(p) }""",
-    ),
     _fixed(
         "600 terms: sums may reach 2**24",
         before="g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
@@ -312,12 +306,6 @@ fused_integer_matmul.examples = [
         before=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, , v) }}""",
         after=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{
             m = MatMulInteger(x, w, , v)  f = Cast<to = FLOAT>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
-    ),
-    _fixed(
-        "dynamically quantized data",
-        before=f"{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x, w, t, v) }}",
-        after=f"""{_HEAD} {_D}> {{ q, s, z = DynamicQuantizeLinear(x)  m = MatMulInteger(q, w, z, v)
-            f = Cast<to = FLOAT>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
     ),
     _fixed(
         "dynamically quantized data with a bias",

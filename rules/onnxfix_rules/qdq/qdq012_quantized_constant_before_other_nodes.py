@@ -282,13 +282,6 @@ quantized_constant_before_other_nodes.examples = [
             d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
     ),
     Fixed(
-        "uint8 with a zero point, which QDQ002 then removes",
-        before="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
-            t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
-        after="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
-            d = DequantizeLinear(w, s, z)  y = Gather(d, i) }""",
-    ),
-    Fixed(
         "gathered and scaled by Cast and Mul",
         before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             t = Gather(w, i)  f = Cast<to = FLOAT>(t)  y = Mul(f, s) }""",

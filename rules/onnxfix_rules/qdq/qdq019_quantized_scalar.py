@@ -221,17 +221,6 @@ quantized_scalar.examples = [
         opset=19,
     ),
     Fixed(
-        "float8 in opset 19, whose Squeeze does not support it: a Reshape",
-        before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float x) => (float y, float8e4m3fn q)
-            <float s = {0.5}, float8e4m3fn z = {0}, int64[1] a = {0}, int64[0] n = {}> {
-            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  d = DequantizeLinear(p, s, z)
-            q = Reshape(p, n)  y = Squeeze(d, a) }""",
-        opset=19,
-        runs=False,  # ONNX Runtime 1.32 has a kernel for it from opset 21 on
-    ),
-    Fixed(
         "float8 in opset 21",
         before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",

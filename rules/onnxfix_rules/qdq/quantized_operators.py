@@ -675,14 +675,6 @@ quantized_operator_of_onnx_runtime.examples = [
     _reported(
         "int8 without zero points, which defaults to uint8", _unary("com.microsoft.QLinearSigmoid(x, s, , t)")
     ),
-    _of_runtime(
-        "a scale that may be overridden stays an input",
-        before=f"""{_HEAD} g (int8[N,4] x, float s) => (int8[N,4] y) <float s = {{0.5}}, int8 z = {{0}}> {{
-            y = com.microsoft.QLinearSigmoid(x, s, z, s, z) }}""",
-        after=f"""{_HEAD} g (int8[N,4] x, float s) => (int8[N,4] y) <float s = {{0.5}}, int8 z = {{0}}> {{
-            a = DequantizeLinear(x, s, z)  b = Sigmoid(a)  y = QuantizeLinear(b, s, z) }}""",
-        runs=False,
-    ),
     _reported(
         "per-channel scales, which ONNX Runtime does not support there",
         _unary("com.microsoft.QLinearSigmoid(x, f, z, t, z)").replace(

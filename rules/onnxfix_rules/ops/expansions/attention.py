@@ -436,14 +436,6 @@ rotary_embedding_of_onnx_runtime.examples = [
         before=f"{_HEAD} {_ROTARY.format(p='B,S')} {{ y = {_CALL}(x, p, c, s) }}",
         after=f"{_HEAD} {_ROTARY.format(p='B,S')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
     ),
-    _decomposes(
-        "a single start position",
-        before=f"{_HEAD} {_ROTARY.format(p='1')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
-        after=f"""{_HEAD} {_ROTARY.format(p="1")} <int64 n0 = {{0}}, int64 n1 = {{1}}, int64[1] k0 = {{0}},
-            int64[1] k1 = {{2}}, int64[1] k2 = {{0}}, int64 t = {{1}}> {{
-            d = Shape(x)  l = Gather<axis = 0>(d, t)  r = Range(n0, l, n1)  a = Add(r, p)  e = Slice(d, k0, k1, k2)
-            q = Expand(a, e)  y = {_CALL}<num_heads = 2>(x, q, c, s) }}""",
-    ),
     Fixed(
         "TensorRT 8 has no such operator",
         before=f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}",

@@ -323,12 +323,6 @@ fused_activation.examples = [
         "an addend, without --numeric-fixes: reported only",
         f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Relu">(x, w, b, z) }}',
     ),
-    _fixed(
-        "half precision, for which ONNX Runtime has no CPU kernel",
-        before=_conv('activation = "Relu"').replace("float[", "float16["),
-        after=f"{_HEAD} {_CONV} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}".replace("float[", "float16["),
-        runs=False,
-    ),
     Fixed(
         "no activation: a Conv",
         before=f"{_HEAD} {_CONV} {{ y = com.microsoft.FusedConv<{_P}>(x, w) }}",

@@ -85,16 +85,6 @@ activation_in_another_case.examples = [
                 activations = ["Sigmoid", "Tanh", "HardSigmoid", "Softsign"]>(x, w, r) }""",
         opset=14,
     ),
-    Fixed(
-        "with an alpha, which stays",
-        before=_LSTM
-        + """ { , h = LSTM<hidden_size = 4, activations = ["sigmoid", "leakyrelu", "Tanh"],
-                activation_alpha = [0.5]>(x, w, r) }""",
-        after=_LSTM
-        + """ { , h = LSTM<hidden_size = 4, activations = ["Sigmoid", "LeakyRelu", "Tanh"],
-                activation_alpha = [0.5]>(x, w, r) }""",
-        opset=7,
-    ),
     Flagged(
         "a Softplus, which TensorRT would accept and compute as 0",
         _LSTM + ' { , h = LSTM<hidden_size = 4, activations = ["sigmoid", "softplus", "tanh"]>(x, w, r) }',

@@ -104,15 +104,6 @@ def _group_normalization(
 
 group_normalization_of_one_group.examples = [
     _fixed(
-        "an image; scale and bias per channel, since opset 21",
-        before=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_PER_CHANNEL} {{
-            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
-        after=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_PER_CHANNEL} {{
-            a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
-            c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
-        opset=21,
-    ),
-    _fixed(
         "scale and bias per group, before opset 21; a dynamic batch of images",
         before="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",

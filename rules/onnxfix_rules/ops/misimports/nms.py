@@ -214,13 +214,6 @@ nms_without_score_threshold.examples = [
         safety=Safety.NUMERIC,
         opset=11,
     ),
-    Fixed(
-        "an empty name for the threshold",
-        before=f"{ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i, ) }}",
-        after=f"{ALONE} <{_M}, {_I}, float[1] t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
     Flagged("without --numeric-fixes: reported only", f"{ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}"),
     Fixed(
         "in a local function, with a dynamic number of boxes",

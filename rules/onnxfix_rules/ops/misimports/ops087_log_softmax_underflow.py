@@ -169,13 +169,6 @@ log_softmax_underflow.examples = [
         opset=12,
     ),
     _fixed(
-        "a negative axis before opset 13; an unknown shape",
-        before=_log_softmax("A,B,C", "<axis = -2>"),
-        after="""g (float[A,B,C] x) => (float[A,B,C] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
-            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
-        opset=11,
-    ),
-    _fixed(
         "a vector before opset 13, which TensorRT treats as a matrix",
         before=_log_softmax("8", "<axis = 0>"),
         after="""g (float[8] x) => (float[8] y) { m = ReduceMax<axes = [0]>(x)  d = Sub(x, m)

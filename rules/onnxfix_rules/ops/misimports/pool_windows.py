@@ -107,13 +107,6 @@ pool_window_in_padding.examples = [
         after=f"{_EVEN} {{ y = AveragePool<{_SKIP}>(x) }}",
         opset=22,
     ),
-    Fixed(
-        "an AveragePool that counts the padding",
-        before=f"{_ODD} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1, ceil_mode = 1>(x) }}",
-        after=f"""{_ODD} {{ y = AveragePool<kernel_shape = [2,2], strides = [2,2], pads = [1,1,0,0],
-            count_include_pad = 1>(x) }}""",
-        safety=Safety.NUMERIC,
-    ),
     Flagged(
         "without --numeric-fixes: reported only",
         f"{_ODD} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1, ceil_mode = 1>(x) }}",

@@ -177,16 +177,6 @@ half_pixel_for_nn.examples = [
             d = Resize<{_ASYM}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)
             y = Slice(d, b, e, a, t)  z = Neg(y) }}""",
     ),
-    Fixed(
-        "linear, one axis; nearest_mode has no effect",
-        before=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 2}}> {{
-            y = Resize<{_TF}, mode = "linear", nearest_mode = "round_prefer_floor">(x, r, s) }}""",
-        after=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 4}}, int64[1] b = {{1}},
-            int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
-            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=12,
-        runs=False,
-    ),
     _fixed(
         "an image of dynamic size that may keep its size: ONNX Runtime copies it",
         before=_resize("1,1,H,W", "1,1,A,B", "1, 1, 0.6, 0.6"),
@@ -344,12 +334,6 @@ resize_with_axes.examples = [
         after="""g (float[N,3,H,W] x) => (float[N,3,5,W] y) <int64[2] s = {3, 5}> {
             b = Shape<start = 0, end = 1>(x)  w = Shape<start = 3, end = 4>(x)
             f = Concat<axis = 0>(b, s, w)  y = Resize(x, , , f) }""",
-    ),
-    Fixed(
-        "the resized axis is dynamic as well",
-        before="g (float[N,H] x) => (float[N,5] y) <int64[1] s = {5}> { y = Resize<axes = [1]>(x, , , s) }",
-        after="""g (float[N,H] x) => (float[N,5] y) <int64[1] s = {5}> {
-            b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  y = Resize(x, , , f) }""",
     ),
     Silent(
         "the other axes are static",

@@ -1,16 +1,14 @@
 """What the proof of a model costs, beside the sum of its parts.
 
-    python benchmarks/proof/run.py MODEL... [--base CHECKOUT] [--runs 3] [--json FILE] [--write-readme] [-- OPTION...]
+    python benchmarks/proof/run.py MODEL... [--runs 3] [--json FILE] [--write-readme] [-- OPTION...]
 
 For each model, in turn: ``onnxfix apply`` with its defaults (and OPTION...), and ``bare.py``, which does the same work
 once with nothing around it. Both are whole processes, timed from outside; medians of ``--runs``. As many more of
 ``apply`` are watched: their peak is the greatest sum of the memory of all processes, where a page that several share
-counts once. ``onnxfix apply`` of another checkout, such as the release before, is watched as often, in turn. FILE is
-written after each model, and models that it holds are not measured again. With ``-- --require trt-gpu`` on a machine
-with a GPU, ``bare.py`` executes both engines too, on all feeds of that check.
+counts once. FILE is written after each model, and models that it holds are not measured again. With ``-- --require
+trt-gpu`` on a machine with a GPU, ``bare.py`` executes both engines too, on all feeds of that check.
 
-The exit code is 1 where a model is not proven, takes more than ``MOST`` times its parts, or more memory than with the
-other checkout.
+The exit code is 1 where a model is not proven, or takes more than ``MOST`` times its parts.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import numpy as np
 from command import divided, launched, parser_of, rungs_of
+from ledger import Ledger
 from pages import show
 
 from onnxfix.inputs.feeds.plan import Feed
@@ -43,12 +42,12 @@ LIMIT = 900.0  # seconds of one run
 MEMORY = 1 << 20  # MB: no limit, the machine's is enough
 
 
-def measure(model: Path, base: Path | None, runs: int, options: list[str]) -> dict[str, Any]:
+def measure(model: Path, runs: int, options: list[str]) -> dict[str, Any]:
     """One model. ``reason`` says why there are no figures."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as name:
         folder = Path(name)
         apply = _apply(model, folder / "fixed.onnx", folder / "report.json", options)
-        first = _launch(apply, ROOT, folder, watch=True)
+        first = _launch(apply, folder, watch=True)
         report = _report(folder / "report.json")
         rungs = rungs_of(report)
         shown = rungs.get("ort-cpu", {}), rungs.get("trt-build", {})
@@ -56,24 +55,14 @@ def measure(model: Path, base: Path | None, runs: int, options: list[str]) -> di
             return {"name": model.stem, "reason": _reason(first, report, folder)}
         _write(model, rungs, folder)
         bare = [sys.executable, str(HERE / "bare.py"), str(model), str(folder / "fixed.onnx"), str(folder)]
-        older = _apply(model, folder / "older.onnx", folder / "older.json", options)
-        runs_of: dict[str, list[dict[str, Any]]] = {"apply": [], "bare": [], "base": []}
-        watched = [first]
-        for number in range(runs):
-            if base is not None:
-                runs_of["base"].append(_launch(older, base, folder, watch=True))
-            if number:
-                watched.append(_launch(apply, ROOT, folder, watch=True))
-        peaks = {"apply": _peak(watched), "bare": _launch(bare, ROOT, folder, watch=True)["together"]}
-        if base is not None:
-            peaks["base"] = _peak(runs_of["base"])
+        runs_of: dict[str, list[dict[str, Any]]] = {"apply": [], "bare": []}
+        watched = [first, *(_launch(apply, folder, watch=True) for _ in range(runs - 1))]
         for _ in range(runs):
-            runs_of["bare"].append(_launch(bare, ROOT, folder))
+            runs_of["bare"].append(_launch(bare, folder))
             if runs_of["bare"][-1]["code"]:
                 return {"name": model.stem, "reason": f"bare.py: {_said(folder)}"}
             parts = json.loads(_said(folder))
-            runs_of["apply"].append(_launch(apply, ROOT, folder))
-        before = rungs_of(_report(folder / "older.json")) if base is not None else {}
+            runs_of["apply"].append(_launch(apply, folder))
         return {
             "name": model.stem,
             "bytes": model.stat().st_size,
@@ -81,18 +70,10 @@ def measure(model: Path, base: Path | None, runs: int, options: list[str]) -> di
             "parts": parts["seconds"],
             "failed": sorted(parts["failed"].values()),
             "rungs": {key: one["seconds"] for key, one in rungs_of(_report(folder / "report.json")).items()},
-            "rungs before": {key: one["seconds"] for key, one in before.items()},
-            "feeds": _counted(rungs["ort-cpu"]),
-            "feeds before": _counted(before.get("ort-cpu", {})),
-            "peaks": peaks,
-            **{key: [run["wall"] for run in value] for key, value in runs_of.items() if value},
-            "cpu": {key: [run["cpu"] for run in value] for key, value in runs_of.items() if value},
+            "feeds": sum(one["status"] != "not counted" for one in rungs["ort-cpu"]["feeds"]),
+            "peak": statistics.median(run["together"] for run in watched),
+            **{key: [run["wall"] for run in value] for key, value in runs_of.items()},
         }
-
-
-def _peak(runs: list[dict[str, Any]]) -> float:
-    """The median of the memory that runs took, in MB."""
-    return statistics.median(run["together"] for run in runs)
 
 
 def _apply(model: Path, target: Path, report: Path, options: list[str]) -> list[str]:
@@ -100,10 +81,10 @@ def _apply(model: Path, target: Path, report: Path, options: list[str]) -> list[
     return [*words, "--fail-on", "never", "--report", str(report), *options]
 
 
-def _launch(command: list[str], checkout: Path, folder: Path, *, watch: bool = False) -> dict[str, Any]:
-    """What one run of a command cost, with the packages of a checkout; see launch.py."""
+def _launch(command: list[str], folder: Path, *, watch: bool = False) -> dict[str, Any]:
+    """What one run of a command cost, with the packages of this checkout; see launch.py."""
     limits = {"timeout": LIMIT, "memory_mb": MEMORY, "watch": watch}
-    env = {**os.environ, **TF32_OFF, "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'rules'}"}
+    env = {**os.environ, **TF32_OFF, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'rules'}"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have bytecode, and the index of rules beside it
     return launched(command, folder / "words", limits, env=env, cwd=folder)
 
@@ -147,10 +128,6 @@ def _write(model: Path, rungs: dict[str, Any], folder: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
 
 
-def _counted(rung: dict[str, Any]) -> int:
-    return sum(one["status"] != "not counted" for one in rung.get("feeds", ()))
-
-
 def _setting(runs: int) -> Iterator[str]:
     names = ("onnx", "onnxruntime", "numpy", "tensorrt-rtx", "tensorrt")
     every = [(one.name.replace("_", "-"), one.version) for one in importlib.metadata.distributions()]
@@ -169,8 +146,6 @@ def faults(row: dict[str, Any]) -> list[str]:
     ratio = tables.ratio(row)
     if ratio > tables.MOST:
         found.append(f"takes {ratio:.2f} times its parts")
-    if "base" in row["peaks"] and row["peaks"]["apply"] > tables.LEEWAY * row["peaks"]["base"]:
-        found.append(f"takes {row['peaks']['apply']:.0f} MB, before {row['peaks']['base']:.0f}")
     return found
 
 
@@ -178,7 +153,6 @@ def main() -> int:
     """Run as the module's docstring says."""
     parser = parser_of(__doc__)
     parser.add_argument("models", type=Path, nargs="+")
-    parser.add_argument("--base", type=Path)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write-readme", action="store_true")
@@ -187,18 +161,15 @@ def main() -> int:
     models = [
         path for one in arguments.models for path in (sorted(one.glob("*.onnx")) if one.is_dir() else [one])
     ]
-    kept: dict[str, Any] = {}
-    if arguments.json is not None and arguments.json.exists():
-        kept = json.loads(arguments.json.read_text())
-    for number, model in enumerate(models, 1):
-        key = f"{model.stem}, {model.stat().st_size:,} bytes"
-        if key not in kept:
-            kept[key] = measure(model.resolve(), arguments.base, arguments.runs, options)
-            if arguments.json is not None:
-                arguments.json.write_text(json.dumps(kept, indent=1))
-        said = "; ".join(faults(kept[key])) or f"{tables.ratio(kept[key]):.2f} times its parts"
-        print(f"{number}/{len(models)} {key}: {said}", file=sys.stderr, flush=True)
-    rows = list(kept.values())
+    with Ledger(arguments.json, {}, pause=0.0) as book:
+        for number, model in enumerate(models, 1):
+            key = f"{model.stem}, {model.stat().st_size:,} bytes"
+            if key not in book:
+                book.record(key, measure(model.resolve(), arguments.runs, options))
+            row = book.results[key]
+            said = "; ".join(faults(row)) or f"{tables.ratio(row):.2f} times its parts"
+            print(f"{number}/{len(models)} {key}: {said}", file=sys.stderr, flush=True)
+    rows = list(book.results.values())
     text = [*_setting(arguments.runs), "", *tables.table(rows)]
     show(text, HERE, "proof", write=arguments.write_readme)
     return int(any(map(faults, rows)))

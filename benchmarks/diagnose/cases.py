@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from command import launched
 from onnx import GraphProto, ModelProto
 
 from diagnose import choosing, observing, planting
@@ -61,14 +58,14 @@ def planted_cases(faults: list[Fault], exports: Path | None, disguised: bool = F
     return cases
 
 
-def control_cases(exports: Path | None, controls: tuple[Control, ...]) -> list[Case]:
+def control_cases(exports: Path | None) -> list[Case]:
     """Each model without a fault."""
     folders = [("fixtures", choosing.FIXTURES), *([("exports", exports)] if exports is not None else [])]
     return [
         Case(group, path, control=control)
         for group, folder in folders
         for path in sorted(folder.glob("*.onnx"))
-        for control in controls
+        for control in CONTROLS
     ]
 
 
@@ -127,43 +124,15 @@ def _rename(graph: GraphProto, names: dict[str, str]) -> None:
         info.name = fresh(info.name)
 
 
-TIMED_OUT = 124
 SHOWN = 5  # culprits that are kept
 AMONG = 3
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a process ended: exit code, what it wrote, seconds, and peak memory in MB of the largest of its processes."""
-
-    code: int
-    stdout: str
-    stderr: str
-    seconds: float
-    megabytes: float
-
-
-def executed(command: Sequence[str], limit: float, cwd: Path | None = None) -> Ended:
-    """Run a command and wait for it; after ``limit`` seconds it is killed, with its children, and the code is 124."""
-    began = time.perf_counter()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, cwd=cwd, start_new_session=True)
-        late = False
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            if not late and time.perf_counter() - began > limit:
-                late = True
-                os.killpg(process.pid, 9)
-            time.sleep(0.02)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode("utf-8", "replace"))
-    code = TIMED_OUT if late else process.returncode
-    return Ended(code, texts[0], texts[1], time.perf_counter() - began, usage.ru_maxrss / 1024)
+def execute(command: Sequence[str], limit: float, folder: Path) -> dict[str, Any]:
+    """What a command in a folder costs, with all that it ``said``; after ``limit`` seconds it is killed."""
+    limits = {"timeout": limit, "memory_mb": 1 << 20, "watch": False}
+    cost = launched(command, folder / "words", limits, cwd=folder)
+    return {**cost, "said": (folder / "words").read_text("utf-8", "replace")}
 
 
 def is_right(culprit: Mapping[str, Any], fault: Fault) -> bool:
@@ -176,18 +145,18 @@ def place_of(culprits: Sequence[Mapping[str, Any]], fault: Fault) -> int:
     return next((place for place, one in enumerate(culprits, 1) if is_right(one, fault)), 0)
 
 
-def entry(ended: Ended, fault: Fault | None) -> dict[str, Any]:
+def entry(cost: Mapping[str, Any], report: Path, fault: Fault | None) -> dict[str, Any]:
     """What is kept of a run of ``onnxfix diagnose``."""
     found: dict[str, Any] = {
-        "exit": ended.code,
-        "seconds": round(ended.seconds, 2),
-        "megabytes": round(ended.megabytes),
+        "exit": cost["code"],
+        "seconds": round(cost["wall"], 2),
+        "megabytes": round(cost["rss"]),
     }
     try:
-        said = json.loads(ended.stdout)
+        said = json.loads(report.read_text(encoding="utf-8"))
         culprits = said["culprits"]
-    except (ValueError, LookupError, TypeError):
-        words = f"no result in {ended.seconds:.0f} s" if ended.code == TIMED_OUT else ended.stderr[-400:]
+    except (OSError, ValueError, LookupError, TypeError):
+        words = f"no result in {cost['wall']:.0f} s" if cost["status"] == "timeout" else cost["said"][-400:]
         return {
             **found,
             "status": "error",

@@ -1,14 +1,12 @@
 """Choose the faults that are planted, and write them down: no model is kept, only how to make each again.
 
     python benchmarks/diagnose/choosing.py planted.json [--exports DIR] [--seed N] [--fixtures N] [--each N]
-           [--kinds KIND...] [--least EFFECT]
 
 Of the models in fixtures/ every kind of fault is planted ``--fixtures`` times where the model bears it, of those in
 ``--exports`` ``--each`` kinds once, other kinds of the next model. A fault counts if both models run in ONNX Runtime,
 everything that the changed node reads is bit-identical, its output is off by more than rounding, and an output of the
 model has another bit. What is tried and does not count is counted: it does not run, it is silent (the node computes the
-same), it is within rounding, hidden (no output changes), small (its effect is below ``--least``), or unfit (a lost
-Cast whose truth is 0 or not finite).
+same), it is within rounding, hidden (no output changes), or unfit (a lost Cast whose truth is 0 or not finite).
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ TURNS: tuple[Kind, ...] = (
 )  # fmt: skip
 _MOST = 24  # places that are tried for one fault
 
-Trial = Literal["planted", "does not run", "silent", "rounding", "hidden", "unfit", "small"]
+Trial = Literal["planted", "does not run", "silent", "rounding", "hidden", "unfit"]
 
 
 @dataclass(frozen=True)
@@ -146,16 +144,13 @@ class Subject:
             if path is not self.path:
                 path.unlink()
 
-    def faults(
-        self, kind: Kind, count: int, group: str, trials: Counter[str], least: float = 0.0
-    ) -> Iterator[Fault]:
+    def faults(self, kind: Kind, count: int, group: str, trials: Counter[str]) -> Iterator[Fault]:
         """Up to ``count`` faults of a kind; ``trials`` counts what became of each try."""
         found = 0
         for site in self.tries(kind)[: _MOST * count]:
             if found == count:
                 break
             trial, planted, own, effect = self.attempt(site)
-            trial = "small" if trial == "planted" and effect < least else trial
             trials[f"{kind}: {trial}"] += 1
             if trial == "planted" and planted is not None:
                 found += 1
@@ -179,12 +174,12 @@ def chosen(
 ) -> Iterator[Fault]:
     """The faults of one model."""
     if group == "fixtures":
-        for kind in given.kinds:
-            yield from subject.faults(kind, given.fixtures, group, trials, given.least)
+        for kind in KINDS:
+            yield from subject.faults(kind, given.fixtures, group, trials)
         return
     left = given.each
-    for kind in [one for one in kinds_of(place, given.each) if one in given.kinds]:
-        for fault in subject.faults(kind, 1, group, trials, given.least):
+    for kind in kinds_of(place, given.each):
+        for fault in subject.faults(kind, 1, group, trials):
             left -= 1
             yield fault
         if not left:
@@ -194,8 +189,7 @@ def chosen(
 def models(given: argparse.Namespace) -> list[tuple[str, Path]]:
     """Group and path of each model."""
     folders = [("fixtures", FIXTURES), *([("exports", given.exports)] if given.exports else [])]
-    found = [(group, path) for group, folder in folders for path in sorted(folder.glob("*.onnx"))]
-    return [(group, path) for group, path in found if given.only in f"{group}/{path.name}"]
+    return [(group, path) for group, folder in folders for path in sorted(folder.glob("*.onnx"))]
 
 
 def choose(given: argparse.Namespace) -> int:
@@ -248,11 +242,6 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fixtures", type=int, default=1, help="faults of each kind in a fixture")
     parser.add_argument("--each", type=int, default=3, help="kinds of faults in an export")
-    parser.add_argument("--only", default="", help="models whose group/name holds this")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of faults")
-    parser.add_argument(
-        "--least", type=float, default=0.0, help="the smallest effect on an output that counts"
-    )
     return choose(parser.parse_args(words))
 
 

@@ -34,15 +34,15 @@ def compare(polygraphy: str, case: Case, folder: Path, seed: int, limit: float) 
     every = ("--onnxrt", "--onnx-outputs", "mark", "all", "--load-inputs", "inputs.json")
     runs = []
     for model, saved in ((first, "--save-outputs"), (second, "--load-outputs")):
-        runs.append(cases.executed([polygraphy, "run", model, *every, saved, "first.json"], limit, folder))
-        if runs[-1].code:
+        runs.append(cases.execute([polygraphy, "run", model, *every, saved, "first.json"], limit, folder))
+        if runs[-1]["code"]:
             break
-    text = runs[-1].stdout + runs[-1].stderr
+    text = runs[-1]["said"]
     names = list(dict.fromkeys(_FAILED.findall(text)))
     ended = _SUMMARY in text
     return {
-        "seconds": sum(one.seconds for one in runs),
-        "megabytes": max(one.megabytes for one in runs),
+        "seconds": sum(one["wall"] for one in runs),
+        "megabytes": max(one["rss"] for one in runs),
         "place": cases.place_of([{"output": name} for name in names], case.fault),
         "count": len(names),
         "status": "compared" if ended else "error",
@@ -51,11 +51,11 @@ def compare(polygraphy: str, case: Case, folder: Path, seed: int, limit: float) 
     }
 
 
-def _last(ended: cases.Ended) -> str:
-    if ended.code == cases.TIMED_OUT:
-        return f"no result in {ended.seconds:.0f} s"
-    lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
-    return lines[-1][-200:] if lines else f"exit code {ended.code}"
+def _last(cost: Mapping[str, Any]) -> str:
+    if cost["status"] == "timeout":
+        return f"no result in {cost['wall']:.0f} s"
+    lines = [line for line in cost["said"].splitlines() if line.strip()]
+    return lines[-1][-200:] if lines else f"exit code {cost['code']}"
 
 
 def page(peers: Mapping[str, Mapping[str, Any]], ours: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -136,11 +136,9 @@ class Found:
         return self.status in ("lifted", "unlifted")
 
 
-def look(
-    data: bytes, feeds: Sequence[Mapping[str, Any]], skip: Sequence[str], half: str, random: bool
-) -> Found:
-    """Judge one variant. ``feeds`` are inputs to try, the first that ONNX runs with counts; ``skip`` are steps that
-    killed the process before (lift, onnxruntime, evaluator)."""
+def look(data: bytes, feed: Mapping[str, Any], skip: Sequence[str], half: str, random: bool) -> Found:
+    """Judge one variant on its inputs. ``skip`` are steps that killed the process before (lift, onnxruntime,
+    evaluator)."""
     warnings.simplefilter("ignore")
     os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
     model = onnx.load_model_from_string(data)
@@ -155,7 +153,7 @@ def look(
             if "lift" in skip
             else lift.lift(str(path), str(out), package=PACKAGE)
         )
-        feed, ort, evaluator = _original(str(path), feeds, skip)
+        ort, evaluator = (_run(name, str(path), feed, skip) for name in ("ort-cpu", "reference"))
         unheard = next(filter(None, map(ignored, walk.nodes(model.graph.node))), "")
         evaluator = Ran(words=unheard) if unheard else evaluator
         if checked and known.status != "lifted":
@@ -211,19 +209,6 @@ def _is_known(info: onnx.ValueInfoProto) -> bool:
     if not info.type.HasField("tensor_type"):
         return True
     return any(dim.WhichOneof("value") for dim in info.type.tensor_type.shape.dim)
-
-
-def _original(
-    path: str, feeds: Sequence[Mapping[str, Any]], skip: Sequence[str]
-) -> tuple[Mapping[str, Any], Ran, Ran]:
-    """What ONNX Runtime and the evaluator compute, with the first inputs that one of them runs with."""
-    ran = (Ran(words="no inputs"), Ran(words="no inputs"))
-    for feed in feeds:
-        one = tuple(_run(name, path, feed, skip) for name in ("ort-cpu", "reference"))
-        if one[0].ok or one[1].ok:
-            return feed, one[0], one[1]
-        ran = (one[0], one[1]) if ran[0].words == "no inputs" else ran
-    return (feeds[0] if feeds else {}), *ran
 
 
 def _run(

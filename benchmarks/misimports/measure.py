@@ -109,7 +109,7 @@ def _row(variant: Variant, data: bytes, seconds: float, earlier: Sequence[Row]) 
             "misimports.child:look",
             timeout=seconds,
             data=data,
-            feeds=[dict(variant.feed)],
+            feed=dict(variant.feed),
             skip=tuple(skip),
             half=_half(model),
             random=bool(random_operators(model)),

@@ -1,12 +1,11 @@
 """How much of a small run is onnxfix's own: whole processes, beside what no such tool can do without.
 
-    python benchmarks/startup.py [MODEL ...] [--runs 9] [--python PYTHON]
+    python benchmarks/startup.py [--runs 9] [--python PYTHON]
 
-Prints a table. Each row is a command against another one, or for a MODEL against the sum of its parts: an interpreter
-that imports onnx, the scan of the file, and ONNX's shape inference in C++, the latter two measured as each fresh
-process pays for them. The commands run in turn, one round after another, after a round that does not count; ratios are
-made within a round. Exit code 1 where the median of a ratio is above its limit. PYTHON (this one, without it) is best
-one of an environment that holds ``onnxfix[cpu]`` and nothing else: what else is installed may be imported, too.
+Prints a table. Each row is a command against another one. The commands run in turn, one round after another, after a
+round that does not count; ratios are made within a round. Exit code 1 where the median of a ratio is above its limit.
+PYTHON (this one, without it) is best one of an environment that holds ``onnxfix[cpu]`` and nothing else: what else is
+installed may be imported, too.
 """
 
 from __future__ import annotations
@@ -25,29 +24,18 @@ import onnx
 from command import parser_of
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-PARTS = """
-import sys, time
-from onnx import shape_inference
-from onnxfix.files import loading
-from onnxfix.shapes.inference import skeleton
-began = time.perf_counter()
-loaded = loading.load(sys.argv[1])  # weights stay in its file as long as it lives
-shape_inference.infer_shapes(skeleton(loaded.proto), data_prop=True)
-print(time.perf_counter() - began)
-"""
 OPERATORS = ("Add", "Relu", "Mul", "Transpose", "Cast", "Cast", "Reshape", "MatMul", "Softmax", "Sub")
 NODES = 100
 
 
 @dataclass(frozen=True)
 class Row:
-    """``command`` is to take at most ``limit`` times what ``base`` takes, and what ``model``'s own parts take."""
+    """``command`` is to take at most ``limit`` times what ``base`` takes."""
 
     title: str
     command: list[str]
     base: list[str]
     limit: float
-    model: Path | None = None
 
 
 def small() -> ModelProto:
@@ -71,7 +59,7 @@ def small() -> ModelProto:
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def rows(python: str, models: list[Path], folder: Path) -> list[Row]:
+def rows(python: str, folder: Path) -> list[Row]:
     """What is measured."""
     run, typer, imported = (
         [python, "-m", "onnxfix"],
@@ -84,7 +72,6 @@ def rows(python: str, models: list[Path], folder: Path) -> list[Row]:
         Row("--help / import typer", [*run, "--help"], typer, 1.5),
         Row("--version / import typer", [*run, "--version"], typer, 1.5),
         Row(f"check, {NODES} nodes / import onnx", [*run, "check", str(path)], imported, 2.5),
-        *(Row(f"check {m.name} / parts", [*run, "check", str(m)], imported, 1.5, m) for m in models),
     ]
 
 
@@ -102,19 +89,12 @@ def seconds(command: list[str]) -> float:
     return spent
 
 
-def parts(python: str, model: Path) -> float:
-    """Seconds of scan and shape inference in a fresh process."""
-    done = subprocess.run([python, "-c", PARTS, str(model)], capture_output=True, text=True, check=True)
-    return float(done.stdout)
-
-
-def measured(wanted: list[Row], python: str, runs: int) -> list[list[tuple[float, float]]]:
+def measured(wanted: list[Row], runs: int) -> list[list[tuple[float, float]]]:
     """For each row and round, the seconds of the command and of what it is held against."""
     found: list[list[tuple[float, float]]] = [[] for _ in wanted]
     for number in range(runs + 1):
         for row, times in zip(wanted, found, strict=True):
-            base = seconds(row.base) + (parts(python, row.model) if row.model is not None else 0.0)
-            spent = seconds(row.command)
+            base, spent = seconds(row.base), seconds(row.command)
             if number:
                 times.append((spent, base))
     return found
@@ -128,14 +108,13 @@ def spread(values: list[float], digits: int) -> str:
 def main() -> int:
     """Run as the module's docstring says."""
     parser = parser_of(__doc__)
-    parser.add_argument("models", nargs="*", type=Path, metavar="MODEL")
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--python", default=sys.executable)
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles every source
     with tempfile.TemporaryDirectory() as folder:
-        wanted = rows(arguments.python, arguments.models, Path(folder))
-        found = measured(wanted, arguments.python, arguments.runs)
+        wanted = rows(arguments.python, Path(folder))
+        found = measured(wanted, arguments.runs)
     print(f"{arguments.runs} rounds; median (least to greatest)\n")
     print("| what | onnxfix, s | beside it, s | ratio | limit |\n|---|---|---|---|---|")
     missed = 0

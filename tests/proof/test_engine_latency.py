@@ -1,18 +1,14 @@
-"""The latency of engines: statistics, turns, launches, what is said of them. The device and its clock are fakes.
+"""The latency of engines: statistics, turns, and what is said of them. Engines are ONNX models (``fake_engines``).
 
-``test_trt_on_gpu.py`` asks a real one.
+``test_trt_on_gpu.py`` times real ones.
 """
-# Long because: what is timed, how it is launched and how it is told are tested beside each other
 
 from __future__ import annotations
 
-import ctypes
 import json
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,13 +26,10 @@ from onnxfix.report.report import Report
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import engine as trt_run
-from onnxfix.tensorrt.cudart import Cuda, CudaError
-from onnxfix.tensorrt.latency import NotRun, Tools, measure
 from onnxfix.tensorrt.records import Profile, TrtBuild, TrtOptions
 from onnxfix.tensorrt.timing import Latency, Limits, Timing, compared, interleave, timing
 from support.cli import errors, output, run
 from support.ended import ended
-from support.fake_gpu import RTX, TRT, Context, Device, Engine, RtxEngine
 from support.patience import PATIENCE
 from test_rung_trt_gpu import ABS, NO_DRIVER, REAL, RELU, RELU_CAST, Rung, on_a_gpu, request, save
 
@@ -118,229 +111,6 @@ def test_runs_are_bounded_by_count_and_by_time() -> None:
     assert slow.order.startswith("aab"), "warming up is bounded, too"
 
 
-# ----------------------------------------------------------------------------------------------------- on the device
-
-
-X = {"x": np.array([1.0, 2.0, 3.0], np.float32)}
-FEW = Limits(warm_runs=2, runs=10, block_runs=5, rounds=2)
-
-
-def timed(device: Device, trt: Any, inputs: dict[str, Any] | None = None, **engines: Engine) -> Latency:
-    for name, engine in engines.items():
-        engine.name = name
-    tools = Tools(device, trt, engines.__getitem__, lambda engine: inputs or X, lambda: "heard")  # type: ignore[arg-type]
-    return measure({name: name for name in engines}, tools, clock=device.clock, limits=FEW)
-
-
-def test_both_engines_by_graphs_that_tensorrt_rtx_captures() -> None:
-    device = Device()
-    found = timed(device, RTX, original=RtxEngine(device, ms=2.0), fixed=RtxEngine(device, ms=3.0, jit=100.0))
-    original, fixed = found.original, found.fixed
-    assert (found.launch, found.captured_by, found.fallback) == ("cuda-graph", "tensorrt", "")
-    assert (original.median_ms, fixed.median_ms) == (pytest.approx(0.2), pytest.approx(0.3))
-    assert (found.comparison, found.ratio) == ("slower", pytest.approx(1.5))
-    assert original.runs == fixed.runs == 10
-    assert (original.load_seconds, fixed.load_seconds) == (0.25, 0.25)
-    assert original.jit_seconds == pytest.approx(0.502, abs=1e-3)
-    assert fixed.jit_seconds == pytest.approx(0.103, abs=1e-3)
-    assert found.shapes == (("x", (3,)),)
-    assert "launch" not in device.log
-
-
-def test_both_engines_by_graphs_that_are_captured_for_the_full_tensorrt() -> None:
-    device = Device()
-    found = timed(device, TRT, original=Engine(device), fixed=Engine(device))
-    assert (found.launch, found.captured_by, found.fallback) == ("cuda-graph", "cuda", "")
-    assert found.fixed.median_ms == pytest.approx(0.2)
-    assert found.comparison == "same"
-    first = device.log.index("record")
-    assert not [one for one in device.log[first:] if one.startswith("enqueue")], "graphs alone are timed"
-
-
-@pytest.mark.parametrize("which", ["original", "fixed"])
-@pytest.mark.parametrize(
-    ("trick", "words"),
-    [
-        ({"breaks": True}, "TensorRT does not run the engine; heard"),
-        ({"hollow": True}, "the captured graph computes nothing; heard"),
-    ],
-)
-def test_where_one_cannot_be_captured_both_are_streamed(
-    which: str, trick: dict[str, Any], words: str
-) -> None:
-    device = Device()
-    engines = {name: Engine(device, **(trick if name == which else {})) for name in ("original", "fixed")}
-    found = timed(device, TRT, **engines)
-    assert (found.launch, found.captured_by, found.fallback) == ("stream", "", words)
-    assert found.original.median_ms == found.fixed.median_ms == pytest.approx(2.0)
-    first = device.log.index("record")
-    assert "launch" not in device.log[first:]
-    assert {"enqueue original", "enqueue fixed"} <= set(device.log[first:])
-    assert [len(one.contexts) for one in engines.values()] == [2, 2], (
-        "not in one that a capture has failed in"
-    )
-
-
-def test_what_rtx_does_not_capture_is_captured_by_us_for_both() -> None:
-    device = Device()
-    engines = {"original": RtxEngine(device), "fixed": RtxEngine(device, capturable=False)}
-    found = timed(device, RTX, **engines)
-    assert (found.launch, found.captured_by) == ("cuda-graph", "cuda")
-    for engine in engines.values():
-        assert [one.config.cuda_graph_strategy for one in engine.contexts] == [1, 0], "not a graph in a graph"
-        assert engine.contexts[0].addresses == engine.contexts[1].addresses
-    assert (device.log.count("allocate"), device.log.count("upload")) == (4, 2)
-
-
-def test_rtx_engines_that_nobody_captures() -> None:
-    device = Device()
-    found = timed(
-        device, RTX, original=RtxEngine(device), fixed=RtxEngine(device, capturable=False, breaks=True)
-    )
-    assert found.launch == "stream"
-    assert found.fallback == (
-        "TensorRT says that the engine cannot be captured; heard; TensorRT does not run the engine; heard"
-    )
-    assert found.original.median_ms == pytest.approx(2.0), "in a context without graphs of its own"
-
-
-@pytest.mark.parametrize("function", ["begin_capture", "end_capture", "instantiate", "nodes", ""])
-def test_cuda_that_cannot_capture(function: str) -> None:
-    device = Device(**({function: "operation not supported"} if function else {}))
-    if function == "end_capture":
-        device.begin_capture = lambda stream: setattr(device, "capturing", [])  # type: ignore[method-assign]
-    if not function:
-        device.nodes = lambda graph: 0  # type: ignore[method-assign]
-    found = timed(device, TRT, fixed=Engine(device))
-    why = f"{function}: operation not supported" if function else "the captured graph is empty"
-    assert (found.launch, found.fallback) == ("stream", f"{why}; heard")
-    assert device.held == []
-
-
-def test_nothing_is_copied_or_allocated_while_engines_are_timed() -> None:
-    device = Device()
-    timed(device, RTX, original=RtxEngine(device), fixed=RtxEngine(device))
-    first, last = device.log.index("record"), len(device.log) - device.log[::-1].index("elapsed")
-    assert set(device.log[first:last]) == {
-        "record",
-        "enqueue original",
-        "enqueue fixed",
-        "synchronize",
-        "elapsed",
-    }
-    # Both have their input and output once, whatever contexts are made.
-    assert device.log.count("allocate") == 4
-    assert device.log.count("upload") == 2
-
-
-def test_all_is_given_back() -> None:
-    device = Device()
-    timed(device, TRT, original=Engine(device), fixed=Engine(device))
-    assert device.held == []
-    broken = "an illegal memory access was encountered"
-    device = Device(elapsed=broken)
-    found = timed(device, TRT, original=Engine(device), fixed=Engine(device))
-    assert found == Latency(reason=f"elapsed: {broken}")
-    assert device.held == []
-
-
-def test_a_context_goes_before_what_it_uses() -> None:
-    """TensorRT-RTX reads memory that was freed otherwise."""
-    gone: list[str] = []
-
-    class Config:
-        """One that the context does not hold, as TensorRT's does not."""
-
-        cuda_graph_strategy = dynamic_shapes_kernel_specialization_strategy = 0
-
-    class Watched(RtxEngine):
-        def create_runtime_config(self) -> Any:
-            return Config()
-
-        def create_execution_context(self, config: Any = None) -> Context:
-            context = Context(self, SimpleNamespace(cuda_graph_strategy=config.cuda_graph_strategy))
-            kinds = {"context": context, "config": config}
-            for name, one in kinds.items():
-                weakref.finalize(one, gone.append, name)
-            return context
-
-    device = Device()
-    assert timed(device, RTX, fixed=Watched(device, capturable=False, breaks=True)).launch == "stream"
-    assert gone == ["context", "config"] * 3
-
-
-@pytest.mark.parametrize(
-    ("engine", "blocks"), [({"sizes": -1}, 2), ({"sizes": 0}, 2), ({"aliased": True}, 1)]
-)
-def test_outputs_have_room(engine: dict[str, Any], blocks: int) -> None:
-    device = Device()
-    found = timed(device, TRT, fixed=Engine(device, **engine))
-    assert (found.reason, found.launch, found.original) == ("", "cuda-graph", None)
-    assert device.log.count("allocate") == blocks
-
-
-def test_why_nothing_was_timed_is_told() -> None:
-    device = Device()
-    found = timed(device, TRT, {"x": np.zeros((1, 3), np.float32)}, fixed=Engine(device))
-    assert found.reason == "input x of shape [1, 3] does not fit the engine"
-    device = Device(allocate="out of memory")
-    assert timed(device, TRT, fixed=Engine(device)).reason == "allocate: out of memory"
-
-
-def test_an_engine_that_does_not_run_is_tensorrts_to_explain() -> None:
-    device = Device()
-    with pytest.raises(NotRun, match="does not run"):
-        timed(device, TRT, fixed=Engine(device, refuses=True))
-
-
-def test_shapes_that_are_values_lie_in_the_hosts_memory() -> None:
-    device = Device()
-    engine = Engine(device)
-    engine.is_shape_inference_io = lambda name: name == "x"  # type: ignore[method-assign]
-    timed(device, TRT, fixed=engine)
-    assert "upload" not in device.log
-    assert engine.contexts[0].addresses["x"] == X["x"].ctypes.data
-
-
-# --------------------------------------------------------------------------------------------------- the CUDA runtime
-
-
-def test_cudas_own_words_are_passed_on() -> None:
-    class Told:
-        restype: Any = None
-
-        def __call__(self, code: int) -> bytes:
-            assert self.restype is ctypes.c_char_p
-            return b"out of memory"
-
-    cleared: list[int] = []
-    library = SimpleNamespace(
-        cudaMalloc=lambda *_: 2, cudaGetErrorString=Told(), cudaGetLastError=lambda: cleared.append(1)
-    )
-    with pytest.raises(CudaError, match=r"^cudaMalloc: out of memory$"):
-        Cuda(library).allocate(4)
-    assert cleared == [1]
-    with pytest.raises(CudaError, match="this CUDA runtime has no cudaGraphLaunch"):
-        Cuda(library).launch(1, 2)
-
-
-def test_the_runtime_releases_the_last_first_whatever_it_says() -> None:
-    released: list[str] = []
-    library = SimpleNamespace(
-        cudaGetLastError=lambda: 0,
-        cudaGetErrorString=type("Words", (), {"__call__": lambda self, code: b"broken", "restype": None})(),
-        **dict.fromkeys(("cudaMalloc", "cudaStreamCreateWithFlags"), lambda *_: 0),
-        cudaFree=lambda *_: released.append("cudaFree") or 700,
-        cudaStreamDestroy=lambda *_: released.append("cudaStreamDestroy") or 700,
-    )
-    cuda = Cuda(library)
-    cuda.stream()
-    cuda.allocate(4)
-    cuda.close()
-    cuda.close()
-    assert released == ["cudaFree", "cudaStreamDestroy"]
-
-
 # --------------------------------------------------------------------------- the real modules, up to the missing GPU
 
 
@@ -353,7 +123,8 @@ def test_tensorrt_has_all_that_is_asked_of_it(worker: Worker) -> None:
 @NO_DRIVER
 def test_without_a_gpu_timing_ends_with_a_reason(worker: Worker, tmp_path: Path) -> None:
     """Through Polygraphy and the real CUDA runtime, where one is installed."""
-    given = {"paths": {"fixed": str(tmp_path / "none.engine")}, "feed": X, "package": "tensorrt-rtx"}
+    feed = {"x": np.array([1.0, 2.0, 3.0], np.float32)}
+    given = {"paths": {"fixed": str(tmp_path / "none.engine")}, "feed": feed, "package": "tensorrt-rtx"}
     outcome = worker.call(f"{trt_run.__name__}:latency", timeout=PATIENCE, **given)
     assert outcome.ok, outcome.message
     found: Latency = outcome.value

@@ -1,14 +1,14 @@
-"""A GPU without one: memory is the host's, the clock is a number, engines compute with numpy or are ONNX models.
+"""A GPU without one: memory is the host's, and engines are ONNX models.
 
-``Device`` is a GPU to the real ``tensorrt.latency`` and to Polygraphy's real runner, ``Engine`` an engine on it. As on
-a device, what is put on the stream is done when the stream is synchronized and not before.
+``Device`` is a GPU to Polygraphy's real runner, ``Engine`` an engine on it. As on a device, what is put on the stream
+is done when the stream is synchronized and not before.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,6 @@ import onnx
 
 from onnxfix.runtime import backends
 from onnxfix.tensorrt import engine as trt_run
-from onnxfix.tensorrt.cudart import CudaError
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.lift.records import ONNX_TYPES, numpy_type
 from support.real_tensorrt import sandboxed
@@ -26,111 +25,29 @@ Work = Callable[[], object]
 
 
 class Device:
-    """In the place of ``cudart.Cuda``, and of ``polygraphy.cuda``'s wrapper.
+    """In the place of ``polygraphy.cuda``'s wrapper."""
 
-    ``now`` is seconds; ``fails`` are functions that fail, with CUDA's words. Each call of the former's is in ``log``.
-    """
-
-    def __init__(self, **fails: str) -> None:
-        self.fails = fails
-        self.now = 0.0
-        self.log: list[str] = []
+    def __init__(self) -> None:
         self.queue: list[Work] = []
         self.memory: dict[int, Any] = {}
-        self.held: list[int] = []  # handles and memory that were not given back
-        self.graphs: dict[int, list[Work]] = {}
-        self.capturing: list[Work] | None = None
-        self.times: dict[int, float] = {}
-        self._handles: Iterator[int] = iter(range(1, 1 << 20))
-
-    def _called(self, name: str) -> None:
-        self.log.append(name)
-        if name in self.fails:
-            raise CudaError(f"{name}: {self.fails[name]}")
-
-    def _handle(self, name: str) -> int:
-        self._called(name)
-        self.held.append(next(self._handles))
-        return self.held[-1]
-
-    def close(self) -> None:
-        self.log.append("close")
-        self.held.clear()
+        self.streams: list[int] = []
 
     def put(self, work: Work) -> None:
-        (self.queue if self.capturing is None else self.capturing).append(work)
+        self.queue.append(work)
 
-    def clock(self) -> float:
-        return self.now
-
-    def allocate(self, size: int) -> int:
-        self._called("allocate")
+    def malloc(self, size: int) -> int:
         block = (ctypes.c_ubyte * max(1, size))(*[0xEE] * size)
         address = ctypes.addressof(block)
         self.memory[address] = block
-        self.held.append(address)
         return address
 
-    def upload(self, address: int, host: int, size: int, stream: int) -> None:
-        self._called("upload")
-        self.put(lambda: ctypes.memmove(address, host, size))
+    def create_stream(self) -> int:
+        self.streams.append(len(self.streams) + 1)
+        return self.streams[-1]
 
-    def download(self, host: int, address: int, size: int, stream: int) -> None:
-        self._called("download")
-        self.put(lambda: ctypes.memmove(host, address, size))
-
-    def fill(self, address: int, byte: int, size: int, stream: int) -> None:
-        self._called("fill")
-        self.put(lambda: ctypes.memset(address, byte, size))
-
-    def stream(self) -> int:
-        return self._handle("stream")
-
-    def synchronize(self, stream: int) -> None:
-        self._called("synchronize")
+    def stream_synchronize(self, stream: int) -> None:
         while self.queue:
             self.queue.pop(0)()
-
-    def event(self) -> int:
-        return self._handle("event")
-
-    def record(self, event: int, stream: int) -> None:
-        self._called("record")
-        self.put(lambda: self.times.__setitem__(event, self.now))
-
-    def elapsed(self, first: int, last: int) -> float:
-        self._called("elapsed")
-        assert not self.queue, "read before the stream was idle"
-        return 1000 * (self.times[last] - self.times[first])
-
-    def begin_capture(self, stream: int) -> None:
-        self._called("begin_capture")
-        assert not self.queue, "the capture begins on a busy stream"
-        self.capturing = []
-
-    def end_capture(self, stream: int) -> int:
-        assert self.capturing is not None
-        recorded, self.capturing = self.capturing, None
-        graph = self._handle("end_capture")
-        self.graphs[graph] = recorded
-        return graph
-
-    def nodes(self, graph: int) -> int:
-        self._called("nodes")
-        return len(self.graphs[graph])
-
-    def instantiate(self, graph: int) -> int:
-        executable = self._handle("instantiate")
-        self.graphs[executable] = self.graphs[graph]
-        return executable
-
-    def launch(self, executable: int, stream: int) -> None:
-        self._called("launch")
-        self.queue.extend(self.graphs[executable])
-
-    # -- Polygraphy's names
-
-    malloc, stream_synchronize, create_stream = allocate, synchronize, stream
 
     def free(self, pointer: int) -> None:
         """Nothing is freed: a late copy must not crash the test."""
@@ -138,18 +55,12 @@ class Device:
     def memcpy(self, dst: int, src: int, nbytes: int, kind: Any, stream_ptr: int | None = None) -> None:
         self.put(lambda: ctypes.memmove(dst, src, nbytes))
         if stream_ptr is None:
-            self.synchronize(0)
+            self.stream_synchronize(0)
 
     def destroy_stream(self, pointer: int) -> None:
-        assert pointer in self.held
+        assert pointer in self.streams
 
 
-def _add_one(x: Any) -> dict[str, Any]:
-    return {"y": x + np.float32(1)}
-
-
-TRT = SimpleNamespace()
-"""The module of the full TensorRT, as far as timing looks at it."""
 RTX = SimpleNamespace(
     CudaGraphStrategy=SimpleNamespace(WHOLE_GRAPH_CAPTURE=1),
     DynamicShapesKernelSpecializationStrategy=SimpleNamespace(EAGER=2),
@@ -158,29 +69,11 @@ RTX = SimpleNamespace(
 
 @dataclass
 class Engine:
-    """An engine that adds 1 to ``x`` and takes ``ms``; the first run of each execution context takes ``jit`` ms more,
-    and one as a graph a tenth. ``tensors``: name -> INPUT or OUTPUT, TensorRT's type, shape.
-
-    ``breaks``: enqueuing on a stream that is captured fails. ``hollow``: what is captured computes nothing.
-    ``capturable`` is what TensorRT-RTX says. ``sizes``: bytes of the output as TensorRT tells them. ``aliased``: the
-    output is written over the input. ``refuses``: it never runs.
-    """
+    """An engine. ``tensors``: name -> INPUT or OUTPUT, TensorRT's type, shape."""
 
     device: Device
-    name: str = ""
-    ms: float = 2.0
-    jit: float = 500.0
-    breaks: bool = False
-    hollow: bool = False
-    capturable: bool = True
-    sizes: int | None = None
-    aliased: bool = False
-    refuses: bool = False
-    compute: Callable[..., Mapping[str, Any]] = _add_one
-    tensors: dict[str, tuple[str, str, tuple[int, ...]]] = field(
-        default_factory=lambda: {"x": ("INPUT", "FLOAT", (-1,)), "y": ("OUTPUT", "FLOAT", (-1,))}
-    )
-    contexts: list[Context] = field(default_factory=list)
+    compute: Callable[..., Mapping[str, Any]]
+    tensors: dict[str, tuple[str, str, tuple[int, ...]]]
 
     @property
     def num_io_tensors(self) -> int:
@@ -212,12 +105,10 @@ class Engine:
         return False
 
     def get_aliased_input_tensor(self, name: str) -> str | None:
-        return "x" if self.aliased and name == "y" else None
+        return None
 
     def create_execution_context(self, config: Any = None) -> Context:
-        self.device.now += 0.25
-        self.contexts.append(Context(self, config))
-        return self.contexts[-1]
+        return Context(self, config)
 
 
 class RuntimeConfig:
@@ -252,9 +143,6 @@ class Context:
         self.shapes = {name: shape for name, (_, _, shape) in engine.tensors.items()}
         self.addresses: dict[str, int] = {}
         self.allocators: dict[str, Any] = {}
-        self.runs = 0
-        if config is not None:
-            self.is_stream_capturable = lambda stream: engine.capturable
 
     def set_all_tensors_debug_state(self, state: bool) -> bool:
         return True
@@ -287,28 +175,17 @@ class Context:
         return [name for name, shape in self.shapes.items() if -1 in shape]
 
     def get_max_output_size(self, name: str) -> int:
-        return int(4 * np.prod(self.shapes[name])) if self.engine.sizes is None else self.engine.sizes
+        return int(4 * np.prod(self.shapes[name]))
 
     def execute_async_v3(self, stream: int) -> bool:
-        device, engine = self.device, self.engine
-        device.log.append(f"enqueue {engine.name}".strip())
-        captured = device.capturing is not None
-        if engine.refuses or (captured and engine.breaks):
-            return False
-        graphed = captured or (self.config is not None and self.config.cuda_graph_strategy == 1)
-        extra = 0.0 if self.runs or captured else engine.jit
-        self.runs += 1
         allocated = self._allocate(stream) if self.allocators else None
 
         def work() -> None:
-            device.now += (engine.ms * (0.1 if graphed and not extra else 1.0) + extra) / 1000
-            if captured and engine.hollow:
-                return
             outputs = allocated or [(value, self.addresses[name]) for name, value in self._compute()]
             for value, address in outputs:
                 ctypes.memmove(address, value.ctypes.data, value.nbytes)
 
-        device.put(work)
+        self.device.put(work)
         return True
 
     def _compute(self) -> list[tuple[str, Any]]:
@@ -324,7 +201,7 @@ class Context:
 
     def _allocate(self, stream: int) -> list[tuple[Any, int]]:
         """The outputs, and the memory that is asked for them when a run is enqueued, and not later."""
-        self.device.synchronize(stream)
+        self.device.stream_synchronize(stream)
         outputs = []
         for name, value in self._compute():
             address = self.allocators[name].reallocate_output_async(name, 0, value.nbytes, 256, stream)
@@ -371,7 +248,7 @@ def through_the_real_runner(path: str, feeds: list[dict[str, Any]]) -> tuple[str
 
     device = cuda.G_CUDA = Device()
     engine = RealEngine.__new__(RealEngine)
-    RealEngine.__init__(engine, device, tensors=tensors, compute=compute)
+    RealEngine.__init__(engine, device, compute, tensors)
     polygraphy.backend.trt.EngineFromBytes = lambda raw: lambda: engine
     said = trt_run.load("one", path, package="tensorrt-rtx")
     ran = [trt_run.run("one", feed, package="tensorrt-rtx") for feed in feeds]

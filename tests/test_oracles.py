@@ -1,4 +1,4 @@
-"""What refactorings are held to, in benchmarks/: each script starts, and the oracles see a promise that is broken."""
+"""What refactorings are held to, in benchmarks/: each script starts, and the oracles find nothing on a small sample."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ import pytest
 from diagnose import choosing, planting
 from diagnose.cases import planted_cases
 from diagnose.places import KINDS
-from onnx import helper
-from random_models import judge as judging
-from random_models.generator import Drawn
 
 from fuzzing import seeds
-from onnxfix.rewrite import engine
-from onnxfix.rule import Safety
 from support.paths import ROOT
 from support.patience import PATIENCE
 
@@ -75,38 +70,6 @@ def test_random_models_keep_every_promise(tmp_path: Path, stride: int) -> None:
     assert sum(row["status"] == "run" for row in rows) >= 0.93 * count
     assert sum(row["changed"] for row in rows) >= 0.83 * count
     assert sum(bool(row["feeds"]) for row in rows) >= 0.8 * count
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["", "outputs", "touched", "contract", "checker", "idempotence"])
-def test_a_broken_promise_is_seen(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[N,3] x) => (float[N,3] y, float[N,3] z) {
-        a = Exp(x)  b = Identity(a)  y = Abs(b)  z = Sin(x) }"""
-    drawn = Drawn(onnx.parser.parse_model(text), "GRA012", [], [], Safety.EXACT, None)
-    fix = engine.fix
-
-    def spoil(model: engine.Model, *arguments: object, **keywords: object) -> engine.FixRun:
-        run = fix(model, *arguments, **keywords)  # type: ignore[arg-type]
-        graph = model.proto.graph
-        if how == "outputs":
-            graph.node[-1].op_type = "Neg"
-            run = run._replace(touched=run.touched | {"z"})
-        elif how == "touched":
-            graph.node[-1].doc_string = "new"
-        elif how == "contract":
-            graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
-        elif how == "checker":
-            graph.node[-1].attribute.append(helper.make_attribute("unknown", 1))
-            run = run._replace(touched=run.touched | {"z"})
-        elif how == "idempotence":
-            graph.node.append(helper.make_node("Neg", ["x"], [f"more_{len(graph.node)}"]))
-        return run
-
-    monkeypatch.setattr(judging, "draw", lambda *_, **__: drawn)
-    monkeypatch.setattr(judging.engine, "fix", spoil)
-    row = judging.judge(judging.Settings(seed=19, nodes=False), 1)
-    assert how in {kind for kind, _ in row["faults"]} if how else row["faults"] == []
-    assert row["status"] == "run"
 
 
 @pytest.mark.corpus

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt.package import Choice
 from onnxfix.verbs.examination import facts, probes
-from onnxfix.verbs.examination.records import Driver, Library
+from onnxfix.verbs.examination.records import Driver
 from support.doctor_cases import H100
 
 # ----------------------------------------------------------------------------------------- the questions
@@ -72,81 +70,6 @@ def answers(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> Answers:
 
 
 # -------------------------------------------------------------------------------------- driver, libraries
-
-
-class FakeLibrary:
-    """A shared library whose functions write into what they are given by reference."""
-
-    def __init__(self, **functions: Callable[..., int | bytes]) -> None:
-        for name, function in functions.items():
-            setattr(self, name, type("Function", (), {"__call__": staticmethod(function), "restype": None})())
-
-
-def sets(value: Any, status: int = 0) -> Callable[..., int]:
-    def function(*arguments: Any) -> int:
-        arguments[-1]._obj.value = value
-        return status
-
-    return function
-
-
-def libraries(monkeypatch: pytest.MonkeyPatch, found: dict[str, FakeLibrary]) -> None:
-    def load(name: str) -> FakeLibrary:
-        if name not in found:
-            raise OSError(f"{name}: cannot open shared object file")
-        return found[name]
-
-    monkeypatch.setattr(ctypes, "CDLL", load)
-
-
-def fake_driver(status: int) -> FakeLibrary:
-    return FakeLibrary(
-        cuDriverGetVersion=sets(12040),
-        cuInit=lambda _: status,
-        cuGetErrorName=sets(b"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
-        cuGetErrorString=sets(b"unsupported combination"),
-    )
-
-
-def test_the_driver_says_what_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    libraries(monkeypatch, {})
-    assert probes.driver() == Driver()
-    libraries(monkeypatch, {"libcuda.so.1": fake_driver(0)})
-    assert probes.driver() == Driver(True, "12.4", 0, "")
-    libraries(monkeypatch, {"libcuda.so.1": fake_driver(803)})
-    fault = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, unsupported combination"
-    assert probes.driver() == Driver(True, "12.4", 803, fault)
-
-
-def test_nvml_says_which_driver_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(buffer: Any, size: int) -> int:
-        buffer.value = b"580.159.04"[: size - 1]
-        return 0
-
-    libraries(monkeypatch, {})
-    assert probes.nvml() == ("", 0, "")
-    works = FakeLibrary(nvmlInit_v2=lambda: 0, nvmlShutdown=lambda: 0, nvmlSystemGetDriverVersion=version)
-    libraries(monkeypatch, {"libnvidia-ml.so.1": works})
-    assert probes.nvml() == ("580.159.04", 0, "")
-    differs = FakeLibrary(
-        nvmlInit_v2=lambda: 18, nvmlErrorString=lambda _: b"Driver/library version mismatch"
-    )
-    libraries(monkeypatch, {"libnvidia-ml.so.1": differs})
-    assert probes.nvml() == ("", 18, "Driver/library version mismatch")
-
-
-def test_libraries_say_their_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    cudart = FakeLibrary(cudaRuntimeGetVersion=sets(13050))
-    cudnn = FakeLibrary(cudnnGetVersion=lambda: 92800, cudnnGetCudartVersion=lambda: 12090)
-    libraries(monkeypatch, {"/wheel/libcudart.so.13": cudart, "libcudnn.so.9": cudnn})
-    assert probes.cuda_runtime("/wheel/libcudart.so.13", True) == Library(
-        "CUDA runtime", "13.5", "13.5", "/wheel/libcudart.so.13", True
-    )
-    assert probes.cuda_runtime("libcudart.so.12") is None
-    assert probes.cudnn("libcudnn.so.9") == Library("cuDNN", "9.28.0", "12.9", "libcudnn.so.9")
-    assert probes.cudnn("libcudnn.so.8") is None
-    with pytest.raises(OSError, match="cannot open"):
-        probes.cudnn("/wheel/libcudnn.so.9", True)
 
 
 @pytest.mark.parametrize(

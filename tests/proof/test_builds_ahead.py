@@ -13,7 +13,7 @@ import pytest
 from onnxfix.proof.checks import build as trt_build
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.readback import network
-from onnxfix.proof.request import Networks, networks
+from onnxfix.proof.request import networks
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime import allowance
@@ -21,7 +21,7 @@ from onnxfix.runtime.sandbox import Outcome, Posted, Worker
 from onnxfix.tensorrt import lift
 from onnxfix.tensorrt.build import attempt
 from onnxfix.tensorrt.package import Choice
-from onnxfix.tensorrt.records import TrtBuild, TrtOptions
+from onnxfix.tensorrt.records import TrtOptions
 from support.models import write
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -31,7 +31,6 @@ AFTER = "g (float[N,3] x) => (float[N,3] y) { y = Exp(x) }"
 WRONG = AFTER.replace("Exp", "Sin")
 PACKAGE = "tensorrt-rtx"
 CHECKS = ("contract", "ort-cpu", "trt-build", "trt-network")
-GOOD = TrtBuild("accepted", "")
 
 
 def written(folder: Path, **texts: str) -> list[Path]:
@@ -82,28 +81,6 @@ def test_a_model_parsed_once_is_built_and_read_as_if_parsed_twice(tmp_path: Path
     assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "apart.onnx").read_bytes()
     assert done.profiles[0].derived
     assert again.value[0].profiles == done.profiles
-
-
-class Fake:
-    """A builder whose child dies where it reads the network back."""
-
-    alone = 0
-
-    def post(self, path: Path, out: Path, profiles: Any) -> Posted:
-        return Posted(1.0)
-
-    def collect(self, posted: Posted, path: Path) -> None:
-        return None
-
-    def build(self, path: Path, profiles: Any) -> TrtBuild:
-        self.alone += 1
-        return GOOD
-
-
-def test_who_dies_reading_a_network_back_is_built_alone(tmp_path: Path) -> None:
-    found, place, path = Fake(), Networks(tmp_path), Path("m.onnx")
-    assert trt_build._build(found, path, None, place) == GOOD  # type: ignore[arg-type]
-    assert (found.alone, place.lifted) == (1, {})
 
 
 @pytest.mark.parametrize(("note", "status"), [("lift", None), ("build", "crash")])

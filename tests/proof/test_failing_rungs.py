@@ -12,7 +12,6 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
 from onnxfix.proof import execution
 from onnxfix.proof import verify as proving
 from onnxfix.proof.checks import builder, gpu, probe
@@ -202,24 +201,6 @@ def test_a_fault_in_the_child_breaks_the_rung(tmp_path: Path, monkeypatch: pytes
     assert [(rung.status, rung.cause) for rung in found.rungs] == [("broke", "fault")]
     assert not found.passed, "nothing was proven"
     assert not found.failed
-
-
-@pytest.mark.parametrize(
-    "error", [OSError("no space left"), MemoryError(), OnnxfixError("a file is in the way")]
-)
-def test_what_is_no_fault_is_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fail(*_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(proving, "_rung", fail)
-    networks.write(tmp_path / "m.onnx", RELU)
-    with pytest.raises(type(error)):
-        verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["ort-cpu"])
-    assert fault_of(error) == ""
-    assert fault_of(Fault("ours")) == "ours"
-    assert explained(Fault("ours"), "m.onnx") == "m.onnx: internal error of onnxfix, please report it: ours"
 
 
 # ------------------------------------------------------------------------------------------------------ whole runs

@@ -56,8 +56,6 @@ OWN = {
     "onnxfix.runtime.backends.reference", "onnxfix.tensorrt.lift",
 }  # fmt: skip
 """Parts of onnxfix that ``check`` of a model has no use for."""
-SELDOM = {"onnxfix.tensorrt.records"}
-"""What some models or options make it use."""
 
 
 def within(modules: list[str], names: set[str]) -> set[str]:
@@ -107,24 +105,6 @@ def test_check_loads_neither_verification_nor_a_terminal(model: Path, more: list
     assert within(seen["modules"], FOREIGN | TERMINAL | OWN) == set()
     assert within(seen["modules"], {"onnxfix.rewrite.engine", "onnx"}), (
         "the list of loaded modules is not what it is taken for"
-    )
-
-
-@pytest.mark.slow
-def test_check_loads_the_rules_that_the_model_is_about(model: Path) -> None:
-    modules = run("check", model)[0]["modules"]
-    assert within(modules, SELDOM) - loaded_by("onnx") == set()
-    loaded = [name for name in modules if name.startswith("onnxfix_rules.")]
-    assert "onnxfix_rules.cst.casts" in loaded
-    files = [path for path in (ROOT / "rules").rglob("*.py") if path.name != "__init__.py"]
-    assert len(loaded) < len(files) / 2
-    assert not within(loaded, {"onnxfix_rules.rsh.allowzero"})  # no Reshape
-    # One rule is about stored tensors; the others are about quantized ones, one of them at each Cast.
-    quantized = within(loaded, {"onnxfix_rules.qdq"}) - {"onnxfix_rules.qdq"}
-    assert quantized == {"onnxfix_rules.qdq.qdq018_bytes_in_int32_data"}
-    assert not within(
-        loaded,
-        {"onnxfix_rules.ops.expansions._bodies", "onnxfix_rules.ops.misimports._calls", "onnxfix_rules.ctl"},
     )
 
 

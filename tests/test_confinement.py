@@ -349,8 +349,3 @@ def test_the_filter_denies_what_it_says(processor: str, local: bool, signals: bo
     if processor == "x86_64":
         assert says(0x40000000 | names["socket"]) == "denied"
         assert says(0x40000000 | names["read"]) == "denied"
-
-
-def test_no_processor_but_those_known_is_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "_MACHINES", {})
-    assert not confinement._filter_calls(None, False, signals=False)

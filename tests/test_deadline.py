@@ -71,15 +71,6 @@ def test_code_that_does_not_look_is_interrupted(monkeypatch: pytest.MonkeyPatch)
         count_for_ever()
 
 
-def test_an_interrupt_that_comes_at_the_door_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the watch starts, before the code does, and while the watch is stopped."""
-    monkeypatch.setattr(deadline, "GRACE", 0.0)
-    for _ in range(300):
-        with contextlib.suppress(Expired), deadline.within(0.0), deadline.watched():
-            hang_not()
-        hang_not()  # nothing is on its way
-
-
 @pytest.mark.slow
 def test_code_that_ends_in_time_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline, "GRACE", 0.02)

@@ -8,11 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnx
 import pytest
-from diagnose import choosing, planting
-from diagnose.cases import planted_cases
-from diagnose.places import KINDS
 
 from fuzzing import seeds
 from support.paths import ROOT
@@ -70,14 +66,3 @@ def test_random_models_keep_every_promise(tmp_path: Path, stride: int) -> None:
     assert sum(row["status"] == "run" for row in rows) >= 0.93 * count
     assert sum(row["changed"] for row in rows) >= 0.83 * count
     assert sum(bool(row["feeds"]) for row in rows) >= 0.8 * count
-
-
-@pytest.mark.corpus
-def test_every_recorded_fault_is_planted_again() -> None:
-    _, faults, _ = choosing.read(BENCHMARKS / "diagnose" / "planted.json")
-    assert {fault.kind for fault in faults} == set(KINDS)
-    for one in planted_cases(faults, None):
-        assert one.fault is not None
-        planted = planting.plant(onnx.load(one.path), one.fault.site)
-        assert planted is not None
-        assert (planted.output, planted.what) == (one.fault.output, one.fault.what)

@@ -46,16 +46,6 @@ FOREIGN = {
 """What only verification and fleets use."""
 TERMINAL = {"rich", "jinja2"}
 """What only a terminal and HTML need; old versions of typer load rich themselves."""
-OWN = {
-    "onnxfix.proof", "onnxfix.verbs.proof", "onnxfix.verbs.prove", "onnxfix.verbs.whole",
-    "onnxfix.verbs.examination", "onnxfix.verbs.lifting", "onnxfix.verbs.fleet.processes",
-    "onnxfix.verbs.fleet.journal",
-    "onnxfix.verbs.fleet.ray", "onnxfix.verbs.fleet.remote",
-    "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.runtime.backends.ort",
-    "onnxfix.tensorrt.build",
-    "onnxfix.runtime.backends.reference", "onnxfix.tensorrt.lift",
-}  # fmt: skip
-"""Parts of onnxfix that ``check`` of a model has no use for."""
 
 
 def within(modules: list[str], names: set[str]) -> set[str]:
@@ -102,7 +92,7 @@ def test_check_loads_neither_verification_nor_a_terminal(model: Path, more: list
     seen, out = run("check", model, *more)
     assert seen["code"] == 0
     assert "CST00" in out
-    assert within(seen["modules"], FOREIGN | TERMINAL | OWN) == set()
+    assert within(seen["modules"], FOREIGN | TERMINAL) == set()
     assert within(seen["modules"], {"onnxfix.rewrite.engine", "onnx"}), (
         "the list of loaded modules is not what it is taken for"
     )
@@ -119,14 +109,6 @@ def test_integers_are_computed_without_the_reference_evaluator(tmp_path: Path) -
     seen, out = run("check", path)
     assert "INT001" in out
     assert within(seen["modules"], FOREIGN) == set()
-
-
-def test_apply_without_proof_loads_no_backend(model: Path) -> None:
-    seen, _ = run("apply", model, "--no-verify")
-    assert seen["code"] == 0
-    rungs = {f"onnxfix.proof.{name}" for name in ("climb", "remote", "trt_build", "trt_network", "trt_gpu")}
-    assert within(seen["modules"], FOREIGN | TERMINAL | rungs | {"onnxfix.tensorrt.lift"}) == set()
-    assert "onnxfix.proof.verify" in seen["modules"]
 
 
 COMPLETIONS = {"COMP_WORDS": "onnxfix ch", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "onnxfix ch"}

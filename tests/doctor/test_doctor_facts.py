@@ -30,14 +30,6 @@ def test_cuda_is_tried_where_there_is_a_gpu_and_a_provider(monkeypatch: pytest.M
     assert "ort-cuda" not in asked.questions
 
 
-def test_a_provider_that_dies_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "ort_build", lambda: ("onnxruntime-gpu", "13.0"))
-    with answers(monkeypatch, {"driver": Driver(True, "13.0"), "gpus": [H100]}) as worker:
-        found = facts.gather(worker, 1)
-    assert not found.cuda_works
-    assert found.faults["ort-cuda"] == "no answer"
-
-
 def test_tensorrt_is_asked_why_it_was_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "tensorrt").mkdir()
     (tmp_path / "tensorrt" / "__init__.py").touch()

@@ -8,18 +8,14 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from onnxfix.options import RunOptions, Verification
-from onnxfix.proof.verdict import Verdict
-from onnxfix.verbs import prove
 from onnxfix.verbs.fleet import work
 from onnxfix.verbs.fleet.work import Task
-from support import models
 from support.folders import pass_unseen, snapshot
-from test_failing_disk import MODEL, made
+from test_failing_disk import made
 
 
 def deleted(folder: Path) -> None:
@@ -68,33 +64,3 @@ def test_the_folder_of_the_result(
     assert snapshot(source) == before
     left = [name for _, _, names in os.walk(tmp_path) for name in names if name not in (*before, "out")]
     assert left == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["first", "last"])
-@pytest.mark.parametrize("way", [deleted, moved, replaced, made_a_file, made_a_link])
-def test_the_folder_of_the_result_during_a_real_proof(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], None], when: str
-) -> None:
-    """What is verified is there by a temporary name, of which the user knows nothing; and no fix is to blame."""
-    out, real = tmp_path / "out", prove.run_checks
-    proofs: list[str] = []
-    out.mkdir()
-    path = models.write(tmp_path / "m.onnx", models.model(MODEL, 18))
-
-    def climb(*models: Any, **options: Any) -> Verdict:
-        proofs.append(when)
-        if when == "first":
-            way(out)
-        verdict = real(*models, **options)
-        if when == "last":
-            way(out)
-        return verdict
-
-    monkeypatch.setattr(prove, "run_checks", climb)
-    options = RunOptions(verification=Verification(rungs=("contract", "reference")))
-    outcome = work.perform(Task(0, str(path), str(out / "o.onnx"), "apply", options))
-    where = f"{path}: {out / 'o.onnx'}"
-    assert outcome.error == f"{where}: not written: its folder was moved, replaced or deleted meanwhile"
-    assert len(proofs) == 1
-    assert [name for _, _, names in os.walk(tmp_path) for name in names if name != "out"] == ["m.onnx"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import onnx
@@ -14,18 +13,16 @@ import pytest
 import onnxfix
 from onnxfix.proof import execution
 from onnxfix.proof import verify as proving
-from onnxfix.proof.checks import builder, gpu, probe
+from onnxfix.proof.checks import builder
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.readback import network
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.proof.verify import verify
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report
-from onnxfix.runtime import nvidia
 from onnxfix.runtime.forks import forked
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import Outcome, Worker, shared
-from onnxfix.tensorrt import package as trt_package
 from onnxfix.tensorrt.lift import kinds, lift
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.package import Choice
@@ -131,46 +128,6 @@ def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     rungs = ["trt-build", "trt-network", "trt-gpu"]
     verdict = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=rungs)
     assert [(rung.status, rung.cause) for rung in verdict.rungs] == [("skipped", "not-installed")] * 3
-
-
-@pytest.mark.parametrize(
-    ("version", "cards", "wanted", "cause"),
-    [
-        ("8.6.1", [], None, "version"),
-        ("10.14.1", [], None, "no-gpu"),
-        ("10.14.1", [nvidia.Gpu("L4", "8.9")], "7.5", "gpu-not-served"),
-        ("10.14.1", [nvidia.Gpu("V100", "7.0")], None, "gpu-not-served"),
-    ],
-)
-def test_why_a_package_cannot_be_used_is_data(
-    monkeypatch: pytest.MonkeyPatch, version: str, cards: Any, wanted: Any, cause: str
-) -> None:
-    monkeypatch.setattr(trt_package, "load", lambda package: SimpleNamespace(__version__=version))
-    monkeypatch.setattr(trt_package, "gpus", lambda: cards)
-    found = trt_package.choose("tensorrt", wanted)
-    assert isinstance(found, Missing)
-    assert found.cause == cause
-
-
-@pytest.mark.parametrize(
-    ("cards", "polygraphy", "cause"),
-    [
-        ([], True, "no-gpu"),
-        ([nvidia.Gpu("H100", "9.0")], True, "gpu-not-served"),
-        ([], False, "not-installed"),
-    ],
-)
-def test_why_no_engine_is_executed_is_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cards: Any, polygraphy: bool, cause: str
-) -> None:
-    choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
-    monkeypatch.setattr(gpu, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
-    monkeypatch.setattr(probe, "_cards", lambda found: cards)
-    monkeypatch.setattr(probe, "_ask", lambda *_: ("it is too old", "", "gpu-not-served"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if polygraphy else None)
-    networks.write(tmp_path / "m.onnx", RELU)
-    found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["trt-gpu"])
-    assert [(rung.status, rung.cause) for rung in found.rungs] == [("skipped", cause)]
 
 
 # ------------------------------------------------------------------------------------------------------- the ladder

@@ -95,6 +95,7 @@ def test_what_cannot_be_chosen_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         found = choose(cast(Any, package), capability)
         assert isinstance(found, Missing)
         assert "shows none" in found.reason
+        assert found.cause == "no-gpu"
     with pytest.raises(UsageError, match=r"builds for 7\.5, 8\.0, 8\.6, 8\.9, 12\.0"):
         choose("tensorrt-rtx", "9.0")
     with pytest.raises(UsageError, match="not a compute capability"):
@@ -102,6 +103,23 @@ def test_what_cannot_be_chosen_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="choose from"):
         choose(cast(Any, "trt"))
     assert choose("tensorrt-rtx", "sm_86") == Choice("tensorrt-rtx", "1.7.1", "8.6")
+
+
+@pytest.mark.parametrize(
+    ("version", "cards", "wanted", "cause"),
+    [
+        ("8.6.1", [], None, "version"),
+        ("10.14.1", [ADA], "7.5", "gpu-not-served"),
+        ("10.14.1", [Gpu("V100", "7.0")], None, "gpu-not-served"),
+    ],
+)
+def test_why_a_package_cannot_be_used_is_data(
+    monkeypatch: pytest.MonkeyPatch, version: str, cards: list[Gpu], wanted: str | None, cause: str
+) -> None:
+    _installed(monkeypatch, cards, tensorrt=version)
+    found = choose("tensorrt", wanted)
+    assert isinstance(found, Missing)
+    assert found.cause == cause
 
 
 # ------------------------------------------------------------------------------------------------ profiles

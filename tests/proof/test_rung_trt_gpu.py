@@ -94,33 +94,18 @@ class FakeRunner:
         return {"y": SimpleNamespace(array=self.raw, shape=self.shape)}
 
 
-def test_results_are_read_after_the_stream_is_idle_and_kept() -> None:
-    runner = FakeRunner()
-    found = [engine.infer(runner, {"x": np.full((2, size), size, np.float32)}) for size in (1, 3, 2)]
-    assert [one.outputs["y"].tolist() for one in found] == [[[2], [2]], [[6] * 3] * 2, [[4] * 2] * 2]
-    assert all(one.unread == {} for one in found)
-
-
 TYPES = {
-    "FLOAT": np.array([1.5, -0.0, np.inf], np.float32),
-    "HALF": np.array([[1.5, -65504]], np.float16),
-    "BF16": np.array([1.5, 3e38], ml_dtypes.bfloat16),
-    "FP8": np.array([1.5, -448], ml_dtypes.float8_e4m3fn),
-    "E8M0": np.array([2.0, 2.0**-100], ml_dtypes.float8_e8m0fnu),
-    "INT64": np.array([[2**62], [-1]], np.int64),
-    "INT32": np.array(-(2**31), np.int32),
-    "INT8": np.array([-128, 127], np.int8),
-    "UINT8": np.array([200, 0], np.uint8),
-    "BOOL": np.array([[[True, False, True]]]),
+    "FLOAT": ("float", np.float32),
+    "HALF": ("float16", np.float16),
+    "BF16": ("bfloat16", ml_dtypes.bfloat16),
+    "FP8": ("float8e4m3fn", ml_dtypes.float8_e4m3fn),
+    "E8M0": ("float8e8m0", ml_dtypes.float8_e8m0fnu),
+    "INT64": ("int64", np.int64),
+    "INT32": ("int32", np.int32),
+    "INT8": ("int8", np.int8),
+    "UINT8": ("uint8", np.uint8),
+    "BOOL": ("bool", np.bool_),
 }
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_every_type_and_shape_is_read_as_what_it_is(kind: str) -> None:
-    value = TYPES[kind]
-    found = engine.infer(FakeRunner(lambda feed: feed["x"], kinds=(kind, kind)), {"x": value}).outputs["y"]
-    assert (found.dtype, found.shape) == (value.dtype, value.shape)
-    assert found.tobytes() == value.tobytes()
 
 
 @REAL
@@ -128,7 +113,7 @@ def test_the_types_are_all_that_tensorrt_has(worker: Worker) -> None:
     outcome = worker.call("support.real_tensorrt:sizes_of_types", timeout=PATIENCE)
     sizes = {name: size for name, size in outcome.value.items() if size is None or size >= 1}
     assert sizes.keys() == TYPES.keys() == engine._DTYPES.keys()
-    assert all(size in (None, TYPES[name].itemsize) for name, size in sizes.items())
+    assert all(size in (None, np.dtype(TYPES[name][1]).itemsize) for name, size in sizes.items())
 
 
 @pytest.mark.parametrize(
@@ -162,15 +147,14 @@ def test_inputs_are_given_as_the_engine_takes_them() -> None:
 
 
 @REAL
-@pytest.mark.parametrize(("kind", "dtype"), [("FLOAT", np.float32), ("BF16", ml_dtypes.bfloat16)])
+@pytest.mark.parametrize(("word", "dtype"), TYPES.values(), ids=TYPES)
 def test_polygraphys_own_runner_gives_what_was_computed(
-    worker: Worker, tmp_path: Path, kind: str, dtype: Any
+    worker: Worker, tmp_path: Path, word: str, dtype: Any
 ) -> None:
     """Polygraphy's TrtRunner is real; its engine, and the CUDA under it, are the host's memory."""
-    feeds = [{"x": np.arange(2 * rows).reshape(rows, 2).astype(dtype)} for rows in (1, 3, 2)]
-    word = {"FLOAT": "float", "BF16": "bfloat16"}[kind]
+    feeds = [{"x": np.arange(1, 2 * rows + 1).reshape(rows, 2).astype(dtype)} for rows in (1, 3, 2)]
     text = f"""g ({word}[N,2] x) => ({word}[N,2] y, int64[2] n, float s) {{
-        y = Add(x, x)  n = Shape(x)  size = Size(x)  s = Cast<to = 1>(size) }}"""
+        y = Identity(x)  n = Shape(x)  size = Size(x)  s = Cast<to = 1>(size) }}"""
     told = {"path": str(save(tmp_path / "engine", text)), "feeds": feeds}
     outcome = worker.call("support.fake_gpu:through_the_real_runner", timeout=PATIENCE, **told)
     assert outcome.ok, outcome.message
@@ -179,7 +163,7 @@ def test_polygraphys_own_runner_gives_what_was_computed(
     for feed, ran in zip(feeds, runs, strict=True):
         assert ran.unread == {}
         assert ran.outputs["y"].dtype == dtype
-        assert ran.outputs["y"].tolist() == (feed["x"] * 2).tolist()
+        assert ran.outputs["y"].tobytes() == feed["x"].tobytes()
         assert ran.outputs["n"].tolist() == list(feed["x"].shape)
         assert (ran.outputs["s"].shape, float(ran.outputs["s"])) == ((), feed["x"].size)
 

@@ -16,7 +16,7 @@ from onnxfix.graph.overlay import Node, Scope, UnknownAttribute, Value
 from onnxfix.shapes import dimnames
 from onnxfix.shapes.knowledge import Knowledge
 from onnxfix.shapes.ops import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown, control
-from onnxfix.shapes.ops.base import INTEGERS, Shape, decoded, finished, schema_elem, small
+from onnxfix.shapes.ops.base import INTEGERS, decoded, finished, schema_elem, small
 from onnxfix.shapes.symbols import Dim, constant, data_symbol, symbol
 
 if TYPE_CHECKING:
@@ -103,7 +103,6 @@ class Pass:
         self._answers: dict[tuple[object, ...], list[Info]] = {}
         """Outputs of calls that created no symbol, by function, inputs and attributes. A chain of functions
         that call the next one takes linear time, even if each function calls the next one twice."""
-        self._fallback: Mapping[Value, tuple[int | None, tuple[int | None, ...] | None]] | None = None
 
     def run(self) -> dict[Value, Info]:
         """Describe every value of the model."""
@@ -177,7 +176,7 @@ class Pass:
     def _question(self, node: Node) -> tuple[object, ...] | None:
         """What a node's outputs depend on besides its inputs, if it creates no symbol. None for more.
 
-        More are subgraphs, local functions, attributes of a function's call, and ONNX's own inference.
+        More are subgraphs, local functions, and attributes of a function's call.
         """
         scope, outputs = node.scope, node.outputs
         key = (node.domain, node.op_type, scope)
@@ -217,7 +216,7 @@ class Pass:
         try:
             result = self._transfer(frame, node, call)
         except (Unknown, UnknownAttribute, ZeroDivisionError):
-            result = self._from_cpp(node, call)
+            result = []
         except MALFORMED:
             if STRICT:
                 raise
@@ -311,25 +310,6 @@ class Pass:
             for scope in sub.walk():
                 for value in scope.values.values():
                     frame.info[value] = UNKNOWN
-
-    def _from_cpp(self, node: Node, call: Call) -> Sequence[Info]:
-        """ONNX's own inference for an operator without a transfer function: static dimensions and ranks."""
-        if node.scope.kind == "function" or (node.domain, node.op_type) in TABLE or node.subgraphs:
-            return []
-        if node.domain not in ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"):
-            return []
-        if self._fallback is None:
-            from onnxfix.shapes import inference  # lazy: start-up
-
-            self._fallback = inference.infer(self.model)
-        infos = []
-        for k, value in enumerate(node.outputs):
-            elem, dims = (None, None) if value is None else self._fallback.get(value, (None, None))
-            shape: Shape | None = None
-            if dims is not None:
-                shape = tuple(call.fresh(k, i) if d is None else constant(d) for i, d in enumerate(dims))
-            infos.append(Info(elem, shape))
-        return infos
 
     def _finish(self, node: Node, call: Call, k: int, info: Info) -> Info:
         if isinstance(info.elem, int) and abs(info.elem) >= 1 << 31:  # an attribute may be any number

@@ -15,7 +15,6 @@ from onnxfix.model import Model
 from onnxfix.rewrite import engine
 from onnxfix.rewrite.registry import registry
 from onnxfix.runtime.causes import Problem
-from onnxfix.shapes import inference
 from support.cli import errors, run
 from support.lanes import seeds
 from support.nested_models import RandomIfs, nested
@@ -112,16 +111,6 @@ def test_two_hundred_levels_are_checked_and_fixed() -> None:
 def test_more_levels_than_are_followed_are_refused_in_one_line() -> None:
     with pytest.raises(ModelError, match=rf"^subgraphs are nested deeper than {MAX_NESTING} levels at .*"):
         Model(nested(MAX_NESTING + 10))
-
-
-def test_the_inference_of_onnx_is_not_asked_about_what_it_cannot_be_given() -> None:
-    proto = nested(500)
-    proto.opset_import.add(domain="ai.onnx.ml", version=3)
-    proto.graph.node.add(op_type="ArrayFeatureExtractor", domain="ai.onnx.ml", input=["x", "x"], output=["z"])
-    model = Model(proto)
-    assert inference.infer(model) == {}
-    assert model.shapes.rank(model.main.values["z"]) is None
-    assert model.shapes.rank(model.scopes[1].values["e0"]) == 1
 
 
 # ---- files, which protobuf parses to a depth of 100 messages

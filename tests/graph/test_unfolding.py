@@ -14,9 +14,7 @@ from onnxfix.errors import ModelError
 from onnxfix.files import walk
 from onnxfix.graph import unfolding
 from onnxfix.graph.unfolding import too_many, unfolded
-from onnxfix.model import Model
 from onnxfix.proof import validity
-from onnxfix.shapes import inference
 from support.cli import run
 from support.models import model, write
 
@@ -104,14 +102,6 @@ def test_the_checker_says_why_it_infers_nothing(tmp_path: Path) -> None:
     )
     onnx.save(calling(4, 2), path)
     assert validity.check(str(path), str(tmp_path)) == validity.Checked()
-
-
-def test_inference_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would go on until its 20 seconds are over."""
-    found = Model(calling(3, 2))
-    assert inference.infer(found)[found.main.values["y"]] == (1, (4,))
-    monkeypatch.setattr(inference, "forked", pytest.fail)
-    assert inference.infer(Model(calling(40, 2))) == {}
 
 
 @pytest.mark.slow

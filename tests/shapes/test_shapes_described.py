@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxfix.model import Model
-from onnxfix.shapes import inference, propagate
+from onnxfix.shapes import propagate
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import symbol
 from support.models import floats, of_nodes
@@ -161,22 +161,6 @@ def test_dimensions_called_by_a_question_mark_have_nothing_in_common() -> None:
     model = Model(of_nodes([node], floats(a=["?"], b=["?"]), floats(y=None), opset=17))
     shapes = Shapes(model)
     assert [str(*shapes.shape(value) or ()) for value in model.main.inputs] == ["a.0", "b.0"]
-
-
-# ---- schemas, and ONNX's own inference
-
-
-BRANCHES = """g (float[N,4] x, bool c) => (float[] y) {
-    y = If(c) <then_branch = t () => (float[9,9] a) { a = Einsum<equation="i...j...->i">(x) },
-               else_branch = e () => (float[9,9] b) { b = Einsum<equation="ij->i">(x) }> }"""
-
-
-def test_nothing_dangerous_reaches_the_inference_through_a_subgraph() -> None:
-    copy = inference.skeleton(parse(BRANCHES))
-    branches = {attribute.name: attribute.g for attribute in copy.graph.node[0].attribute}
-    assert branches["then_branch"].node[0].domain == inference.SKIPPED_DOMAIN
-    assert branches["else_branch"].node[0].domain == ""
-    assert not any(output.HasField("type") for branch in branches.values() for output in branch.output)
 
 
 # ---- bounds of the work

@@ -1,4 +1,4 @@
-"""What shape inference believes, and ONNX's own inference kept from doing harm; malformed and large models."""
+"""What shape inference believes; malformed and large models."""
 
 # ruff: noqa: E501 - graphs in ONNX text are best read on one line
 
@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
-from onnxfix.shapes import inference, propagate
+from onnxfix.shapes import propagate
 from support.shape_oracle import judged, known, parse, text_of
 
 pytestmark = pytest.mark.usefixtures("strict_shapes")
@@ -94,36 +93,24 @@ def test_element_types_of_every_kind() -> None:
     assert item.elem == TensorProto.FLOAT16
 
 
-def test_cpp_inference_serves_an_operator_without_a_transfer_function() -> None:
+def test_an_operator_without_a_transfer_function_has_a_type_only() -> None:
     proto = parse(
         "g (float[N,3] x) => (float[] y) { y = ai.onnx.ml.Binarizer(x) z = Relu(y) }",
         extra=', "ai.onnx.ml" : 3',
     )
-    assert text_of(proto, "z") == "[y.0, 3]"
+    assert text_of(proto, "z") == "unknown"
     shapes, values = known(proto)
     assert shapes.elem_type(values["z"]) == TensorProto.FLOAT
-
-
-def test_cpp_inference_sees_no_lies_and_no_weights() -> None:
-    proto = parse(LIE)
-    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(5000, np.float32), "w"))
-    bare = inference.skeleton(proto)
-    assert not bare.graph.value_info
-    assert not bare.graph.output[0].HasField("type")
-    assert bare.ByteSize() < 1000
-    assert list(bare.graph.initializer[0].dims) == [5000]
 
 
 def test_malformed_einsum_neither_hangs_nor_is_guessed() -> None:
     """onnx's C++ inference never returns from an equation with two ellipses in a term."""
     proto = parse(
         """g (float[2,3,3] a, float[3,3] b) => (float[] y) {
-        y = Einsum<equation="......ii,...jj->...ij">(a, b) z = ai.onnx.ml.Binarizer(a) }""",
-        extra=', "ai.onnx.ml" : 3',
+        y = Einsum<equation="......ii,...jj->...ij">(a, b) }"""
     )
     started = time.process_time()
     assert text_of(proto, "y") == "unknown"
-    assert text_of(proto, "z") == "[2, 3, 3]"
     assert time.process_time() - started < 10
 
 

@@ -217,7 +217,7 @@ UNARY = [
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh", "Elu",
     "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg",
     "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
-    "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+    "Sqrt", "SwiGLU", "Swish", "Tan", "Tanh", "ThresholdedRelu",
 ]  # fmt: skip
 DATA_TYPES = frozenset(TensorProto.DataType.keys())
 BINARY = [

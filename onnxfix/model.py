@@ -13,7 +13,6 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 from onnxfix.files import tensors
 from onnxfix.graph import build, order
 from onnxfix.graph.overlay import Node, Scope, Value
-from onnxfix.shapes.knowledge import Knowledge
 from onnxfix.shapes.shapes import Shapes
 
 SHARED_LIMIT = 128
@@ -25,8 +24,8 @@ class Model:
 
     What is computed from it is kept in two ways. ``scopes``, ``orders``, ``callees_first``, ``imports``, ``shapes``
     and what ``graph.shared`` computes (``derived``) describe one state of the model: they are computed on demand, and
-    ``invalidate`` drops them all when a transaction closes. ``names``, ``knowledge`` and the declared types of each
-    scope outlive a transaction: each edit keeps them right (:mod:`onnxfix.rewrite.changes`).
+    ``invalidate`` drops them all when a transaction closes. ``names`` and the declared types of each scope
+    outlive a transaction: each edit keeps them right (:mod:`onnxfix.rewrite.changes`).
 
     Raises:
         ModelError: a name is defined twice or never, the graph has a cycle, or a function calls itself.
@@ -36,8 +35,6 @@ class Model:
         self.proto = proto
         self.base_dir = base_dir
         self.target: Any = None
-        self.knowledge = Knowledge()
-        """What passes of shape inference learned about single operators; theirs alone."""
         self._names: set[str] | None = None
         self._constants: dict[bytes, np.ndarray[Any, Any]] = {}
         self.function_names = {

@@ -24,8 +24,6 @@ def orders(root: Scope) -> dict[Scope, list[Node]]:
     scopes = list(root.walk())
     if len(scopes) == 1 and _is_sorted(root):
         return {root: root.nodes}
-    if _stored_order_holds(scopes):
-        return {scope: scope.nodes for scope in scopes}
     needs = _producers(scopes)
     return {scope: _after(scope.nodes, lambda node: needs.get(node, ()), _cycle) for scope in scopes}
 
@@ -60,20 +58,6 @@ def _reads(scopes: Sequence[Scope]) -> Iterator[tuple[Scope, Node, Sequence[Valu
         for value in scope.outputs:
             if value.scope is not scope and value.scope in owners:
                 yield value.scope, owners[value.scope], (value,)
-
-
-def _stored_order_holds(scopes: Sequence[Scope]) -> bool:
-    place: dict[Node, int] = {}
-    for scope, node, values in _reads(scopes):
-        if node not in place:
-            place.update(zip(scope.nodes, range(len(scope.nodes)), strict=True))
-        here = place[node]
-        for value in values:
-            if value is not None and value.producer is not None and value.scope is scope:
-                there = place.get(value.producer)
-                if there is None or there >= here:
-                    return False
-    return True
 
 
 def _producers(scopes: Sequence[Scope]) -> dict[Node, list[Node]]:

@@ -8,64 +8,23 @@ inputs) is looked up by the identity of its parts.
 from __future__ import annotations
 
 from onnxfix.errors import ModelError
-from onnxfix.files.tensors import element_count
-from onnxfix.graph.overlay import Node, Value
+from onnxfix.graph.overlay import Value
 from onnxfix.shapes.ops.base import ABSENT, FLOATS, INTEGERS, UNKNOWN, VALUE_LIMIT, Info, from_array, small
 from onnxfix.shapes.symbols import as_dim, constant
 
 LIMIT = 1 << 17
-"""Maximum number of descriptions and of answers; beyond it, results are computed again each time."""
+"""Maximum number of descriptions and of answers; beyond it, results are computed again."""
 
 Question = tuple[object, ...]
 
 
 class Knowledge:
-    """Results that are kept from pass to pass over one model."""
+    """Results of one pass."""
 
     def __init__(self) -> None:
         self.answers: dict[Question, tuple[Info, ...]] = {}
         """Output descriptions by question, for operators that create no symbols."""
-        self.numbers: dict[Node, int] = {}
-        """Number of each node's question without its inputs; 0 if the outputs depend on more than the
-        question (``number``). Edits of a node remove its number."""
-        self._numbers: dict[Question, int] = {}
         self._infos: dict[Question, Info] = {_key(UNKNOWN): UNKNOWN}
-        self._initializers: dict[Value, Info] = {}
-        self._previous: dict[Value, Info] = {}
-        self._weights: dict[tuple[int, ...], Info] = {}
-
-    def begin(self) -> None:
-        """Begin a new pass. Keep only the initializers that the pass uses."""
-        self._previous, self._initializers = self._initializers, {}
-
-    def initializer(self, value: Value) -> Info:
-        """The description of a value without a producer."""
-        info = self._previous.get(value) or self._weight(value) or self.interned(initializer(value))
-        self._initializers[value] = info
-        return info
-
-    def _weight(self, value: Value) -> Info | None:
-        """The description of a tensor that is too large to follow by value. Tensors of the same type and
-        dimensions share it."""
-        tensor = value.initializer
-        if tensor is None or value.sparse or value.is_input:
-            return None
-        stored = (tensor.data_type, *tensor.dims[:])
-        info = self._weights.get(stored)
-        if info is None and element_count(stored[1:]) > VALUE_LIMIT:
-            info = self._weights[stored] = self.interned(initializer(value))
-        return info
-
-    def number(self, node: Node, question: Question | None) -> int:
-        """The number of a node's question without the inputs, the same for equal questions."""
-        numbers = self._numbers
-        number = 0
-        if question is not None:
-            number = numbers.get(question, 0)
-            if not number and len(numbers) < LIMIT:
-                number = numbers[question] = len(numbers) + 1
-        self.numbers[node] = number
-        return number
 
     def learn(self, question: Question, answer: tuple[Info, ...]) -> None:
         """Keep the answer to a question."""

@@ -14,7 +14,7 @@ from onnx import AttributeProto, TensorShapeProto, TypeProto
 
 from onnxfix.graph.overlay import Node, Scope, UnknownAttribute, Value
 from onnxfix.shapes import dimnames
-from onnxfix.shapes.knowledge import Knowledge
+from onnxfix.shapes.knowledge import Knowledge, initializer
 from onnxfix.shapes.ops import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown, control
 from onnxfix.shapes.ops.base import INTEGERS, decoded, finished, schema_elem, small
 from onnxfix.shapes.symbols import Dim, constant, data_symbol, symbol
@@ -82,12 +82,12 @@ _PRIMES = 8
 class Pass:
     """The state of one forward pass. Create it and call :meth:`run`.
 
-    ``knowledge`` caches results of earlier passes over the same model; it affects the time and not the result.
+    ``knowledge`` caches results of equal operators; it affects the time and not the result.
     """
 
-    def __init__(self, model: Model, knowledge: Knowledge | None = None) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
-        self.knowledge = Knowledge() if knowledge is None else knowledge
+        self.knowledge = Knowledge()
         self.symbols: dict[str, tuple[str, int]] = {}
         self.minted: list[set[str]] = [set()]
         self._labels, self._prefixes = Labels(), Labels()
@@ -107,7 +107,6 @@ class Pass:
     def run(self) -> dict[Value, Info]:
         """Describe every value of the model."""
         frame = Frame("")
-        self.knowledge.begin()
         for value in self.model.main.inputs:
             frame.info[value] = self.knowledge.interned(_graph_input(self, value))
         for scope in (self.model.main, *self.model.callees_first):
@@ -136,7 +135,7 @@ class Pass:
             return ABSENT
         info = frame.info.get(value)
         if info is None:
-            info = frame.info[value] = self.knowledge.initializer(value)
+            info = frame.info[value] = self.knowledge.interned(initializer(value))
         return info
 
     # ---- nodes
@@ -159,15 +158,13 @@ class Pass:
         ]
         while inputs and inputs[-1] is ABSENT:
             inputs.pop()
-        number = self.knowledge.numbers.get(node)
-        if number is None:
-            number = self.knowledge.number(node, self._question(node))
-        question = (number, *inputs)
-        infos = self.knowledge.answers.get(question) if number else None
+        known = self._question(node)
+        question = (known, *inputs)
+        infos = self.knowledge.answers.get(question) if known is not None else None
         if infos is None:
             before = self._mints
             infos = self._describe(frame, node, inputs)
-            if number and self._mints == before:
+            if known is not None and self._mints == before:
                 self.knowledge.learn(question, infos)
         for value, info in zip(node.outputs, infos, strict=True):
             if value is not None:

@@ -40,7 +40,7 @@ class Shapes:
     """Descriptions of the values of ``model`` as it was at construction. All of them are proven."""
 
     def __init__(self, model: Model) -> None:
-        run = Pass(model, model.knowledge)
+        run = Pass(model)
         self._infos = run.run()
         self._symbols = run.symbols
         self._tensors: dict[Info, SymTensor] = {}

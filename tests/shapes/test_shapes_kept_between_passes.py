@@ -1,4 +1,4 @@
-"""What a pass keeps for the next one, or for the next node that asks the same, changes nothing of what it finds."""
+"""What a pass keeps for the next node that asks the same changes nothing of what it finds, before and after edits."""
 
 from __future__ import annotations
 

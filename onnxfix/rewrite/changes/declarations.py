@@ -10,7 +10,6 @@ from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.rewrite import edits as ed
 from onnxfix.rewrite.changes.nodes import remove_node
 from onnxfix.rewrite.changes.state import State, order_nodes, remove, remove_where, take_back
-from onnxfix.shapes.knowledge import Knowledge
 
 
 def add_initializer(state: State, edit: ed.AddInitializer) -> None:
@@ -105,7 +104,6 @@ def set_import(state: State, edit: ed.SetImport) -> None:
         raise EditError("the model imports no version of ONNX's operators that could be changed")
     before = int(entry.version)
     entry.version = edit.version
-    state.model.knowledge = Knowledge()  # the old one is about operators of another version
     state.undo.append(lambda: setattr(entry, "version", before))
 
 

@@ -208,7 +208,6 @@ def remove_node(state: State, edit: ed.RemoveNode) -> None:
     state.removed.add(node)
     state.undo.append(lambda: state.removed.discard(node))
     state.reorder(node.scope)
-    state.forget_knowledge(node)
     for index in range(len(node.inputs)):
         disconnect(state, node, index)
     inside = state.inside(node)
@@ -226,7 +225,6 @@ def _bury(state: State, scope: Scope, inside: set[Scope]) -> None:
     state.buried.add(scope)
     state.undo.append(lambda: state.buried.discard(scope))
     for child in state.nodes(scope):
-        state.forget_knowledge(child)
         for index in range(len(child.inputs)):
             disconnect(state, child, index)
     for outer in (*scope.outputs, *build.named_without_use(scope)):
@@ -283,7 +281,6 @@ def replace_uses(state: State, edit: ed.ReplaceUses) -> None:
 
 def set_attribute(state: State, edit: ed.SetAttribute) -> None:
     """Set or delete an attribute."""
-    state.forget_knowledge(edit.node)
     attributes = edit.node.proto.attribute
     position = next((i for i, a in enumerate(attributes) if a.name == edit.name), None)
     if position is not None:

@@ -78,10 +78,6 @@ class State:
         setattr(target, name, value)
         self.undo.append(lambda: setattr(target, name, before))
 
-    def forget_knowledge(self, node: Node) -> None:
-        """Drop what shape inference knows of a node as it was."""
-        self.model.knowledge.numbers.pop(node, None)
-
     def reorder(self, scope: Scope) -> None:
         """Bring the scope's lists into order when the transaction closes."""
         self.reordered[scope] = None

@@ -7,16 +7,14 @@ depends on while a network is made, without a GPU ("folding" in comments): the t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from onnxfix.tensorrt.lift import weights
 from onnxfix.tensorrt.lift.emit import Emit
 from onnxfix.tensorrt.lift.kinds import lifts
-from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
+from onnxfix.tensorrt.lift.network import Layer, Unliftable
 from onnxfix.tensorrt.lift.records import FLOATS, INTEGERS, numpy_type
 
 #: Types for which ONNX Runtime's CPU provider has a kernel of an operator, since version 1.23.
@@ -240,29 +238,17 @@ def _parametric_relu(e: Emit, layer: Layer) -> str:
 
 @lifts("SCALE")
 def _scale(e: Emit, layer: Layer) -> str:
-    """(x * scale + shift) ** power; weights that are not there change nothing (NvInfer.h, IScaleLayer)."""
-    tensor = layer.need(0)
+    """(x * scale + shift) ** power; weights that are not there change nothing (NvInfer.h, IScaleLayer). The parser
+    makes it with one weight for each channel."""
+    tensor, mode = layer.need(0), layer.word("mode")
     if tensor.dtype not in FLOATS:
         raise Unliftable(f"a scale of {tensor.dtype}, which quantizes")
-    value = e.of(tensor)
+    if mode != "CHANNEL":
+        raise Unliftable(f"a scale with weights {mode}")
+    value, behind = e.of(tensor), tensor.rank - int(layer.native.channel_axis) - 1
     for name, op in (("scale", "Mul"), ("shift", "Add"), ("power", "Pow")):
         native = getattr(layer.native, name)
         if native is not None and native.size:
-            factor = e.const(_laid(layer, tensor, native), hint=name)
-            value = compute(e, op, tensor.dtype, value, factor)
+            array, _ = weights.of(native, tensor.dtype, (int(native.size), *(1,) * behind))
+            value = compute(e, op, tensor.dtype, value, e.const(array, hint=name))
     return value if value != e.of(tensor) else e.op("Identity", value)
-
-
-def _laid(layer: Layer, tensor: Tensor, native: Any) -> npt.NDArray[Any]:
-    """Weights of a scale in a shape that stretches to the tensor's: one, one a channel, or one for each place from the
-    channel's axis on (NvInfer.h, IScaleLayer::setChannelAxis)."""
-    mode, axis = layer.word("mode"), int(layer.native.channel_axis)
-    if mode == "UNIFORM":
-        shape: Sequence[int] = ()
-    elif mode == "CHANNEL":
-        shape = (int(native.size), *(1,) * (tensor.rank - axis - 1))
-    elif mode == "ELEMENTWISE" and tensor.shape is not None and -1 not in tensor.shape[axis:]:
-        shape = tensor.shape[axis:]
-    else:
-        raise Unliftable(f"weights of a scale {mode} of a tensor of unknown size")
-    return weights.of(native, tensor.dtype, shape)[0]

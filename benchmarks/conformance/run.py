@@ -70,8 +70,6 @@ def main(words: Sequence[str] | None = None) -> int:
         "--timeout", type=float, default=40.0, help="seconds to build, to load and to run, each"
     )
     parser.add_argument("--budget", type=float, default=420.0, help="begin no test after so many seconds")
-    parser.add_argument("--match", default="", help="only tests whose name holds this")
-    parser.add_argument("--every", type=int, default=1, help="only each N-th test")
     given = parser.parse_args(words)
     return exit_code(lambda: run(given))
 
@@ -81,8 +79,7 @@ def run(given: argparse.Namespace) -> int:
     began = time.monotonic()
     about = facts(given.device)
     print(*lines(about), sep="\n", flush=True)
-    names = [name for name in child.models() if given.match in name][:: given.every]
-    names.sort(key=lambda name: not any(part in name for part in SLOW))
+    names = sorted(child.models(), key=lambda name: not any(part in name for part in SLOW))
     with ledger.Ledger(given.json, {"setting": about}) as book:
         tasks = [(name, given.device, given.timeout) for name in names if name not in book]
         print(f"{len(tasks):,} of {len(names):,} tests to run", flush=True)

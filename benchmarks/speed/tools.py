@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from acceptance import peer_child
 from command import launched
 
 _ONNXSCRIPT = (
@@ -135,19 +135,9 @@ def clear(job: Job) -> None:
 
 def status_of(found: dict[str, Any], said: str, written: bool) -> tuple[str, str]:
     """How a run ended, and in the tool's own words why it did not end well."""
-    if found["status"] != "ended":
-        return found["status"], {"timeout": "took too long", "memory": "took too much memory"}[
-            found["status"]
-        ]
-    code = found["code"]
-    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip(" \t─━│╭╮╰╯-=")]
-    told = [line for line in lines if re.search(r"\w(Error|Exception)\b|what\(\)", line)]
-    last = re.sub(r"\x1b\[[0-9;]*m", "", (told or lines or ["no word"])[-1])[:200]
-    if code < 0:
-        return "crash", f"killed by signal {-code}: {last}"
-    if code > 0:
-        return "refused", f"exit code {code}: {last}"
-    return ("ok", "") if written else ("refused", f"wrote no model: {last}")
+    if found["status"] == "memory":
+        return "memory", "took too much memory"
+    return peer_child.status_of(found["code"] if found["status"] == "ended" else None, said, written)
 
 
 def _environment() -> dict[str, str]:

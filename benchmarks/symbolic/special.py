@@ -207,17 +207,12 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--match", default="", help="only pairs whose name holds this")
-    parser.add_argument("--only-folders", action="store_true", help="no examples and no fixtures")
     arguments = parser.parse_args()
-    sources = [map(load_pair, list_pairs(folder)) for folder in arguments.folders]
-    sources += [] if arguments.only_folders else [example_pairs(), fixture_pairs()]
+    folders = (map(load_pair, list_pairs(folder)) for folder in arguments.folders)
     counts: collections.Counter[str] = collections.Counter()
     given = {"draws": arguments.draws, "seed": arguments.seed}
     with Worker() as worker:
-        for pair in itertools.chain(*sources):
-            if arguments.match not in pair.name:
-                continue
+        for pair in itertools.chain(*folders, example_pairs(), fixture_pairs()):
             done = worker.call(f"{MODULE}:judge", timeout=_SECONDS, pair=pair, **given)
             word = done.value if done.ok else f"ONNX Runtime: {done.status}"
             if word.startswith(("different", "ONNX")):

@@ -275,15 +275,13 @@ def link(root: Scope) -> None:
     Raises:
         ModelError: a name is not defined.
     """
-    visible = _Visible()
     for scope in root.walk():
-        visible.enter(scope)
         for node in scope.nodes:
-            _connect(node, visible)
+            _connect(node)
         proto = scope.proto
         names = proto.output[:] if isinstance(proto, FunctionProto) else [info.name for info in proto.output]
         for name in names:
-            value = visible.get(name)
+            value = scope.lookup(name)
             if value is None:
                 raise ModelError(
                     f"the output {name!r}{_within(scope)} is produced by no node, input or initializer"
@@ -295,30 +293,7 @@ def link(root: Scope) -> None:
             scope.outputs.append(value)
 
 
-class _Visible:
-    """The values visible in the scope that was entered last, by name: ``Scope.lookup`` in one step."""
-
-    def __init__(self) -> None:
-        self._within: list[tuple[Scope, dict[str, Value | None]]] = []
-        """The scopes around the present one, outer first, each with the values that its names hide."""
-        self._values: dict[str, Value] = {}
-        self.get = self._values.get
-
-    def enter(self, scope: Scope) -> None:
-        """Leave the scopes that are not around ``scope``, and enter it."""
-        while self._within and self._within[-1][0] is not scope.parent:
-            for name, outside in self._within.pop()[1].items():
-                if outside is None:
-                    del self._values[name]
-                else:
-                    self._values[name] = outside
-        # The outermost scope is never left, so it hides nothing.
-        hidden = {name: self._values.get(name) for name in scope.values} if self._within else {}
-        self._within.append((scope, hidden))
-        self._values.update(scope.values)
-
-
-def _connect(node: Node, visible: _Visible) -> None:
+def _connect(node: Node) -> None:
     """Resolve the input names of ``node`` and register its uses.
 
     Raises:
@@ -328,7 +303,7 @@ def _connect(node: Node, visible: _Visible) -> None:
         if not name:
             node.inputs.append(None)
             continue
-        value = visible.get(name)
+        value = node.scope.lookup(name)
         if value is None:
             raise ModelError(
                 f"input {name!r} of node {node.place} ({node.op_type}) is produced by no node, input or initializer"

@@ -12,7 +12,6 @@ from onnx import TensorProto, defs, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import loading, tensors
-from onnxfix.graph import signatures
 from onnxfix.graph.overlay import UnknownAttribute, is_read
 from onnxfix.graph.signatures import contradicted
 from onnxfix.model import Model
@@ -259,7 +258,6 @@ def schemas() -> Iterator[tuple[defs.OpSchema, int]]:
 
 def test_a_type_that_is_not_onnxs_is_told_of_every_attribute_in_every_operator() -> None:
     kinds = sorted(onnx.AttributeProto.AttributeType.values())
-    usual = seen = 0
     for schema, version in schemas():
         for name, attribute in schema.attributes.items():
             wanted = int(attribute.type.value)  # type: ignore[attr-defined]
@@ -269,11 +267,8 @@ def test_a_type_that_is_not_onnxs_is_told_of_every_attribute_in_every_operator()
                 version,
                 name,
             )
-            seen += 1
-            usual += signatures._COMMON_TYPES.get(name) == wanted
         assert contradicted(schema.name, version, "of_nobody", 1) is None
     assert contradicted("OfNobody", 17, "axis", 1) is None
-    assert usual > seen / 2
 
 
 @pytest.mark.parametrize(

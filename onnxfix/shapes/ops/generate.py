@@ -20,7 +20,7 @@ from onnxfix.shapes.ops.base import (
     small,
     transfer,
 )
-from onnxfix.shapes.symbols import Dim, as_dim, constant, floordiv
+from onnxfix.shapes.symbols import as_dim, constant
 
 
 @transfer("ConstantOfShape")
@@ -99,25 +99,9 @@ def _random(call: Call) -> Info:
     return Info(call.attr("dtype", TensorProto.FLOAT), tuple(constant(d) for d in call.attr("shape", [])))
 
 
-@transfer("Multinomial")
-def _multinomial(call: Call) -> Info:
-    shape = call.info(0).shape
-    rows: Dim = shape[0] if shape else call.fresh(0, 0)
-    return Info(call.attr("dtype", TensorProto.INT32), (rows, constant(call.attr("sample_size", 1))))
-
-
 @transfer("BlackmanWindow", "HammingWindow", "HannWindow")
 def _window(call: Call) -> Info:
     size = call.ints(0)
     return Info(
         call.attr("output_datatype", TensorProto.FLOAT), (as_dim(size[0]) if size else call.fresh(0, 0),)
-    )
-
-
-@transfer("MelWeightMatrix")
-def _mel(call: Call) -> Info:
-    bins, length = call.ints(0), call.ints(1)
-    rows = floordiv(length[0], 2) + 1 if length else call.fresh(0, 0)
-    return Info(
-        call.attr("output_datatype", TensorProto.FLOAT), (rows, bins[0] if bins else call.fresh(0, 1))
     )

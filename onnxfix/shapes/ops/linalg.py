@@ -124,24 +124,6 @@ def _loss(call: Call) -> Sequence[Info]:
     return infos[: len(call.outputs)]
 
 
-@transfer("StringConcat")
-def _string_concat(call: Call) -> Info:
-    a, b = call.info(0).shape, call.info(1).shape
-    return Info(TensorProto.STRING, None if a is None or b is None else broadcast_shapes([a, b]))
-
-
-@transfer("RegexFullMatch")
-def _regex(call: Call) -> Info:
-    return Info(TensorProto.BOOL, call.info(0).shape)
-
-
-@transfer("StringSplit")
-def _string_split(call: Call) -> Sequence[Info]:
-    shape = call.info(0).shape
-    parts = None if shape is None else (*shape, call.fresh(0, len(shape)))
-    return [Info(TensorProto.STRING, parts), Info(TensorProto.INT64, shape)][: len(call.outputs)]
-
-
 REDUCTIONS = [
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",

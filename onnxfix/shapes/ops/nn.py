@@ -208,28 +208,6 @@ def _stft(call: Call) -> Info:
     return Info(data.elem, tuple(dims))
 
 
-@transfer("TfIdfVectorizer")
-def _tf_idf(call: Call) -> Info:
-    shape = call.info(0).shape
-    width = max(call.attr("ngram_indexes", [0]), default=-1) + 1
-    return Info(FLOAT, None if shape is None else (*shape[:-1], constant(width)))
-
-
-@transfer("StringNormalizer")
-def _string_normalizer(call: Call) -> Info:
-    shape = call.info(0).shape
-    if shape is None:
-        return Info(TensorProto.STRING)
-    drops = bool(call.attr("stopwords"))
-    last = call.fresh(0, len(shape) - 1) if drops else shape[-1]
-    return Info(TensorProto.STRING, (*shape[:-1], last))
-
-
-@transfer("ImageDecoder")
-def _image_decoder(call: Call) -> Info:
-    return Info(TensorProto.UINT8, call.fresh_shape(0, 3))
-
-
 @transfer("FusedMatMul", domain=MS)
 def _fused_matmul(call: Call) -> Info:
     a, b = call.info(0), call.info(1)

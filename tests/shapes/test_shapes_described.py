@@ -90,8 +90,6 @@ SAID: list[tuple[int, str, dict[str, str]]] = [
     (17, '(float[N,4] x) => (float[] y) { y = Einsum<equation="i?->i">(x) }', {"y": "FLOAT ?"}),
     (17, "(float[] x, float[4] w) => (float[] y) { y, m, v = LayerNormalization(x, w) }", {"y": "FLOAT ?", "m": "FLOAT ?", "v": "FLOAT ?"}),
     (17, "(float[L,N,3] x, float[1,12,3] w, float[] r) => (float[] y) { y, h = LSTM<hidden_size=5>(x, w, r) }", {"y": "FLOAT [L, 1, N, 5]", "h": "FLOAT [1, N, 5]"}),
-    (27, "(float[] q, float[N,S,8] k, float[N,S,8] v) => (float[] y) { y, s = LinearAttention<q_num_heads=2,kv_num_heads=2>(q, k, v) }", {"y": "FLOAT ?", "s": "FLOAT [s.0, s.1, s.2, s.3]"}),
-    (27, "(float[N,C,S] x, float[C,1,4] w) => (float[] y) { y, s = CausalConvWithState(x, w) }", {"y": "FLOAT [N, C, S]", "s": "FLOAT [N, C, 3]"}),
     (17, "(float[N,4] x, float s, int8 z) => (int8[] y) { y = QuantizeLinear(x, s, z) }", {"y": "INT8 [N, 4]"}),
     (19, "(int8[N,4] x, float16 s) => (float16[] y) { y = DequantizeLinear(x, s) }", {"y": "FLOAT16 [N, 4]"}),
     (17, "(float[N,C,9,9] x, float[N,5,6,2] g) => (float[] y) { y = GridSample(x, g) }", {"y": "FLOAT [N, C, 5, 6]"}),
@@ -114,7 +112,6 @@ SAID: list[tuple[int, str, dict[str, str]]] = [
     (17, "(float[N,S] x) => (float[] y) { k = Constant<value_floats=[1.0,0.7]>() y = Resize(x, , k) }", {"y": "FLOAT [N, y.1]"}),
     (17, "(float[N,S] x) => (float[] y) { k = Constant<value_floats=[1.0,5001.0]>() y = Resize(x, , k) }", {"y": "FLOAT [N, y.1]"}),
     (17, "(float[4] x) => (float[] y) { p = Constant<value_ints=[1,1]>() f = Constant<value_float=0.0>() y = Pad(x, p, f) }", {"y": "FLOAT [6]"}),
-    (18, "(float[N,S] x) => (float[] y) { t = Constant<value_ints=[5]>() y = CenterCropPad<axes=[1]>(x, t) }", {"y": "FLOAT [N, 5]"}),
     # ---- sequences and optionals
     (17, "(seq(float[2,3]) s, int64 i) => (seq(float[]) y) { y = SequenceErase(s, i) }", {"y": "sequence FLOAT [2, 3]"}),
     (17, "(float[N,S,4] x) => (seq(float[]) y) { y = SplitToSequence<axis=1>(x) z = SplitToSequence<axis=1,keepdims=0>(x) }", {"y": "sequence FLOAT [N, 1, 4]", "z": "sequence FLOAT [N, 4]"}),

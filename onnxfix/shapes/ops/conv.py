@@ -302,12 +302,3 @@ def _scaled(size: Dim, scale: float | None) -> Dim | None:
     if numerator < EXACT_SCALE and denominator < EXACT_SCALE:
         return floordiv(size * numerator, denominator)
     return None
-
-
-@transfer("CenterCropPad")
-def _center_crop_pad(call: Call) -> Info:
-    dims: list[Dim | None] = list(call.shape(0))
-    wanted = call.ints(1)
-    for i, axis in enumerate(axes_of(call.attr("axes") or range(len(dims)), len(dims))):
-        dims[axis] = None if wanted is None or i >= len(wanted) else wanted[i]
-    return Info(call.info(0).elem, call.named(dims))

@@ -116,14 +116,6 @@ def einsum_shape(equation: str, shapes: Sequence[Shape]) -> Shape:
     return tuple(labels[n] for n in head) + middle + tuple(labels[n] for n in tail)
 
 
-@transfer("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-def _loss(call: Call) -> Sequence[Info]:
-    scores, labels = call.info(0), call.info(1)
-    whole = call.attr("reduction", "mean") == "none"
-    infos = [Info(scores.elem, labels.shape if whole else ()), Info(scores.elem, scores.shape)]
-    return infos[: len(call.outputs)]
-
-
 REDUCTIONS = [
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",

@@ -98,32 +98,6 @@ def _heads(shape: Shape, heads: int | None) -> Shape:
     return (batch, constant(heads or 1), length, divide(hidden, heads or 1))
 
 
-@transfer("LinearAttention")
-def _linear_attention(call: Call) -> Sequence[Info]:
-    query, value, state = call.info(0), call.info(2), call.info(3)
-    elem = state.elem if call.has(3) else query.elem
-    heads, kv_heads = call.attr("q_num_heads"), call.attr("kv_num_heads")
-    if query.shape is None or value.shape is None or not heads or not kv_heads:
-        return [Info(query.elem), Info(elem, call.fresh_shape(len(call.outputs) - 1, 4))][: len(call.outputs)]
-    q, v = _heads(query.shape, heads), _heads(value.shape, kv_heads)
-    result = (q[0], q[2], v[3] * heads)
-    return [Info(query.elem, result), Info(elem, (q[0], constant(kv_heads), q[3], v[3]))][: len(call.outputs)]
-
-
-@transfer("CausalConvWithState")
-def _causal_conv(call: Call) -> Sequence[Info]:
-    data, weight = call.info(0), call.info(1)
-    state: Shape | None = None
-    if (
-        data.shape is not None
-        and weight.shape is not None
-        and len(data.shape) == 3
-        and len(weight.shape) == 3
-    ):
-        state = (data.shape[0], data.shape[1], weight.shape[2] - 1)
-    return [with_shape(data, data.shape), Info(data.elem, state)][: len(call.outputs)]
-
-
 @transfer("QuantizeLinear", f"{MS}::QuantizeLinear")
 def _quantize(call: Call) -> Info:
     elem = call.attr("output_dtype", 0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, readable, run_options
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.errors import UsageError
 from onnxfix.runtime.allowance import structure_limit
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
-@readable
 def reduce(
     source: Source,
     output: PathLike | None = None,
@@ -86,7 +85,6 @@ def reduce(
         )
 
 
-@readable
 def diagnose(
     model: Source,
     other: Source | None = None,
@@ -140,7 +138,6 @@ def diagnose(
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
-@readable
 def precision(
     source: Source,
     to: Low,
@@ -226,7 +223,6 @@ def patterns_of(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 
-@readable
 def layers(
     source: Source,
     *,
@@ -260,7 +256,6 @@ def layers(
         return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
 
 
-@readable
 def lift(
     source: Source,
     output: PathLike,

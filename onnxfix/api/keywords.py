@@ -4,7 +4,6 @@ looked up."""
 
 from __future__ import annotations
 
-import inspect
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -304,43 +303,3 @@ _READERS: dict[Kind, Callable[..., Any]] = {
     Kind.VALUES: mapping,
 }
 """What reads a keyword, by the kind of its option."""
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-WIDTH = 100
-"""Characters of a signature that stays on one line."""
-
-
-class _Written(str):
-    """An annotation as it is written in the source."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-class _Lines(inspect.Signature):
-    """A signature with a line for each parameter, if it is long."""
-
-    def __str__(self) -> str:
-        whole = super().__str__()
-        if len(whole) <= WIDTH:
-            return whole
-        lines: list[str] = []
-        for one in self.parameters.values():
-            if one.kind is one.KEYWORD_ONLY and "*" not in lines:
-                lines.append("*")
-            lines.append(str(one))
-        inside = "".join(f"    {line},\n" for line in lines)
-        return f"(\n{inside}) -> {self.return_annotation}"
-
-
-def readable(function: _F) -> _F:
-    """The same function, with a signature that people can read: a line for each parameter in ``help``, types without
-    quotes there and in notebooks. ``__annotations__`` are unchanged."""
-    found = inspect.signature(function)
-    parameters = [one.replace(annotation=_Written(one.annotation)) for one in found.parameters.values()]
-    returned = _Written(found.return_annotation)
-    function.__signature__ = _Lines(parameters, return_annotation=returned)  # type: ignore[attr-defined]
-    return function

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Names, readable
+from onnxfix.api.keywords import Names
 from onnxfix.rewrite import packs as rule_packs
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class RulePage(str):
         return str(self)
 
 
-@readable
 def rules(select: Names | None = None, *, search: str | None = None, packs: Names | None = None) -> RuleList:
     """The rules, by their codes, or those about something.
 
@@ -65,7 +64,6 @@ def rules(select: Names | None = None, *, search: str | None = None, packs: Name
     return RuleList(hit.rule for hit in catalogue.search(query, found))
 
 
-@readable
 def explain(rule: str | Rule, examples: int | None = 2) -> RulePage:
     """A rule's page in Markdown: what it finds, why that matters, how it is fixed, the evidence, examples.
 
@@ -89,7 +87,6 @@ def explain(rule: str | Rule, examples: int | None = 2) -> RulePage:
     )
 
 
-@readable
 def doctor() -> Examination:
     """Which checks this machine can run, why it cannot run the others, and how to enable them. Faults that it finds are
     results, never exceptions. Takes some seconds, since everything is tried in a process of its own."""

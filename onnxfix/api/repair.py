@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.api import keywords
-from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, readable, run_options
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.config.table import MAX_BATCH
 from onnxfix.errors import UsageError
 from onnxfix.rewrite import packs as rule_packs
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from onnxfix.verbs.opening import Source
 
 
-@readable
 def check(
     source: Source,
     *,
@@ -75,7 +74,6 @@ def check(
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
-@readable
 def apply(
     source: Source,
     output: PathLike | None = None,
@@ -175,7 +173,6 @@ def apply(
         return applying.apply(keywords.source("source", source), options, say)
 
 
-@readable
 def verify(
     original: Source,
     fixed: Source | None = None,
@@ -224,7 +221,6 @@ def verify(
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
-@readable
 def export(
     module: Any,
     args: Any,

@@ -30,6 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from command import parser_of
+from ledger import Ledger
 from pages import cell, markdown, show, spaced
 
 from speed.tools import APPLY, CHECK, OURS, PEERS, Bench, Job, Tool
@@ -66,9 +67,8 @@ def measure(bench: Bench, source: Path, given: argparse.Namespace) -> Row:
             cost = bench.run(tool, job, watch=True)
             right = judge(bench, job, size) if tool.writes and cost["status"] == "ok" else {}
             row["once"][tool.name] = {**cost, **right}
-            say(
-                f"{source.stem} {tool.name}: {cost['wall']:.1f} s, {cost['message'] or right.get('why') or 'right'}"
-            )
+            words = cost["message"] or right.get("why") or "right"
+            print(f"{source.stem} {tool.name}: {cost['wall']:.1f} s, {words}", file=sys.stderr, flush=True)
         tools = [*OURS, *fastest(row, given.peers, given.near)]
         for _ in range(given.runs):
             for tool in tools:
@@ -101,11 +101,6 @@ def fastest(row: Row, count: int, near: float) -> list[Tool]:
     limit = near * min(spent.values(), default=0.0)
     inside = [tool for tool, seconds in spent.items() if seconds <= limit]
     return sorted(inside, key=lambda tool: spent[tool])[:count]
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print(text, file=sys.stderr, flush=True)
 
 
 # ------------------------------------------------------------------------------------------------ judging
@@ -263,13 +258,11 @@ def main() -> int:
     bench = Bench(
         {name: path.absolute() for name, path in pythons.items()}, scratch, given.timeout, given.memory_mb
     )
-    kept = work / "results.json"
-    results: dict[str, Row] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    for source in (path for folder in given.folders for path in sorted(folder.resolve().glob("*.onnx"))):
-        if re.search(given.models, source.stem) and source.stem not in results:
-            results[source.stem] = measure(bench, source, given)
-            kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    rows = list(results.values())
+    with Ledger(work / "results.json", {}, pause=0.0) as book:
+        for source in (path for folder in given.folders for path in sorted(folder.resolve().glob("*.onnx"))):
+            if re.search(given.models, source.stem) and source.stem not in book:
+                book.record(source.stem, measure(bench, source, given))
+    rows: list[Row] = list(book.results.values())
     show(page(rows, setting(bench, given.runs)), HERE, "measured", write=given.write_readme)
     return int(not all(met for *_, met in limits(rows)))
 

@@ -1,7 +1,7 @@
 """Repair a folder of exports, prove them with TensorRT's engines, and write one line an export.
 
-    python benchmarks/zoo/run.py FOLDER RESULTS.jsonl [--package tensorrt] [--target 10.6] [--jobs 6] [-- OPTION...]
-    python benchmarks/zoo/run.py --table RESULTS.jsonl [OTHER.jsonl]
+    python benchmarks/zoo/run.py FOLDER RESULTS.json [--package tensorrt] [--target 10.6] [--jobs 6] [-- OPTION...]
+    python benchmarks/zoo/run.py --table RESULTS.json [OTHER.json]
 
 FOLDER holds what zoo/make.py or exports/make.py made. Each model is given to ``onnxfix apply --require trt-gpu``, with
 OPTION... besides, in a process of its own; what RESULTS has already is not repeated. ``--table`` prints the results; of
@@ -13,7 +13,6 @@ exit code is 1 where a model was refuted or not written, or an exact fix withdra
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command import divided, parser_of, reported, rungs_of
+from ledger import Ledger, load
 from pages import markdown
 
 LIMIT = 420.0
@@ -72,12 +72,6 @@ def _errors(rung: dict[str, Any]) -> dict[str, float]:
     return {name: max(values) for name, values in shares.items() if values}
 
 
-def load(path: Path) -> dict[str, dict[str, Any]]:
-    """Model -> its result."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {one["name"]: one for one in map(json.loads, lines)}
-
-
 HEADS = ["exit", "why", "layers", "off", "rounding", "first build s", "whole s"]
 
 
@@ -100,7 +94,7 @@ def cells(one: dict[str, Any]) -> list[str]:
 
 def table(files: list[Path]) -> None:
     """Print the results as a table."""
-    results = [load(path) for path in files]
+    results = [load(path)["results"] for path in files]
     rows = []
     for name in sorted(set().union(*results)):
         known = (cells(one[name]) if name in one else ["–"] * len(HEADS) for one in results)
@@ -122,16 +116,14 @@ def main() -> int:
         table(arguments.paths)
         return 0
     folder, results = arguments.paths
-    done = load(results)
-    models = [path for path in sorted(folder.resolve().glob("*.onnx")) if path.stem not in done]
-    with ThreadPoolExecutor(arguments.jobs) as pool, results.open("a") as file:
+    with Ledger(results, {}) as book, ThreadPoolExecutor(arguments.jobs) as pool:
+        models = [path for path in sorted(folder.resolve().glob("*.onnx")) if path.stem not in book]
         jobs = [pool.submit(measure, path, arguments.package, arguments.target, options) for path in models]
         for job in as_completed(jobs):
             one = job.result()
-            file.write(json.dumps(one) + "\n")
-            file.flush()
+            book.record(one["name"], one)
             print(one["name"], *cells(one), flush=True)
-    return int(any(one["exit"] > 1 or one["withdrawn"] for one in load(results).values()))
+    return int(any(one["exit"] > 1 or one["withdrawn"] for one in book.results.values()))
 
 
 if __name__ == "__main__":

@@ -18,16 +18,14 @@ from onnxfix.runtime.sandbox import Worker, one_line
 from onnxfix.tensorrt.package import Choice
 
 
-def choice(package: str, capability: str | None) -> Choice:
+def choice(package: str) -> Choice:
     """The TensorRT to ask.
 
     Raises:
         OnnxfixError: there is none.
     """
     with Worker() as worker:
-        found = worker.call(
-            "onnxfix.tensorrt.package:choose", timeout=120.0, package=package, compute_capability=capability
-        )
+        found = worker.call("onnxfix.tensorrt.package:choose", timeout=120.0, package=package)
     if not found.ok or isinstance(found.value, Missing):
         raise OnnxfixError(found.value.reason if found.ok else found.message)
     chosen: Choice = found.value

@@ -1,6 +1,6 @@
 """How the time that onnxfix takes grows with a model, and how much memory a million nodes take.
 
-    python benchmarks/scaling.py [--runs 5] [--kinds chain,nested] [--million]
+    python benchmarks/scaling.py [--runs 5] [--million]
 
 Synthetic models of 1k, 10k and 100k nodes are made in memory, indexed and checked or fixed (CPU seconds, medians);
 then `onnxfix apply --no-verify` is run on chains, as a whole process. Exit code 1 where ten times the nodes take more
@@ -165,18 +165,16 @@ def main() -> int:
     """Run as the module's docstring says."""
     parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of models: " + ", ".join(KINDS))
     parser.add_argument("--million", action="store_true", help="a chain of a million nodes as well")
     options = parser.parse_args()
     print("| work (CPU) | " + " | ".join(f"{size:,}" for size in SIZES) + " | growth |")
     print("|---|" + "---|" * (len(SIZES) + 1))
     good = True
     seconds(chain(100), fix=True)  # what is loaded on first use
-    for kind in options.kinds.split(","):
+    for kind, make in KINDS.items():
         for fix in (False, True):
             times = [
-                statistics.median(seconds(KINDS[kind](size), fix) for _ in range(options.runs))
-                for size in SIZES
+                statistics.median(seconds(make(size), fix) for _ in range(options.runs)) for size in SIZES
             ]
             good &= _row(f"{'fix' if fix else 'check'}, {kind}", times)
     runs = {size: [applied(size) for _ in range(options.runs)] for size in SIZES}

@@ -170,16 +170,13 @@ def supported(package: str, operators: Sequence[str]) -> list[str]:
     Raises:
         SystemExit: the package does not answer.
     """
+    module = Path(__file__).stem  # `python benchmarks/trt_types.py` made it `__main__`
     with Worker() as worker:
-        outcome = worker.call(f"{_module()}:imported", timeout=120.0, package=package, operators=operators)
+        outcome = worker.call(f"{module}:imported", timeout=120.0, package=package, operators=operators)
     if not outcome.ok:
         raise SystemExit(outcome.message)
     found: list[str] = outcome.value
     return found
-
-
-def _module() -> str:
-    return Path(__file__).stem  # `python benchmarks/trt_types.py` made this module `__main__`
 
 
 def standard_operators() -> list[str]:

@@ -47,16 +47,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peers-python", type=Path, help="interpreter of an environment with the peers")
     parser.add_argument("--no-peers", action="store_true", help="onnxfix alone")
     parser.add_argument("--package", default="auto", help="auto, tensorrt or tensorrt-rtx")
-    parser.add_argument("--compute-capability", help="such as 8.9")
     parser.add_argument("--every", type=int, default=1, help="only each N-th node model")
     parser.add_argument("--match", default="", help="only node models whose name holds this")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, help="seconds for a tool, for parsing, for building"
-    )
-    parser.add_argument(
-        "--write-readme", action="store_true", help="put the tables into the README beside this file"
-    )
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for a tool, to parse, to build")
+    parser.add_argument("--write-readme", action="store_true", help="put the tables into the README")
     return parser.parse_args()
 
 
@@ -77,7 +72,7 @@ def run(given: argparse.Namespace) -> int:
     began = time.monotonic()
     cases = node_cases(given.every, given.match)
     python = None if given.no_peers else peers_here(given.peers_python)
-    chosen = choice(given.package, given.compute_capability)
+    chosen = choice(given.package)
     with tempfile.TemporaryDirectory() as folder:
         peers = run_peers(python, cases, Path(folder), given.timeout, MEMORY_MB) if python else None
         tools = (*ONNXFIX, *(PEERS if peers is not None else ()))

@@ -127,12 +127,15 @@ def bert(half: bool = False) -> Built:
     return built(model, inputs, {"last_hidden_state": TEXT, "pooler_output": BATCH})
 
 
+def language(model: nn.Module, vocabulary: int) -> Built:
+    """A language model with its head."""
+    inputs = {"input_ids": ids(vocabulary), "attention_mask": mask()}
+    return built(model, inputs, {"logits": TEXT}, use_cache=False)
+
+
 def gpt2() -> Built:
     """gpt2 with its head."""
-    model = random(hf.GPT2LMHeadModel(hf.GPT2Config(attn_implementation="eager")))
-    return built(
-        model, {"input_ids": ids(50257), "attention_mask": mask()}, {"logits": TEXT}, use_cache=False
-    )
+    return language(random(hf.GPT2LMHeadModel(hf.GPT2Config(attn_implementation="eager"))), 50257)
 
 
 def _llama_config(hidden: int, inner: int, layers: int, heads: int, groups: int, vocabulary: int) -> Any:
@@ -152,10 +155,7 @@ def _llama_config(hidden: int, inner: int, layers: int, heads: int, groups: int,
 
 def llama() -> Built:
     """SmolLM-135M: rotary embeddings, grouped heads, RMSNorm."""
-    model = random(hf.LlamaForCausalLM(_llama_config(576, 1536, 30, 9, 3, 49152)))
-    return built(
-        model, {"input_ids": ids(49152), "attention_mask": mask()}, {"logits": TEXT}, use_cache=False
-    )
+    return language(random(hf.LlamaForCausalLM(_llama_config(576, 1536, 30, 9, 3, 49152))), 49152)
 
 
 def vit(half: bool = False) -> Built:
@@ -284,9 +284,7 @@ def llama_fp16(hidden: int, inner: int, layers: int, heads: int, vocabulary: int
     """A Llama with tied embeddings, made in half precision: in float32 it would take twice the memory."""
     torch.set_default_dtype(torch.float16)
     config = _llama_config(hidden, inner, layers, heads, 8, vocabulary)
-    model = random(hf.LlamaForCausalLM(config), half=True)
-    inputs = {"input_ids": ids(vocabulary), "attention_mask": mask()}
-    return built(model, inputs, {"logits": TEXT}, use_cache=False)
+    return language(random(hf.LlamaForCausalLM(config), half=True), vocabulary)
 
 
 #: name -> (builder, exporter, opset)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +26,6 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.files.walk import copied
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.proof.compare.compare import identical
 from onnxfix.proof.compare.tolerance import outside, tolerance_for, wide
 from onnxfix.proof.compare.twin import half_type, raised, widened
 from onnxfix.runtime.sandbox import Worker
@@ -36,6 +35,7 @@ PLANTED: dict[str, places.Kind] = {
     "scale": "weight scaled",
     "bias": "lost bias",
     "epsilon": "epsilon",
+    "pads": "pads",
     "operator": "operator",
     "operands": "operands",
 }
@@ -50,13 +50,12 @@ _STEP = 120.0  # seconds
 
 @dataclass(frozen=True)
 class Recipe:
-    """A mutant: the ``number``-th of a kind that a model bears. ``digest`` is of its bytes."""
+    """A mutant: the ``number``-th of a kind that a model bears."""
 
     model: str
     kind: str
     number: int
     what: str
-    digest: str
 
     @property
     def key(self) -> str:
@@ -68,13 +67,11 @@ class Recipe:
 class Change:
     """What a mutant does to the outputs. ``equivalent`` says why it changes none, "" where it does.
 
-    ``runs`` of the original were repeated, in ``differing`` of which an output has another bit. ``relative`` is the
-    largest difference as a share of the output's largest magnitude, computed in ``precision``; ``beyond``: whether an
-    element leaves the tolerance that ``onnxfix verify`` has for the model's types, so that it must be caught.
+    ``relative`` is the largest difference as a share of the output's largest magnitude, computed in ``precision``;
+    ``beyond``: whether an element leaves the tolerance that ``onnxfix verify`` has for the model's types, so that it
+    must be caught.
     """
 
-    runs: int
-    differing: int
     relative: float
     precision: str
     beyond: bool
@@ -120,7 +117,6 @@ class Subject:
         self.expected = [one[0] for one in ran if one is not None]
         if not self.feeds:
             raise OnnxfixError(f"{path.name}: runs with none of the planned inputs")
-        self._precise: list[tuple[str, list[list[Any]]]] | None = None
 
     def _run(
         self, model: ModelProto, feeds: Sequence[Mapping[str, Any]], backend: str = "ort-cpu"
@@ -140,9 +136,8 @@ class Subject:
         values = self._run(mutant, self.feeds)
         if values is None:
             return None
-        differing = sum(not identical(a, b) for a, b in zip(self.expected, values, strict=True))
         precision, expected, found = "float32, ort-cpu", self.expected, values
-        for backend, exact in self.precise():
+        for backend, exact in self.precise:
             other = self._run(*self._double(mutant), backend)
             if other is not None:
                 precision, expected, found = f"float64, {backend}", exact, other
@@ -153,7 +148,7 @@ class Subject:
         if not share > (SAME if precision.startswith("float64") else 0.0):
             most = f" by more than {share:.1g} of its largest magnitude" if share else ""
             why = f"in {precision} no output changes{most}"
-        return Change(len(values), differing, share, precision, self._beyond(expected, found), why)
+        return Change(share, precision, self._beyond(expected, found), why)
 
     def _beyond(self, expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> bool:
         """Whether an element is out of the tolerance of the type that the model itself computes it in."""
@@ -165,13 +160,11 @@ class Subject:
                     return True
         return False
 
+    @cached_property
     def precise(self) -> list[tuple[str, list[list[Any]]]]:
         """What the original computes in float64, by each backend that runs it so."""
-        if self._precise is None:
-            backends = ("ort-cpu", "reference")
-            ran = ((one, self._run(*self._double(self.model), one)) for one in backends)
-            self._precise = [(name, values) for name, values in ran if values is not None]
-        return self._precise
+        ran = ((one, self._run(*self._double(self.model), one)) for one in ("ort-cpu", "reference"))
+        return [(name, values) for name, values in ran if values is not None]
 
     def _double(self, model: ModelProto) -> tuple[ModelProto, list[dict[str, Any]]]:
         """A copy with float64 for float32, and its feeds. Half precision stays: a cast to it may be the change."""
@@ -188,7 +181,6 @@ class Subject:
         first = turn % len(AMOUNTS) if kind == "weight" else 0
         for number, mutant in enumerate(make_mutants(self.model, kind, seed)):
             if number >= first and (change := self.change(mutant.model)) is not None:
-                data = mutant.model.SerializeToString()
-                digest = hashlib.sha256(data).hexdigest()[:16]
-                return Recipe(self.path.stem, kind, number, mutant.what, digest), change, data
+                recipe = Recipe(self.path.stem, kind, number, mutant.what)
+                return recipe, change, mutant.model.SerializeToString()
         return None

@@ -39,10 +39,8 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Executed:
-    """What became of one model. ``outputs`` by name for each feed; ``unread`` says why an output could not be read.
-
-    ``operator`` is what TensorRT stopped at, ``seconds`` those of building, loading and all runs.
-    """
+    """What became of one model. ``outputs`` by name for each feed; ``unread`` says why an output could not be read;
+    ``operator`` is what TensorRT stopped at."""
 
     how: How
     stage: str = ""
@@ -50,7 +48,6 @@ class Executed:
     operator: str = ""
     outputs: tuple[dict[str, Any], ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
-    seconds: tuple[float, ...] = ()
 
 
 def ready(package: str) -> tuple[Choice, dict[str, Any]]:
@@ -98,7 +95,6 @@ class Bench:
         engine.unlink(missing_ok=True)
         began = time.monotonic()
         refused = self._built(path, engine, profile)
-        built = time.monotonic()
         if refused is not None:
             return refused
         try:
@@ -108,15 +104,7 @@ class Bench:
         if found.how != "ran":
             # A device's error stays with its process, and what hangs in one would be waited for.
             self._runner.close()
-        return Executed(
-            found.how,
-            found.stage,
-            found.reason,
-            "",
-            found.outputs,
-            found.unread,
-            (built - began, *found.seconds),
-        )
+        return found
 
     def _built(self, path: Path, engine: Path, profile: Profile | None) -> Executed | None:
         """Why there is no engine; None where there is one."""
@@ -143,16 +131,14 @@ class Bench:
         return Executed(how, done.stage or "build", done.reason, operator)
 
     def _ran(self, engine: Path, feeds: Sequence[Mapping[str, Any]], deadline: float) -> Executed:
-        began = time.monotonic()
-        left = deadline - began
+        left = deadline - time.monotonic()
         if left <= 0:
             return Executed("timeout", "build", f"took more than {self._timeout:g} s")
         told = {"package": self._choice.package}
         with Sessions(self._runner, RUN, told, loading=left, running=left) as side:
             reason = side.load("model", str(engine))
-            loaded = time.monotonic()
             if reason:
-                return Executed(self._how(side.late), "load", reason, seconds=(loaded - began,))
+                return Executed(self._how(side.late), "load", reason)
             outputs: list[dict[str, Any]] = []
             unread: dict[str, str] = {}
             for feed in feeds:
@@ -160,11 +146,10 @@ class Bench:
                     return Executed("timeout", "run", f"took more than {self._timeout:g} s")
                 ran = side.run("model", feed)
                 if ran.error:
-                    return Executed(self._of(ran), "run", ran.error, seconds=(loaded - began,))
+                    return Executed(self._of(ran), "run", ran.error)
                 outputs.append(ran.outputs)
                 unread.update(ran.unread)
-            seconds = (loaded - began, time.monotonic() - loaded)
-            return Executed("ran", outputs=tuple(outputs), unread=unread, seconds=seconds)
+            return Executed("ran", outputs=tuple(outputs), unread=unread)
 
     def _how(self, late: bool) -> How:
         if late:

@@ -45,7 +45,6 @@ class Outcome:
     stage: str = ""
     operator: str = ""
     feeds: tuple[Fed, ...] = ()
-    seconds: Sequence[float] = ()
 
 
 def compare_outputs(expected: Sequence[Any], found: Sequence[Any], half: str) -> list[Metrics]:
@@ -80,7 +79,7 @@ def _run(bench: Bench, entry: Entry, case: Case, side: str) -> Outcome:
     feeds = [fitted(feed, proto) for feed in case.feeds]
     # Without inputs the builder still says whether it takes the model.
     executed = bench.execute(data, feeds, Profile.of_feeds(feeds) if feeds else None)
-    told = Outcome("right", executed.reason, executed.stage, executed.operator, (), executed.seconds)
+    told = Outcome("right", executed.reason, executed.stage, executed.operator)
     if executed.how != "ran":
         return replace(told, status=executed.how)
     if not feeds:

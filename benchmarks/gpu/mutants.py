@@ -105,12 +105,12 @@ def measure(given: argparse.Namespace) -> int:
             with ExitStack() as stack:
                 subject = Subject(FIXTURES / f"{name}.onnx", stack)
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-                for kind in (CONTROL, *given.kinds):
+                for kind in (CONTROL, *KINDS):
                     if f"{name}/{kind}" not in book:
                         book.record(f"{name}/{kind}", _measure_kind(subject, kind, given, turn, folder))
             print(f"{name}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
-        tasks = list(enumerate(given.models))
+        tasks = [(turn, path.stem) for turn, path in enumerate(sorted(FIXTURES.glob("*.onnx")))]
         left = engines.spread(tasks, given.jobs, nullcontext, measure_model, budget=given.budget)
     count = sum(one is not None for one in book.results.values())
     print(f"{count} mutants, controls included, {left} models left, {time.monotonic() - began:.0f} s")
@@ -231,9 +231,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     first = steps.add_parser("measure")
-    names = [path.stem for path in sorted(FIXTURES.glob("*.onnx"))]
-    first.add_argument("--models", nargs="+", default=names, choices=names, help="of fixtures/")
-    first.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     first.add_argument("--seed", type=int, default=0, help="of what is changed")
     first.add_argument("--jobs", type=int, default=4)
     first.add_argument("--budget", type=float, default=500.0, help="begin no model after so many seconds")

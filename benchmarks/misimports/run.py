@@ -17,6 +17,8 @@ ROOT = HERE.parent.parent
 for folder in (ROOT / "rules", ROOT, HERE.parent):
     sys.path.insert(0, str(folder))
 
+from command import parser_of
+
 from misimports import report
 from misimports.measure import Row, measured
 
@@ -25,18 +27,14 @@ DOCUMENT = HERE / "found.md"
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--only", default="", metavar="PATTERN", help="models whose name this regular expression finds"
-    )
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="models whose name this pattern finds")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (2)")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, metavar="S", help="limit for each step of a variant (5)"
+        "--seconds", type=float, default=5.0, metavar="S", help="for each step of a variant (5)"
     )
     parser.add_argument("--write-docs", action="store_true", help="write found.md; of all models only")
     given = parser.parse_args(words)
-    if given.jobs < 1 or given.seconds <= 0:
-        parser.error("--jobs and --seconds are greater than 0")
     if given.write_docs and given.only:
         parser.error("--write-docs is for a run of all models, without --only")
     return given

@@ -218,7 +218,7 @@ def _arguments() -> argparse.Namespace:
 
 def run(given: argparse.Namespace) -> int:
     """Measure, print, write. Raises OnnxfixError where something needed is not there."""
-    chosen = choice("auto", None)
+    chosen = choice("auto")
     rows: list[Row] = []
     for name in given.models:
         for row in measure(FIXTURES / f"{name}.onnx", chosen.package, given.seed):

@@ -13,7 +13,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from onnxfix.files.walk import copied
 
-Kind = Literal["weight", "axis", "cast", "constant", "pads"]
+Kind = Literal["weight", "axis", "cast", "constant"]
 
 #: How an element of a weight changes: by the last bit, by a thousandth, to its negative, to zero.
 AMOUNTS: dict[str, Callable[[Any], Any]] = {
@@ -179,24 +179,6 @@ def _is_number(tensor: TensorProto) -> bool:
     return abs(float(numpy_helper.to_array(tensor).reshape(-1)[0])) > TINY
 
 
-def pads(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
-    """One more element of padding at the front of a Conv or a pool, one less at its back where there is any."""
-    places = [
-        place
-        for place, node in enumerate(model.graph.node)
-        if any(one.name == "pads" and one.ints for one in node.attribute)
-    ]
-    rng.shuffle(places)
-    for place in places:
-        copy = copied(model)
-        node = copy.graph.node[place]
-        values = next(one for one in node.attribute if one.name == "pads").ints
-        before, back = list(values), len(values) // 2
-        values[0] += 1
-        values[back] -= values[back] > 0
-        yield Mutant("pads", f"{node.op_type} {node.name}: pads {before} → {list(values)}", copy)
-
-
 def _to(node: NodeProto) -> int:
     return next((one.i for one in node.attribute if one.name == "to"), 0)
 
@@ -206,5 +188,4 @@ MAKERS: dict[Kind, Callable[[ModelProto, random.Random], Iterator[Mutant]]] = {
     "axis": axes,
     "cast": casts,
     "constant": constants,
-    "pads": pads,
 }

@@ -45,6 +45,7 @@ FAMILIES = [
     )
 ]
 Edit = Callable[[ModelProto, random.Random], str]
+SIZE = 3  # of each free dimension
 
 
 def _nodes(model: ModelProto, fits: Callable[[NodeProto], bool]) -> list[NodeProto]:
@@ -239,7 +240,6 @@ def main() -> None:
     parser.add_argument("pairs", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--edits", type=int, default=500)
-    parser.add_argument("--size", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="a folder for proven pairs that ONNX Runtime tells apart")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
@@ -255,7 +255,7 @@ def main() -> None:
         except Exception:  # there is no such place, or the edited model is none
             counts["no valid edit"] += 1
             continue
-        shapes = shapes_of(original, arguments.size)
+        shapes = shapes_of(original, SIZE)
         if not infer(original, shapes) and len(original.graph.node) > 1:
             continue
         if any(not one.type.HasField("tensor_type") for one in original.graph.input):
@@ -266,7 +266,7 @@ def main() -> None:
         if not outcome.proven:
             counts["not proven"] += 1
             continue
-        feeds = make_feeds(original, arguments.size, draw.randrange(1 << 30))
+        feeds = make_feeds(original, SIZE, draw.randrange(1 << 30))
         apart = tell_apart(fixed, edited, feeds, differ)
         if apart:
             counts["PROVEN, BUT DIFFERENT"] += 1

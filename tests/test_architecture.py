@@ -350,9 +350,9 @@ def read(path: Path) -> str:
 
 
 def modules_under(folder: Path) -> list[tuple[str, str, Path]]:
-    """(dotted name, package for relative imports, path) of every module in the package ``folder``."""
+    """(dotted name, package for relative imports, path) of every module in the package ``folder`` and its packages."""
     found = []
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(path for path in folder.rglob("*.py") if (path.parent / "__init__.py").exists()):
         parts = path.relative_to(folder.parent).with_suffix("").parts
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package and len(parts) > 2 else parts)

@@ -1,0 +1,44 @@
+"""The pairs "In PyTorch": the finding is there before and gone after, and the outputs are equal.
+
+The committed exports are judged everywhere. Where PyTorch is installed, they are made again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import onnx
+import pytest
+from exports.pairs import FOLDER, Pair, export
+
+from support.paths import FIXTURES
+
+PAIRS = [Pair.read(path) for path in sorted(FOLDER.glob("*.py"))]
+CASES = [(pair, exporter) for pair in PAIRS for exporter in pair.EXPORTERS]
+MISSING = [name for name in ("torch", "onnxscript") if importlib.util.find_spec(name) is None]
+
+
+def name_fixtures(pair: Pair, exporter: str) -> list[str]:
+    return [f"{pair.code.lower()}.{side}.{exporter}.onnx" for side in ("before", "after")]
+
+
+@pytest.mark.parametrize(("pair", "exporter"), CASES, ids=[f"{pair.code}-{name}" for pair, name in CASES])
+def test_committed_exports(pair: Pair, exporter: str) -> None:
+    before, after = (onnx.load(FIXTURES / "pytorch" / name) for name in name_fixtures(pair, exporter))
+    assert {before.producer_name, after.producer_name} == {"pytorch"}
+    assert pair.judge(before, after) == []
+
+
+def test_every_pair_has_exports_and_every_export_a_pair() -> None:
+    named = [name for pair, exporter in CASES for name in name_fixtures(pair, exporter)]
+    assert sorted(path.name for path in (FIXTURES / "pytorch").iterdir()) == sorted(named)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install torch onnxscript")
+@pytest.mark.filterwarnings("ignore")  # torch's, which are many
+@pytest.mark.parametrize("pair", PAIRS, ids=[pair.code for pair in PAIRS])
+def test_exports_made_now(pair: Pair) -> None:
+    exports, faults = export(pair)
+    assert set(exports) == set(pair.EXPORTERS)
+    assert {exporter: found for exporter, found in faults.items() if found} == {}

@@ -1,7 +1,7 @@
-"""Keep scales and offsets in the rank of what they are applied to.
+"""Give a scale or an offset the rank of the tensor that it is applied to.
 
-PyTorch broadcasts a vector against an image's last axis, and both exporters store it as a vector. With its leading
-axes of 1 the constant needs no layer of its own that reshapes it.
+Both exporters store a vector as it is, and PyTorch and ONNX broadcast it. TensorRT needs equal ranks, and inserts a
+layer that reshapes the vector. Axes of 1 in front change no value.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""Convert to a type only where the tensor may have another one.
+"""Convert a tensor only if it may have another type.
 
-`.float()` of a float32 tensor changes nothing in PyTorch, but the legacy exporter still writes a Cast. The dynamo
-exporter removes it.
+PyTorch returns a float32 tensor itself for `.float()`, but the legacy exporter writes a Cast. The dynamo exporter
+removes it.
 """
 
 import torch

@@ -247,6 +247,10 @@ def test_rules_are_found(environment: Environment) -> None:
     assert "warning" not in listed.stderr.lower()
 
 
+def test_pages_have_the_code_of_pytorch(environment: Environment) -> None:
+    assert "## In PyTorch\n\n" in environment.onnxfix("explain", "BRC001").stdout
+
+
 def test_check_a_real_model(environment: Environment) -> None:
     done = environment.onnxfix("check", MODEL.name, ok=(0, 1))
     assert MODEL.name in done.stdout

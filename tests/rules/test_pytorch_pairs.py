@@ -6,11 +6,13 @@ The committed exports are judged everywhere. Where PyTorch is installed, they ar
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import onnx
 import pytest
 from exports.pairs import FOLDER, Pair, export
 
+from onnxfix.report.pytorch import describe_pair
 from support.paths import FIXTURES
 
 PAIRS = [Pair.read(path) for path in sorted(FOLDER.glob("*.py"))]
@@ -32,6 +34,17 @@ def test_committed_exports(pair: Pair, exporter: str) -> None:
 def test_every_pair_has_exports_and_every_export_a_pair() -> None:
     named = [name for pair, exporter in CASES for name in name_fixtures(pair, exporter)]
     assert sorted(path.name for path in (FIXTURES / "pytorch").iterdir()) == sorted(named)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=[pair.code for pair in PAIRS])
+def test_pages_show_both_modules(pair: Pair) -> None:
+    before, after = re.findall(r"```python\n(.+?)\n```", describe_pair(pair.code), re.DOTALL)
+    for name, block in (("Before", before), ("After", after)):
+        assert f"class {name}(" in block
+        assert re.search(rf"\n\n\ntorch\.onnx\.export\(\s*{name}\(\)\.eval\(\),", block)
+        # PyTorch ignores the dynamic axes of inputs without a name.
+        assert "dynamic_axes=" not in block or "input_names=" in block
+        compile(block, pair.code, "exec")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.report.findings import SEVERITIES, AppliedFix, Finding
+from onnxfix.report.pytorch import describe_pair
 from onnxfix.report.render import ui
 from onnxfix.report.render.findings import KINDS, NOUNS
 from onnxfix.report.render.lines import Line, console, line, styled
@@ -45,6 +46,7 @@ def rules_json(rules: Sequence[Rule]) -> str:
             "proof": describe_proofs(rule) or None,
             "summary": rule.summary,
             "documentation": rule.doc,
+            "pytorch": describe_pair(rule.code) or None,
         }
         for rule in rules
     ]
@@ -81,7 +83,7 @@ def rule_markdown(rule: Rule, most: int | None = None, more: str = "") -> str:
     off = "" if rule.default else ", off by default"
     parts = [f"# {rule.code} {rule.name}", f"{rule.severity.name.lower()}, {safety}{off}"]
     parts += [f"Proof: {proofs}."] if (proofs := describe_proofs(rule)) else []
-    parts.append(rule.doc)
+    parts += filter(None, [rule.doc, describe_pair(rule.code)])
     if rule.examples:
         parts.append("## Examples")
     shown = _some(rule.examples, most)

@@ -118,6 +118,7 @@ class Report(Shown):
     that failed verification. ``steps`` are the requested whole-model edits, taken or dropped. ``problems`` are faults
     of onnxfix or of a rule, or why TensorRT could not run: the report is incomplete. ``notes`` is further information.
     ``installed`` is the version of the installed TensorRT that the target was chosen for, "" for any other target.
+    ``producer`` is what made the model, by its own account: "pytorch".
     ``suppressed`` are findings that a configuration or a baseline accepts, ``vanished`` those of the baseline that are
     gone. ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
     ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model. ``stopped`` is where an original
@@ -133,6 +134,7 @@ class Report(Shown):
     command: str
     target: str
     installed: str = ""
+    producer: str = ""
     headline: str = ""
     findings: tuple[Finding, ...] = ()
     suppressed: tuple[Suppressed, ...] = ()

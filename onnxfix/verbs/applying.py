@@ -71,6 +71,7 @@ def summarize(job: Job, proven: Proven) -> Report:
         command="apply",
         target=plan.target.name,
         installed=plan.installed,
+        producer=loaded.proto.producer_name,
         findings=tuple(finding_of(item) for item in run.remaining),
         applied=tuple(applied_of(item, by_code[item.key.code]) for item in run.applied),
         withdrawn=proven.withdrawn,

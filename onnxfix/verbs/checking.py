@@ -80,6 +80,7 @@ def _check(source: Source, plan: Plan) -> Report:
         command="check",
         target=plan.target.name,
         installed=plan.installed,
+        producer=loaded.proto.producer_name,
         headline=headline([build], networks, always=True) if build is not None else "",
         findings=findings,
         build=build,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 
 import onnx
 import pytest
 from exports.pairs import FOLDER, Pair, export
 
-from onnxfix.report.pytorch import describe_pair
+from onnxfix.report.pytorch import advise, describe_pair
+from support.cli import run
 from support.paths import FIXTURES
 
 PAIRS = [Pair.read(path) for path in sorted(FOLDER.glob("*.py"))]
@@ -55,3 +57,15 @@ def test_exports_made_now(pair: Pair) -> None:
     exports, faults = export(pair)
     assert set(exports) == set(pair.EXPORTERS)
     assert {exporter: found for exporter, found in faults.items() if found} == {}
+
+
+def test_check_says_what_to_write_where_pytorch_made_the_model(tmp_path: Path) -> None:
+    model = onnx.load(FIXTURES / "pytorch" / "brc001.before.dynamo.onnx")
+    for producer in ("pytorch", "tf2onnx"):
+        model.producer_name = producer
+        onnx.save(model, path := tmp_path / f"{producer}.onnx")
+        told = (
+            f"      in PyTorch: {advise('BRC001')} (onnxfix explain BRC001)\n" in run("check", "-v", path)[1]
+        )
+        assert told == (producer == "pytorch")
+    assert "in PyTorch" not in run("check", tmp_path / "pytorch.onnx")[1]  # a note

@@ -17,6 +17,7 @@ from onnxfix.report.findings import (
     required_option,
 )
 from onnxfix.report.neighborhood import Picture
+from onnxfix.report.pytorch import advise
 from onnxfix.report.render import ui
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.words import counted
@@ -94,8 +95,9 @@ def alike(items: Iterable[Item]) -> dict[tuple[str, str], list[Item]]:
 # -------------------------------------------------------------------------------------------------- on a terminal
 
 
-def group_lines(block: ui.Groups, verbose: bool) -> Iterator[Line]:
-    """Errors and warnings in full, the worst first, otherwise by code; with ``verbose`` also notes. Or the fixes."""
+def group_lines(block: ui.Groups, verbose: bool, advised: bool = False) -> Iterator[Line]:
+    """Errors and warnings in full, the worst first, otherwise by code; with ``verbose`` also notes. Or the fixes.
+    ``advised``: with what to write in PyTorch instead."""
     if block.noun == "fix":
         yield from _fix_lines(block.groups, verbose)
         return
@@ -107,6 +109,8 @@ def group_lines(block: ui.Groups, verbose: bool) -> Iterator[Line]:
             yield labeled(NOUNS[first.severity], (first.code, "bold"), title, style=STYLES[first.severity])
             for (message, remedy), same in alike(group.items).items():
                 yield from _entry(message, remedy, same, verbose)
+            if advised and (advice := advise(first.code)):
+                yield line("      ", (f"in PyTorch: {advice} (onnxfix explain {first.code})", "dim"), hang=8)
 
 
 def _entry(message: str, remedy: str, items: Sequence[Item], verbose: bool) -> Iterator[Line]:

@@ -47,7 +47,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield from proof_lines(report)
         yield labeled("written", ("nothing, as --diff asks", "dim"), style="")
         return
-    yield from group_lines(group_by_rule(report.findings, "finding"), verbose)
+    yield from group_lines(group_by_rule(report.findings, "finding"), verbose, report.producer == "pytorch")
     if report.intake is not None:
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
     if report.summary.tensorrt is not None and report.verdict is None:

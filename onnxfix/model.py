@@ -134,6 +134,12 @@ class Model:
         return {scope: nodes for root in roots for scope, nodes in order.orders(root).items()}
 
     @cached_property
+    def callers(self) -> Mapping[Scope, Node]:
+        """The first node that calls each local function."""
+        nodes = self.nodes() if self.called else ()
+        return {body: node for node in reversed([*nodes]) if (body := node.function) is not None}
+
+    @cached_property
     def callees_first(self) -> tuple[Scope, ...]:
         """The bodies of the local functions, each after those that it calls by a name that ONNX does not have.
 
@@ -148,5 +154,5 @@ class Model:
         return Shapes(self)
 
 
-_DERIVED = ("callees_first", "derived", "imports", "orders", "scopes", "shapes")
+_DERIVED = ("callees_first", "callers", "derived", "imports", "orders", "scopes", "shapes")
 """The properties that describe one state of a model."""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+from onnxfix.source import Source, source_of
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,6 +19,7 @@ class Place:
     node's name and operator, ``output`` is its first output, or the name of a value. ``index`` is the stored position
     in the main graph of the node or of the node around it (-1: unknown). ``around`` is that node of the main graph, if
     it is another one. ``layer`` is TensorRT's layer, if no node is known.
+    ``source`` is the code that the node comes from.
 
     Two places are equal if graph, output, node and layer are.
     """
@@ -25,6 +31,7 @@ class Place:
     index: int = -1
     around: Place | None = None
     layer: str = ""
+    source: Source | None = None
 
     #: Properties that JSON has besides the fields.
     RENDERED: ClassVar[tuple[str, ...]] = ("text",)
@@ -70,6 +77,12 @@ class Place:
 
     def __str__(self) -> str:
         return self.text
+
+
+def place_of(node: NodeProto, index: int = -1, graph: tuple[str, ...] = ()) -> Place:
+    """The place of a node of the main graph, where ``index`` is its position, or of a node inside ``graph``."""
+    output = next((name for name in node.output[:] if name), "")
+    return Place(graph, node.name, node.op_type, output, index, source=source_of(node))
 
 
 NOWHERE = Place()

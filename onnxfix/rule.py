@@ -131,7 +131,9 @@ class Match:
         if self.node is not None:
             return self.node.at
         if self.value is not None:
-            return Place(self.value.scope.trail, output=self.value.name)
+            ends = self.value.producer, *(use.node for use in self.value.uses[:1])
+            source = next((node.source for node in ends if node is not None), None)
+            return Place(self.value.scope.trail, output=self.value.name, source=source)
         return Place(self.scope.trail if self.scope is not None else ())
 
 

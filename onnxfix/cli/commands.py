@@ -54,7 +54,8 @@ MODELS = Argument(
 MODEL = Argument("model", "MODEL", "An ONNX file.")
 PROFILE = "trt_min_shapes trt_opt_shapes trt_max_shapes"
 INPUTS = "inputs input_shapes seed"
-RUN = "jobs ray resume journal fail_on baseline write_baseline config isolated show_settings statistics format report"
+RUN = "jobs ray resume journal fail_on baseline write_baseline config isolated show_settings source_root"
+RUN += " statistics format report"
 PROOF = f"require rtol atol effort {INPUTS} rungs trt_package compute_capability {PROFILE} tf32 benchmark save_engine"
 LIMITS = "plugins timing_cache memory_limit timeout rung_timeout structure_limit"
 

@@ -13,14 +13,15 @@ from onnxfix.options import RunOptions
 from onnxfix.report.findings import Finding, Located, Suppressed, Vanished, fingerprints
 from onnxfix.report.render.settings import Setting
 from onnxfix.report.report import Report
+from onnxfix.report.sources import move_sources
 from onnxfix.rewrite.registry import registry
 from onnxfix.targets import choose_target
 
 CONFIGURATION = "configuration"
 BASELINE = "baseline"
-_FOR_FINDINGS = ("target", "select", "ignore", "fail_on")
+_FOR_FINDINGS = ("target", "select", "ignore", "fail_on", "source_root")
 """Settings that affect findings only."""
-_OPTIONAL = ("structure_limit", "timeout", "rung_timeout")
+_OPTIONAL = ("structure_limit", "timeout", "rung_timeout", "source_root")
 """Settings that are shown only if something sets them."""
 
 
@@ -59,7 +60,8 @@ class Holding:
         """Move accepted and known findings to ``suppressed``. ``options`` are the model's."""
         if not self.judges:
             return replace(report, fail_on="never")
-        report = replace(report, fail_on=self.settings(source).values["fail_on"])
+        values = self.settings(source).values
+        report = move_sources(replace(report, fail_on=values["fail_on"]), tuple(values["source_root"]))
         suppressions = self.config.suppressions_of(source)
         if not suppressions and self.baseline is None:
             return report
@@ -157,7 +159,8 @@ class Holding:
         return {
             name: choose_target(value)[0].name if name == "target" else value
             for name, value in settings.values.items()
-            if (self.judges or name not in _FOR_FINDINGS) and (value is not None or name not in _OPTIONAL)
+            if (self.judges or name not in _FOR_FINDINGS)
+            and (value not in (None, ()) or name not in _OPTIONAL)
         }
 
 

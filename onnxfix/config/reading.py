@@ -182,6 +182,7 @@ class _Table:
         readers: dict[Kind, Callable[[str], Any]] = {
             Kind.TEXT: self.text,
             Kind.NAMES: self.texts,
+            Kind.TEXTS: self.texts,
             Kind.CHECKS: self.texts,
             Kind.NUMBER: self.number,
             Kind.EFFORT: self.text_or_number,

@@ -22,6 +22,7 @@ COMMAND_LINE = "command line"
 """The origin of a setting that was given as an option."""
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(SETTINGS), "ignore": (), "fail_on": "warning", "require": (), "effort": "default",
+    "source_root": (),
 }  # fmt: skip
 """The settings where nothing is said."""
 

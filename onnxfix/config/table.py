@@ -357,6 +357,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             choices=FAIL_ON,
         ),
         Option(
+            "source_root", Kind.TEXTS, "FOLDER",
+            "Folder in which the exporter saw this repository, such as /workspace, or FOLDER=HERE; repeatable.",
+        ),
+        Option(
             "statistics", Kind.FLAG, "", "Print counts by rule instead of findings, as text or JSON."
         ),
         Option(
@@ -379,7 +383,7 @@ SETTINGS = {
     name: OPTIONS[name]
     for name in (
         "target", "select", "ignore", "fail_on", "require", "rtol", "atol", "effort", "structure_limit",
-        "timeout", "rung_timeout",
+        "timeout", "rung_timeout", "source_root",
     )
 }  # fmt: skip
 """What a settings file may have, in the order in which ``--show-settings`` lists them."""

@@ -40,7 +40,7 @@ from onnxfix.diagnosis.rows import (
     rounded_up,
 )
 from onnxfix.diagnosis.sides import LOW
-from onnxfix.place import Place
+from onnxfix.place import Place, place_of
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.runtime.causes import Cause
 
@@ -128,7 +128,7 @@ class Case:
 def place(graph: Graph, number: int, output: str) -> Place:
     """The place of a node of the main graph, or of the function that it was inlined from."""
     node = graph.nodes[number]
-    return graph.origins.get(output) or Place((), node.name, node.op_type, output, number)
+    return graph.origins.get(output) or replace(place_of(node, number), output=output)
 
 
 def _label(node: NodeProto) -> str:

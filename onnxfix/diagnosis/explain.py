@@ -42,7 +42,7 @@ from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.errors import OnnxfixError
 from onnxfix.lowering.records import pattern
-from onnxfix.place import Place
+from onnxfix.place import Place, place_of
 from onnxfix.rule import Severity
 
 _Test = Callable[[Evidence, Focus], Explanation | None]
@@ -332,4 +332,4 @@ def _about(
     verb = "is" if len(nodes) == 1 else "are"
     what = f"{kinds} before {name!r} {verb} missing in {evidence.side}, where {evidence.node.op_type} reads {source!r}"
     text = f"the first model rounds to {low} here: {what}" if low else what
-    return Place((), last.name, last.op_type, name, chain[0]), "precision" if low else "operator", text
+    return replace(place_of(last, chain[0]), output=name), "precision" if low else "operator", text

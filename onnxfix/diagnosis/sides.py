@@ -22,10 +22,11 @@ from onnxfix.errors import Fault, ModelError
 from onnxfix.files import walk
 from onnxfix.graph import unfolding
 from onnxfix.lowering.lowered import lowerable, with_casts
-from onnxfix.place import Place
+from onnxfix.place import Place, place_of
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.readback.interface import partners
 from onnxfix.runtime.causes import Cause
+from onnxfix.source import source_of
 from onnxfix.tensorrt import lift
 
 _STAMP = "onnxfix inside "
@@ -63,7 +64,8 @@ def restored(inlined: ModelProto, original: ModelProto) -> dict[str, Place]:
             trail, around = [_named(functions[function])], None
         index = around.index if around is not None else -1
         for name, old in zip(node.output, source.output, strict=False):
-            found[name] = Place(tuple(trail), source.name, source.op_type, old, index, around)
+            said = source_of(source) or (around.source if around is not None else None)
+            found[name] = Place(tuple(trail), source.name, source.op_type, old, index, around, source=said)
     return found
 
 
@@ -77,8 +79,7 @@ def _chains(model: ModelProto) -> Iterator[tuple[tuple[int, ...], Place]]:
     which the inliner numbers calls: each before those inside of it."""
     known = {(one.domain, one.name, one.overload): number for number, one in enumerate(model.functions)}
     for index, node in enumerate(model.graph.node):
-        output = next((name for name in node.output if name), "")
-        place = Place((), node.name, node.op_type, output, index)
+        place = place_of(node, index)
         for chain in _calls([node], known, model.functions, ()):
             yield chain, place
 

@@ -8,7 +8,7 @@ every change is data that can be shown, replayed and withdrawn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
@@ -16,6 +16,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorPro
 from onnxfix.files import tensors
 from onnxfix.graph import order
 from onnxfix.place import Place
+from onnxfix.source import Source, source_of
 
 if TYPE_CHECKING:
     from onnxfix.model import Model
@@ -147,7 +148,17 @@ def is_read(value: Value | None) -> bool:
 class Node:
     """One operator call."""
 
-    __slots__ = ("domain", "inputs", "is_onnx", "op_type", "outputs", "proto", "scope", "subgraphs")
+    __slots__ = (
+        "_source",
+        "domain",
+        "inputs",
+        "is_onnx",
+        "op_type",
+        "outputs",
+        "proto",
+        "scope",
+        "subgraphs",
+    )
 
     def __init__(self, proto: NodeProto, scope: Scope) -> None:
         self.proto = proto
@@ -160,6 +171,7 @@ class Node:
         self.inputs: list[Value | None] = []
         self.outputs: list[Value | None] = []
         self.subgraphs: list[Scope] = []
+        self._source: Source | Literal[False] | None = False
 
     def __repr__(self) -> str:
         return f"Node({self.op_type} -> {self.first_output!r})"
@@ -210,9 +222,19 @@ class Node:
         while outer.parent is not None and outer.parent.parent is not None:
             outer = outer.parent
         around = outer.owner if outer.parent is not None and not outer.parent.trail else None
-        return Place(
-            scope.trail, self.name, self.op_type, output, index, around.at if around is not None else None
-        )
+        outside = around.at if around is not None else None
+        return Place(scope.trail, self.name, self.op_type, output, index, outside, source=self.source)
+
+    @property
+    def source(self) -> Source | None:
+        """The code that the node comes from. A node that does not say it comes from where its subgraph's node does, or
+        the call of its function."""
+        if self._source is False:
+            self._source = source_of(self.proto)
+            if self._source is None:
+                owner = self.scope.owner or self.scope.model.callers.get(self.scope)
+                self._source = owner.source if owner is not None else None
+        return self._source
 
     def attribute(self, name: str) -> AttributeProto | None:
         """The attribute as stored, or None.

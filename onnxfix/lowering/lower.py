@@ -16,7 +16,7 @@ from onnxfix.lowering.guards import Facts, Guard, guards, hazards, masks, satura
 from onnxfix.lowering.lowered import Low, is_heavy, lowerable
 from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range, pattern
 from onnxfix.lowering.search import Graph, Plan, Search, worst
-from onnxfix.place import Place
+from onnxfix.place import place_of
 from onnxfix.targets import Target
 
 MOST_RANGES = 32
@@ -178,7 +178,7 @@ def _kept(found: Found, computing: Sequence[int]) -> Iterator[Kept]:
         guard = guard or Guard("error" if index in plan.kept else "neighbor")
         own = found.facts.own.get(index)
         node = found.graph.nodes[index]
-        place = Place(node=node.name, op_type=node.op_type, output=_output(node), index=index)
+        place = place_of(node, index)
         effect = plan.effects.get(index)
         rows.append(
             Kept(place, guard.why, guard.seen, guard.rule, own.error if own is not None else None, effect)

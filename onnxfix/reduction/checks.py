@@ -22,7 +22,7 @@ from onnxfix.diagnosis.child import Reply
 from onnxfix.errors import UsageError
 from onnxfix.files import walk
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.place import Place
+from onnxfix.place import Place, place_of
 from onnxfix.proof import cuda
 from onnxfix.proof.checks import gpu
 from onnxfix.proof.checks.builder import Builder
@@ -30,7 +30,7 @@ from onnxfix.proof.compare.compare import Metrics
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback import network
 from onnxfix.proof.readback.interface import partners
-from onnxfix.proof.readback.locate import node_of, place_of
+from onnxfix.proof.readback.locate import locate_node, node_of
 from onnxfix.proof.request import Request
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import Limits
@@ -291,9 +291,9 @@ def trouble(reply: Reply, case: Case) -> Failure:
     """An error of ONNX Runtime as a failure."""
     graph = case.model.graph
     operator, inner = _innermost(reply.error, graph)
-    place = place_of(node_of(reply.error, graph), graph)
+    place = locate_node(node_of(reply.error, graph), graph)
     if inner is not None and inner.output and place.output not in inner.output:
-        place = Place((place.output,), inner.name, inner.op_type, inner.output[0])
+        place = place_of(inner, graph=(place.output,))
     names = labels(case) | {operator}
     form = messages.form_of(ort_messages.reason(ort_messages.without_status(reply.error)), names)
     kind: Kind = "refused" if reply.stage == "load" else "error"

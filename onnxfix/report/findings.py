@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from onnxfix.place import Place
 from onnxfix.rewrite.packs import BUILT_IN
+from onnxfix.source import Source
 
 if TYPE_CHECKING:
     from onnxfix.rewrite.engine import Applied, Found
@@ -33,8 +34,19 @@ VERSION = 1
 """Increases when what goes into a fingerprint changes, so that old ones match nothing by accident."""
 
 
+class AtPlace:
+    """What is at a place of a model."""
+
+    place: Place
+
+    @property
+    def source(self) -> Source | None:
+        """The code that the node there comes from; None where the model does not say it."""
+        return self.place.source
+
+
 @dataclass(frozen=True)
-class Finding:
+class Finding(AtPlace):
     """A hazard at a place. ``fix`` and ``safety`` are empty if there is no fix.
 
     ``confirmed`` is TensorRT's own message about the same thing at the same place, "" if there is none. ``on_engine``:
@@ -56,7 +68,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class AppliedFix:
+class AppliedFix(AtPlace):
     """A fix that is in the result. ``confirmed`` is TensorRT's message about the original at that place, or "".
 
     ``on_engine``: engines were executed; that of the original was wrong because of what this fix repairs, and that of
@@ -77,7 +89,7 @@ class AppliedFix:
 
 
 @dataclass(frozen=True)
-class Withdrawn:
+class Withdrawn(AtPlace):
     """A fix that was withdrawn because the model did not verify with it."""
 
     code: str
@@ -112,15 +124,15 @@ class Vanished:
 
 COLUMNS = (
     "status", "code", "name", "severity", "graph", "node", "op_type", "output", "message", "fix", "safety",
-    "confirmed", "on_engine",
+    "confirmed", "on_engine", "source",
 )  # fmt: skip
 """The keys of a row."""
 
 
 def row_of(status: str, one: Finding | AppliedFix | Withdrawn) -> dict[str, Any]:
     """A finding or a fix, with the fields of its place beside its own; "" for what it does not have. ``graph`` is the
-    path of subgraphs and functions around the node, ``output`` the node's first output. The message of a withdrawn fix
-    is why it was withdrawn."""
+    path of subgraphs and functions around the node, ``output`` the node's first output, ``source`` the code that it
+    comes from. The message of a withdrawn fix is why it was withdrawn."""
     place = one.place
     row = dict.fromkeys(COLUMNS, "") | {
         "status": status,
@@ -131,7 +143,8 @@ def row_of(status: str, one: Finding | AppliedFix | Withdrawn) -> dict[str, Any]
         "on_engine": False,
         "message": getattr(one, "reason", ""),
     }
-    return row | {name: getattr(one, name) for name in COLUMNS if hasattr(one, name)}
+    row |= {name: getattr(one, name) for name in COLUMNS if hasattr(one, name)}
+    return row | {"source": place.source.text if place.source is not None else ""}
 
 
 def required_option(safety: str) -> str:

@@ -11,6 +11,7 @@ from onnxfix.model import Model
 from onnxfix.rewrite import edits as ed
 from onnxfix.rewrite.changes import declarations, nodes
 from onnxfix.rewrite.changes.state import MARK, State, mark
+from onnxfix.source import inherit
 
 __all__ = ["MARK", "Transaction", "commit"]
 
@@ -55,11 +56,20 @@ class Transaction:
         state.undo = []
         state.names |= state.fix_names
         state.changed.update(state.touched)
+        self._inherit_source(fix)
         marks = bool(code) and self.model.ir_version >= 10
         for node in state.touched:
             state.names.update(["" if value is None else value.name for value in node.outputs])
             if marks and node not in state.removed:
                 mark(node, code)
+
+    def _inherit_source(self, fix: Sequence[ed.Edit]) -> None:
+        """Let the new nodes say that they come from where the node does that they replace, or stand before."""
+        old = [edit.node for edit in fix if isinstance(edit, ed.RemoveNode)]
+        old += [edit.before for edit in fix if isinstance(edit, ed.AddNode) and edit.before is not None]
+        if old and old[0].source is not None:
+            added = {node for nodes in self._state.added.values() for node in nodes}
+            inherit([node.proto for node in self._state.touched if node in added], old[0].proto)
 
     def close(self) -> None:
         """Remove what the fixes left without a reader, and bring the protobuf's lists into order."""

@@ -19,7 +19,7 @@ from onnxfix.errors import ModelError
 from onnxfix.files import loading
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.place import Place
+from onnxfix.place import Place, place_of
 from onnxfix.tensorrt import messages
 from onnxfix.tensorrt.log import text_of
 
@@ -79,7 +79,7 @@ class Places:
         within = [n for n in inner if n.proto is outer or n.scope.path]
         if within and not any(n.proto is outer for n in within):
             return self._of(self._nearest(within, outer), index)
-        return self._raw(outer, index)
+        return place_of(outer, index)
 
     def of_label(self, label: str, operator: str = "") -> Place:
         """The node that the parser calls ``label``; an empty place where none or several are called that."""
@@ -141,12 +141,8 @@ class Places:
             if owner is not None:
                 index, around = self._index.get(id(owner.proto), index), owner.at
             elif index >= 0 and self.proto is not None:
-                around = self._raw(self.proto.graph.node[index], index)
+                around = place_of(self.proto.graph.node[index], index)
         return replace(node.at, index=index, around=around)
-
-    def _raw(self, node: onnx.NodeProto, index: int) -> Place:
-        output = next((name for name in node.output if name), "")
-        return Place((), node.name, node.op_type, output, index)
 
     def of_operation(self, text: str) -> Place:
         """The node of the operator that a message without a layer names, if the model has just one of them."""

@@ -233,4 +233,4 @@ def read_folder(folder: Path) -> Saved:
 
 def _place(fields: dict[str, Any]) -> Place:
     around = _place(fields["around"]) if fields["around"] else None
-    return Place(**{**fields, "graph": tuple(fields["graph"]), "around": around})
+    return Place(**{**fields, "graph": tuple(fields["graph"]), "around": around, "source": None})

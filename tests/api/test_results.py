@@ -161,7 +161,7 @@ def test_rows_are_flat() -> None:
     assert rows[2] == {
         "status": "left", "code": "PRC001", "name": "some-rule", "severity": "warning",
         "graph": "then_branch of If i", "node": BAD, "op_type": "Add", "output": "y", "message": f"about {BAD}",
-        "fix": "compute in float32", "safety": "numeric", "confirmed": "", "on_engine": False,
+        "fix": "compute in float32", "safety": "numeric", "confirmed": "", "on_engine": False, "source": "",
     }  # fmt: skip
     assert (rows[4]["confirmed"], rows[4]["on_engine"]) == ("Assertion failed", True)
     assert (rows[6]["code"], rows[6]["fix"], rows[6]["message"]) == ("INT001", "fold", f"reference: {BAD}")

@@ -26,9 +26,9 @@ from onnxfix.proof.readback.locate import (
     lacks,
     layer_of,
     layers_of,
+    locate_node,
     misread,
     node_of,
-    place_of,
     settled,
 )
 from onnxfix.proof.readback.values import (
@@ -281,7 +281,7 @@ class Comparison:
         node = node_of(words, graph)
         layers = layers_of(self.pair.network.graph, node) if node is not None else ()
         self.disputed = ort_messages.is_type_error(words)
-        self.misreads.append(Misread("refused", place_of(node, graph), "model", said, layers=layers))
+        self.misreads.append(Misread("refused", locate_node(node, graph), "model", said, layers=layers))
 
     # -- both
 
@@ -314,7 +314,7 @@ class Comparison:
         if declared or any(one.kind == "fails" for one in self.misreads):
             return
         node, layers = layer_of(words, self.pair)
-        said, place = one_line(without_status(words), _WORDS), place_of(node, self.pair.model.graph)
+        said, place = one_line(without_status(words), _WORDS), locate_node(node, self.pair.model.graph)
         self.misreads.append(Misread("fails", place, "network", "", said, layers=layers, feed=trial.label))
 
     # -- what differs

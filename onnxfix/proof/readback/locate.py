@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 from onnxfix.files import walk
 from onnxfix.inputs.feeds.operands import CHOOSING
 from onnxfix.inputs.feeds.signature import Signature
-from onnxfix.place import Place
+from onnxfix.place import Place, place_of
 from onnxfix.proof.checks.sessions import Bench
 from onnxfix.proof.compare.compare import Metrics
 from onnxfix.proof.compare.rounding import shaken
@@ -189,7 +189,7 @@ def misread(pair: Pair, name: str, metric: Metrics, feed: str) -> Misread:
     node = next((one for one in graph.node if name in one.output), None)
     outputs = {info.name for info in graph.output}
     subject: Subject = "output" if name in outputs else "tensor"
-    place = place_of(node, graph)
+    place = locate_node(node, graph)
     layers = layers_of(pair.network.graph, node) if node is not None else ()
     unnamed = _unnamed(pair, node) if node is not None else 0
     first = metric.values
@@ -302,13 +302,11 @@ def _all(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
     return ((node, inner) for node in graph.node for inner in walk.nodes([node]))
 
 
-def place_of(node: NodeProto | None, graph: GraphProto) -> Place:
+def locate_node(node: NodeProto | None, graph: GraphProto) -> Place:
     """The place of a node of the main graph, as reports show it; an empty one for None."""
     if node is None:
         return Place()
-    index = next(number for number, one in enumerate(graph.node) if one is node)
-    output = next((name for name in node.output if name), "")
-    return Place((), node.name, node.op_type, output, index)
+    return place_of(node, next(number for number, one in enumerate(graph.node) if one is node))
 
 
 #: Operators whose result has another type than what they read: integers or truth values of floats.

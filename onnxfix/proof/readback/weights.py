@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.files import lazy, loading
 from onnxfix.place import NOWHERE
-from onnxfix.proof.readback.locate import Pair, place_of
+from onnxfix.proof.readback.locate import Pair, locate_node
 from onnxfix.runtime.sandbox import Worker, one_line
 from onnxfix.tensorrt.reading import Misread
 
@@ -51,7 +51,7 @@ def weights(worker: Worker, pair: Pair, timeout: float) -> tuple[list[Misread], 
         return [], f"weights were not compared: {one_line(outcome.message)}"
     changed, graph = outcome.value.changed, pair.model.graph
     readers = {name: node for node in reversed(graph.node) for name in node.input}
-    return [replace(one, place=place_of(readers.get(one.name), graph)) for one in changed], ""
+    return [replace(one, place=locate_node(readers.get(one.name), graph)) for one in changed], ""
 
 
 def compare(original: str, lifted: str) -> Compared:

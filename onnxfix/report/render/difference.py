@@ -10,6 +10,7 @@ from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import plain
+from onnxfix.report.sources import describe_source
 from onnxfix.verbs.difference.records import Detail, ModelChange, ModelDifference
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def _subject(change: ModelChange) -> str:
 def _details(change: ModelChange) -> Iterator[str | tuple[str, str]]:
     if change.place.known:
         yield f"  {change.place.short}"
+        if origin := describe_source(change.place.source):
+            yield f"  from {origin}", "dim"
     details = [_detail(detail, change) for detail in change.details]
     if details:
         yield (f"  {'; '.join(details)}", "")

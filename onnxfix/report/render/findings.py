@@ -21,6 +21,7 @@ from onnxfix.report.pytorch import advise
 from onnxfix.report.render import ui
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.words import counted
+from onnxfix.report.sources import describe_source
 
 MOST = 50
 """Places of one and the same finding that are listed without ``--verbose``."""
@@ -107,28 +108,55 @@ def group_lines(block: ui.Groups, verbose: bool, advised: bool = False) -> Itera
         if first.severity != "info" or verbose:
             title = f" {first.name}{_times(group)}"
             yield labeled(NOUNS[first.severity], (first.code, "bold"), title, style=STYLES[first.severity])
-            for (message, remedy), same in alike(group.items).items():
-                yield from _entry(message, remedy, same, verbose)
+            yield from _entries(group.items, verbose)
             if advised and (advice := advise(first.code)):
                 yield line("      ", (f"in PyTorch: {advice} (onnxfix explain {first.code})", "dim"), hang=8)
 
 
-def _entry(message: str, remedy: str, items: Sequence[Item], verbose: bool) -> Iterator[Line]:
+def _entries(items: Sequence[Item], verbose: bool) -> Iterator[Line]:
+    """What is said of the places of a rule, below the lines of code that they come from. Without ``verbose`` one
+    message stands for all those of a line, which differ by names and sizes."""
+    by_line: dict[str, list[tuple[str, str, Sequence[Item]]]] = {}
+    for (message, remedy), alikes in alike(items).items():
+        lines = {describe_source(item.source) for item in alikes}
+        by_line.setdefault(lines.pop() if len(lines) == 1 else "", []).append((message, remedy, alikes))
+    for source, entries in by_line.items():
+        indent = "    "
+        if source:
+            yield line(indent, (source, "cyan"), hang=6)
+            indent = "      "
+        shown = entries if verbose or not source else entries[:1]
+        for message, remedy, same in shown:
+            yield from _entry(message, remedy, same, verbose, indent)
+        if rest := sum(len(same) for _, _, same in entries[len(shown) :]):
+            yield line(f"      … and {counted(rest, 'more place')} of this line{_LISTED}", style="dim")
+
+
+def _entry(message: str, remedy: str, items: Sequence[Item], verbose: bool, indent: str) -> Iterator[Line]:
     """A message, TensorRT's own words, what helps, and the places that it is about: one in front, several below."""
     names = _names([item.place for item in items])
     place = [(f"{names[0]}:", "cyan"), (" ", "")] if len(names) == 1 else []
-    yield line("    ", *place, message, hang=6)
+    yield line(indent, *place, message, hang=len(indent) + 2)
     words = next((item.confirmed for item in items if item.confirmed), "")
     if words and words not in items[0].message:
-        yield line(f"      TensorRT: {words}", hang=8)
+        yield line(f"{indent}  TensorRT: {words}", hang=len(indent) + 4)
     if remedy:
-        yield line("      ", (remedy, "dim"), hang=8)
+        yield line(f"{indent}  ", (remedy, "dim"), hang=len(indent) + 4)
     if len(names) == 1:
         return
-    for name in names if verbose else names[:MOST]:
-        yield line("      at ", (name, "cyan"))
-    if len(names) > MOST and not verbose:
-        yield line(f"      … and at {counted(len(names) - MOST, 'more place')}{_LISTED}", style="dim")
+    shown = list(zip(names, items, strict=True))[: None if verbose else MOST]
+    together: dict[str, list[str]] = {}
+    for name, item in shown:
+        together.setdefault(describe_source(item.source) or name, []).append(name)
+    for source, same in together.items():
+        below = len(together) > 1 and source not in names
+        yield line(
+            f"{indent}  at ", (", ".join(same), "cyan"), (f"  from {source}" if below else "", "dim"), hang=9
+        )
+    if len(names) > len(shown):
+        yield line(
+            f"{indent}  … and at {counted(len(names) - len(shown), 'more place')}{_LISTED}", style="dim"
+        )
 
 
 def _fix_lines(groups: Sequence[ui.Group], verbose: bool) -> Iterator[Line]:
@@ -164,6 +192,8 @@ def _each_fix(items: Sequence[Item]) -> Iterator[Line]:
         yield line(
             "    ", (f"{name}:", "cyan"), f" {item.fix}{level}{describe_confirmation(item)}{words}", hang=6
         )
+        if origin := describe_source(item.source):
+            yield line("      from ", (origin, "dim"), hang=8)
 
 
 def note_lines(findings: Sequence[Finding]) -> Iterator[Line]:

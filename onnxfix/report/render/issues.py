@@ -5,11 +5,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from onnxfix.place import NOWHERE, Place
@@ -18,6 +16,7 @@ from onnxfix.report.render.findings import describe_confirmation, describe_remed
 from onnxfix.report.render.proof import NOT_COMPARED
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Errors, Report
+from onnxfix.report.sources import Spot, describe_source, find_spot, repository_path
 
 #: "finding": of a rule. "check": a check did not pass. "unproven": all that ran passed, and nothing
 #: compared values. "fix": one was withdrawn. "step": a whole-model step was dropped. "problem": the run is incomplete.
@@ -25,16 +24,13 @@ from onnxfix.report.report import Errors, Report
 Sort = Literal["finding", "check", "unproven", "fix", "step", "problem", "error"]
 
 
-ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
-"""Where GitHub and GitLab say which folder is the repository."""
-
-
 @dataclass(frozen=True)
 class Issue:
     """One issue. ``code`` is the rule's, or the name of the check or step, or "problem" or "error"; ``name`` is the
     rule's. ``path`` is that of the model, as the user gave it ("" for the whole call). ``remedy`` says what helps, such
     as "fix: remove it (exact)", "" where that is unknown. ``confirmed`` says who confirms a finding; it follows
-    the message. The ``fingerprint`` does not depend on the path.
+    the message. The ``fingerprint`` does not depend on the path. ``source`` describes the code that the node comes
+    from, and ``spot`` is its line in the repository.
     """
 
     sort: Sort
@@ -47,11 +43,24 @@ class Issue:
     remedy: str = ""
     confirmed: str = ""
     fingerprint: str = ""
+    source: str = ""
+    spot: Spot | None = None
 
     @property
     def what(self) -> str:
-        """What it is, who confirms it, and what helps."""
-        return f"{self.message}{self.confirmed}{f' [{self.remedy}]' if self.remedy else ''}"
+        """What it is, who confirms it, where it comes from, and what helps."""
+        origin = f" (from {self.source})" if self.source else ""
+        return f"{self.message}{self.confirmed}{origin}{f' [{self.remedy}]' if self.remedy else ''}"
+
+    @property
+    def file(self) -> str:
+        """The file to show it in: that of the code in the repository, else the model's."""
+        return self.spot.path if self.spot is not None else self.path
+
+    @property
+    def line(self) -> int:
+        """The line in ``file``, 1 in a model."""
+        return self.spot.line if self.spot is not None else 1
 
     @property
     def text(self) -> str:
@@ -97,21 +106,6 @@ def _with_fingerprints(issues: Sequence[Issue]) -> tuple[Issue, ...]:
     )
 
 
-def repository_path(path: str) -> str:
-    """A model's path as CI systems expect it: below the repository's folder, with slashes. Paths elsewhere become
-    absolute, and URLs stay as they are.
-
-    The repository's folder is what GitHub or GitLab names, otherwise the current one.
-    """
-    if not path or "://" in path:
-        return path
-    absolute = Path(os.path.abspath(path))
-    for root in (*(os.environ.get(name) for name in ROOTS), os.getcwd()):
-        if root and absolute.is_relative_to(os.path.abspath(root)):
-            return absolute.relative_to(os.path.abspath(root)).as_posix()
-    return absolute.as_posix()
-
-
 def _issue_of_finding(report: Report, finding: Finding) -> Issue:
     return Issue(
         "finding",
@@ -126,6 +120,8 @@ def _issue_of_finding(report: Report, finding: Finding) -> Issue:
         confirmed=""
         if finding.confirmed in finding.message and not finding.on_engine
         else describe_confirmation(finding),
+        source=describe_source(finding.source),
+        spot=find_spot(finding.source),
     )
 
 
@@ -171,21 +167,23 @@ def render_github(reports: Sequence[Report], errors: Errors = (), warnings: Sequ
     """Workflow commands, which become annotations of a run and of a pull request: one command a line, errors first,
     then a line for the log that counts them all.
 
-    GitHub shows at most 10 errors, 10 warnings and 10 notices of a step. So there is one annotation for each model and
-    rule, not for each node, the worst come first, and infos share one notice for each model.
+    GitHub shows at most 10 errors, 10 warnings and 10 notices of a step. So there is one annotation for each rule and
+    line of code, or each rule and model where the line is not in the repository. It is not for each node. The worst
+    come first, and infos share one notice for each model.
     """
     issues = [*errors_of(errors), *(issue for report in reports for issue in issues_of(report))]
-    groups: dict[tuple[str, str, str], list[Issue]] = {}
+    groups: dict[tuple[str, str, str, int], list[Issue]] = {}
     notices: dict[str, Counter[str]] = {}
     for issue in issues:
         if issue.severity == "info":
             notices.setdefault(issue.path, Counter())[issue.title] += 1
         else:
-            groups.setdefault((issue.severity, issue.path, issue.title), []).append(issue)
+            key = issue.severity, issue.file, issue.title, issue.line
+            groups.setdefault(key, []).append(issue)
     lines = [
-        _command(severity, path, f"onnxfix {title}", _annotation(group))
+        _command(severity, path, f"onnxfix {title}", _annotation(group), line if group[0].spot else 0)
         for level in ("error", "warning")
-        for (severity, path, title), group in groups.items()
+        for (severity, path, title, line), group in groups.items()
         if severity == level
     ]
     lines += [_command("warning", "", "onnxfix", text) for text in warnings]
@@ -209,13 +207,13 @@ def _annotation(group: Sequence[Issue]) -> str:
     return "\n".join([head, *places, *more])
 
 
-def _command(level: str, path: str, title: str, message: str) -> str:
+def _command(level: str, path: str, title: str, message: str, line: int = 0) -> str:
     """``::error file=...,title=...::message``. Without escapes a name could end the command or begin another one."""
 
     def escape(text: str) -> str:
         return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
-    values = {"file": repository_path(path), "title": printable(title)}
+    values = {"file": repository_path(path), "line": str(line or ""), "title": printable(title)}
     properties = ",".join(
         f"{key}={escape(value).replace(':', '%3A').replace(',', '%2C')}"
         for key, value in values.items()
@@ -247,7 +245,10 @@ def render_gitlab(reports: Sequence[Report], errors: Errors = (), warnings: Sequ
                     "check_name": issue.title,
                     "fingerprint": mark,
                     "severity": "blocker" if fails else _CODE_QUALITY[issue.severity],
-                    "location": {"path": place, "lines": {"begin": 1}},
+                    "location": {
+                        "path": repository_path(issue.file) or ".",
+                        "lines": {"begin": issue.line},
+                    },
                 }
             )
     return json.dumps(entries, indent=2)

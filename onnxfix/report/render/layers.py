@@ -57,7 +57,7 @@ def _fields(record: object, *names: str) -> dict[str, Any]:
 def _node_data(row: NodeLayers) -> dict[str, Any]:
     return {
         "node": row.place.node or row.place.output,
-        **_fields(row.place, "op_type", "output", "graph"),
+        **_fields(row.place, "op_type", "output", "graph", "source"),
         **_fields(row, "fate", "imported", "inputs", "outputs", "layers"),
         "fused_with": [one.node or one.output for one in row.fused_with],
         **_fields(row, "tactics", "reformats"),
@@ -94,7 +94,7 @@ def layers_page(report: LayerReport) -> ui.Page:
         entries.append(f"{len(table.nodes)} nodes: {', '.join(fates)}")
     sections += ui.listed("engine", "Engine", entries)
     if table.nodes:
-        head = ("Node", "Operator", "Precision", "Layers", "Fused with", "Reformats", "Tactics")
+        head = ("Node", "Operator", "Precision", "Layers", "Fused with", "Reformats", "Tactics", "From")
         nodes = ui.Table(head, [*_rows(table)], "The nodes of the model in the engine")
         shown: ui.Shown = "always" if build.accepted else "never"
         sections.append(ui.Section("nodes", "Nodes", (nodes,), brief=True, folded=False, shown=shown))
@@ -173,6 +173,7 @@ def _rows(table: LayerTable) -> Iterator[tuple[ui.Content, ...]]:
             _listed([one.node or one.output for one in row.fused_with]),
             " ".join(f"#{numbers[name]}" for name in row.reformats),
             " ".join(row.tactics),
+            _short(place.source.where or place.source.module) if place.source is not None else "",
         )
 
 

@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnxfix.report.render import ui
-from onnxfix.report.render.findings import describe_item, describe_remedy
+from onnxfix.report.render.findings import Item, describe_item, describe_remedy
 from onnxfix.report.render.issues import errors_of, issues_of
 from onnxfix.report.render.report import report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.text import outcome_parts
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import Errors, Report
+from onnxfix.report.sources import describe_source
 
 MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""
@@ -174,9 +175,14 @@ def _rules(it: ui.Groups) -> Iterator[str]:
     yield from folded(f"{counted(count, 'note')}: {named}", _table(head, map(_rule, notes)))
 
 
+def _where(item: Item) -> str:
+    origin = describe_source(item.source)
+    return code(item.place.short) + (f" from {code(origin)}" if origin else "")
+
+
 def _rule(group: ui.Group) -> tuple[str, ...]:
     first, remedy = group.first, describe_remedy(group.first)
-    places = [code(one.place.short) for one in group.items[:SHOWN] if one.place.known]
+    places = [_where(one) for one in group.items[:SHOWN] if one.place.known]
     more = f" and {len(group.items) - SHOWN} more" if len(group.items) > SHOWN else ""
     return (
         _CHIPS[group.chip.kind],

@@ -1,7 +1,8 @@
 """Reports as SARIF 2.1.0, for GitHub's code scanning and other tools that track issues.
 
-A model is a binary file. The file is the physical location of a result; the logical location is the node, by its name
-and the graphs around it. Fingerprints depend only on the rule and the node's name.
+The physical location of a result is the line of code that the node comes from, if it is in the repository, and the
+model is a related location. Otherwise it is the model, which is a binary file. The logical location is the node, by its
+name and the graphs around it. Fingerprints depend only on the rule and the node's name.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from urllib.parse import quote
 
 from onnxfix._version import __version__
 from onnxfix.place import Place
-from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
+from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
 from onnxfix.report.report import Errors, Report
+from onnxfix.report.sources import repository_path
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule
 
@@ -71,9 +73,8 @@ def render_sarif(reports: Sequence[Report], errors: Errors = (), warnings: Seque
 
 
 def _result(issue: Issue, rules: Sequence[str]) -> dict[str, Any]:
-    # GitHub requires a line, so the region is line 1.
-    physical = {"artifactLocation": _file(issue.path), "region": {"startLine": 1}}
-    location: dict[str, Any] = {"physicalLocation": physical}
+    location = _location(issue.file, issue.line)
+    model = {"relatedLocations": [_location(issue.path) | {"id": 1, "message": {"text": "the model"}}]}
     if issue.place.known:
         location["logicalLocations"] = [_logical(issue.place)]
     properties = {"sort": issue.sort, "operator": issue.place.op_type, "remedy": issue.remedy}
@@ -84,12 +85,18 @@ def _result(issue: Issue, rules: Sequence[str]) -> dict[str, Any]:
         "level": _LEVELS[issue.severity],
         "message": {"text": escaped(issue.text)},
         "locations": [location],
+        **(model if issue.spot is not None else {}),
         "partialFingerprints": {
             FINGERPRINT: issue.fingerprint,
             "primaryLocationLineHash": f"{issue.fingerprint}:1",
         },
         "properties": {key: escaped(value) for key, value in properties.items() if value},
     }
+
+
+def _location(path: str, line: int = 1) -> dict[str, Any]:
+    """A line of a file. GitHub requires a line, so a model's is 1."""
+    return {"physicalLocation": {"artifactLocation": _file(path), "region": {"startLine": line}}}
 
 
 def _file(path: str) -> dict[str, str]:

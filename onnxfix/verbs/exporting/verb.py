@@ -18,6 +18,7 @@ from onnxfix.verbs import applying
 from onnxfix.verbs.exporting import pytorch
 from onnxfix.verbs.exporting.judge import judge
 from onnxfix.verbs.exporting.pytorch import Subject
+from onnxfix.verbs.exporting.ranges import describe_overflows
 from onnxfix.verbs.job import Job, Progress
 from onnxfix.verbs.proof import allowed_by
 from onnxfix.verbs.prove import Proven
@@ -112,4 +113,14 @@ def _apply(
 
     options = replace(options, verification=replace(verification, require=require))
     report = applying.apply(path, options, progress, compare if wanted else None)
-    return replace(report, path=str(options.output.path or "<program>"))
+    return replace(
+        report, path=str(options.output.path or "<program>"), notes=(*report.notes, *_overflows(subject))
+    )
+
+
+def _overflows(subject: Subject | str | None) -> list[str]:
+    """What is beyond half precision's range while the module runs; nothing where it cannot run."""
+    try:
+        return describe_overflows(subject) if isinstance(subject, Subject) else []
+    except Exception:  # the check "pytorch" says what the module raises
+        return []

@@ -30,6 +30,7 @@ from onnxfix.report.render.report import before_and_after, report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.words import counted, seconds
 from onnxfix.report.report import Errors, Report
+from onnxfix.report.sources import describe_source, find_spot
 from onnxfix.rule import Rule
 
 SIGNS = {"good": "✓", "bad": "✗", "warn": "!", "note": "i", "none": ui.DASH}
@@ -140,6 +141,7 @@ def _environment() -> Environment:
     environment.filters.update(
         alike=lambda items: [*alike(items).items()],
         changed=before_and_after,
+        coded=find_spot,
         curve=_curve,
         laid_out=lay_out,
         plotted=plot_depths,
@@ -147,6 +149,7 @@ def _environment() -> Environment:
         px=lambda value: f"{value:.0f}",
         said=describe_item,
         seconds=seconds,
+        sourced=describe_source,
         tail=shorten,
     )
     return environment

@@ -235,6 +235,9 @@ def judge(trt: Any, log: Any, path: Path, until: str) -> tuple[str, str]:
         return "i" if until == "parse" else "u", ""
     data, config = dict(np.load(file)), builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
+    layers = {network.get_layer(index).type for index in range(network.num_layers)}
+    if not hasattr(flags, "STRONGLY_TYPED") and trt.LayerType.QUANTIZE in layers:
+        config.set_flag(trt.BuilderFlag.INT8)
     if until == "build" and hasattr(config, "set_compute_capability"):
         config.num_compute_capabilities = 1
         config.set_compute_capability(trt.ComputeCapability.SM89, 0)

@@ -160,6 +160,13 @@ _ALL = (
         },
     ),
     Command(
+        "inspect", "looking", "Find out why",
+        "Show what a model consists of on one screen: inputs, outputs, operators, weights, and hazards by severity.",
+        (MODEL,),
+        _options("target structure_limit", PLAIN),
+        {"onnxfix inspect model.onnx": "What is in this file?"},
+    ),
+    Command(
         "diff", "looking", "Find out why",
         "Show which nodes, constants, inputs and outputs differ between two models, and the rule behind each change.",
         (Argument("first", "A", "An ONNX file."), Argument("second", "B", "The one to compare.")),

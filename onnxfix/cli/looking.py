@@ -24,6 +24,15 @@ def diff(given: Given) -> None:
     _publish(given, difference_json(result), lines, result.exit_code)
 
 
+def inspect(given: Given) -> None:
+    """Show what a model consists of."""
+    from onnxfix.report.render.inspection import inspection_json, inspection_lines  # lazy: start-up
+    from onnxfix.verbs.inspecting import inspect  # lazy: start-up
+
+    result = inspect(Path(given.model), target=given.target)
+    _publish(given, inspection_json(result), inspection_lines(result), 0)
+
+
 def view(given: Given) -> None:
     """Write the nodes around a place."""
     from onnxfix.report.render.difference import view_json, view_lines  # lazy: start-up

@@ -123,10 +123,9 @@ class RunOptions:
 
     ``trt`` None: TensorRT is not used (``check``), or with its defaults (``apply``, ``verify``).
     ``memory_mb`` limits ONNX Runtime and TensorRT, each in a process of its own, in MiB (None: three quarters of what
-    is available), ``structure_mb`` a model's nodes, names and attributes in ours (None: the default of
-    ``files.bounds``). ``timeout`` is the time limit of the run in seconds (None: none). ``inputs_help`` is for
-    ``check``: also work out which inputs the model accepts. ``pictures``: also record the nodes around each finding and
-    fix, which reports draw.
+    is available). ``timeout`` is the time limit of the run in seconds (None: none). ``inputs_help`` is for ``check``:
+    also work out which inputs the model accepts. ``pictures``: also record the nodes around each finding and fix, which
+    reports draw.
     """
 
     rules: Rules = Rules()
@@ -137,7 +136,6 @@ class RunOptions:
     output: Output = Output()
     memory_mb: int | None = None
     timeout: float | None = None
-    structure_mb: int | None = None
     inputs_help: bool = False
     pictures: bool = False
 

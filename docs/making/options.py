@@ -40,7 +40,6 @@ _READ = {
     "share_data": "[weights outside the model](inputs.md#weights-outside-the-model)",
     "simplify": "[onnxsim](tools.md)",
     "statistics": "[counts by rule](reports.md#counts-by-rule)",
-    "structure_limit": "[what is refused](inputs.md#bounds)",
     "timeout": "[time](proof.md#time)",
 }
 """Where to read more about an option."""

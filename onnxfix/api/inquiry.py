@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, get_args
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes, run_options
 from onnxfix.errors import UsageError
-from onnxfix.runtime.allowance import structure_limit
 
 if TYPE_CHECKING:
     from onnxfix.diagnosis.records import Against, Diagnosis
@@ -38,7 +37,6 @@ def reduce(
     resume: bool = False,
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Reduction:
     """Find the smallest part of a model that still fails for the same reason, and write a folder for a bug report.
@@ -58,7 +56,7 @@ def reduce(
         timeout: time limit of one check in seconds.
         time_limit: time limit of the search in seconds.
         resume: go on with what an earlier run left in the folder.
-        input_shapes, seed, trt, memory_mb, structure_mb, progress: as for ``apply``, which also says what ``inputs``
+        input_shapes, seed, trt, memory_mb, progress: as for ``apply``, which also says what ``inputs``
             may be.
 
     Raises:
@@ -79,10 +77,7 @@ def reduce(
         run,
     )
     folder = keywords.path("output", output)
-    with structure_limit(run.structure_mb):
-        return reducing.reduce(
-            keywords.source("source", source), folder, options, keywords.progress(progress)
-        )
+    return reducing.reduce(keywords.source("source", source), folder, options, keywords.progress(progress))
 
 
 def diagnose(
@@ -96,7 +91,6 @@ def diagnose(
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
     timeout: float | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Find the node where another way to compute a model begins to differ, why, and what to do.
@@ -112,7 +106,7 @@ def diagnose(
             TensorRT imports, no GPU needed), ``trt-gpu`` (its engine).
         timeout: seconds after which the result is what was found until then (``Diagnosis.complete`` is False).
         inputs: samples, as for ``apply``. At most 16 are used.
-        input_shapes, seed, trt, memory_mb, structure_mb, progress: as for ``apply``.
+        input_shapes, seed, trt, memory_mb, progress: as for ``apply``.
 
     An interrupt (KeyboardInterrupt) also ends it with what was found.
 
@@ -126,15 +120,14 @@ def diagnose(
 
     if against is not None:
         keywords.one_of("against", against, get_args(Against))
-    with structure_limit(options.structure_mb):
-        return diagnosing.diagnose(
-            keywords.source("model", model),
-            keywords.source("other", other) if other is not None else None,
-            against,
-            options,
-            timeout=keywords.seconds("timeout", timeout) if timeout is not None else None,
-            progress=keywords.progress(progress),
-        )
+    return diagnosing.diagnose(
+        keywords.source("model", model),
+        keywords.source("other", other) if other is not None else None,
+        against,
+        options,
+        timeout=keywords.seconds("timeout", timeout) if timeout is not None else None,
+        progress=keywords.progress(progress),
+    )
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
@@ -154,7 +147,6 @@ def precision(
     trt: TrtOptions | None = None,
     timeout: float = 600.0,
     memory_mb: int | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Lowering:
     """Convert a float32 model to mixed precision: as many nodes in half precision as an error budget allows.
@@ -173,7 +165,7 @@ def precision(
         rungs: checks of the result besides the budget: ``contract``, ``trt-build`` (both by default, if available) and
             ``trt-network``.
         timeout: seconds to search where the error comes from.
-        input_shapes, seed, target, trt, memory_mb, structure_mb, progress: as for ``apply``.
+        input_shapes, seed, target, trt, memory_mb, progress: as for ``apply``.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
@@ -200,10 +192,9 @@ def precision(
         seconds=keywords.seconds("timeout", timeout),
     )
     destination = keywords.path("output", output)
-    with structure_limit(options.structure_mb):
-        return lowering.lower(
-            keywords.source("source", source), destination, wish, options, keywords.progress(progress)
-        )
+    return lowering.lower(
+        keywords.source("source", source), destination, wish, options, keywords.progress(progress)
+    )
 
 
 def patterns_of(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
@@ -232,7 +223,6 @@ def layers(
     seed: int = 0,
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> LayerReport:
     """Build a model with TensorRT, and read what became of each node: layers, fusions, precision, tactics.
@@ -241,7 +231,7 @@ def layers(
         source: path, bytes, or ``ModelProto`` (never changed).
         builds: build this many engines, compare them, and keep the best one.
         trt: options of TensorRT. ``save_engine``, ``save_tactics`` and ``load_tactics`` name files.
-        inputs, input_shapes, seed, memory_mb, structure_mb, progress: as for ``apply``.
+        inputs, input_shapes, seed, memory_mb, progress: as for ``apply``.
 
     Raises:
         ModelError: the model cannot be read.
@@ -252,8 +242,7 @@ def layers(
     from onnxfix.verbs import layering  # lazy: start-up
 
     options = options.with_fields({"trt.builds": keywords.whole("builds", builds, 1)})
-    with structure_limit(options.structure_mb):
-        return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
+    return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
 
 
 def lift(
@@ -261,7 +250,6 @@ def lift(
     output: PathLike,
     *,
     trt: TrtOptions | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Lifted:
     """Import a model with TensorRT's parser, and write the network as an ONNX model to ``output``.
@@ -273,7 +261,7 @@ def lift(
         source: path, bytes, or ``ModelProto`` (never changed).
         output: path to write to. Weights of more than 1 GiB in total go to ``output`` + ".data".
         trt: which TensorRT to use, and its limits.
-        structure_mb, progress: as for ``check``.
+        progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read.
@@ -287,5 +275,4 @@ def lift(
     if destination is None:
         raise keywords.refused("output", "a path", output)
     model, say = keywords.source("source", source), keywords.progress(progress)
-    with structure_limit(options.structure_mb):
-        return lifting.lift(model, destination, trt=options.trt, progress=say)
+    return lifting.lift(model, destination, trt=options.trt, progress=say)

@@ -31,7 +31,6 @@ def check(
     inputs_help: bool = False,
     memory_mb: int | None = None,
     timeout: float | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """List the hazards in a model. Reads only.
@@ -53,8 +52,6 @@ def check(
         memory_mb: memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (None: three quarters
             of the available memory). If a model needs more, the check is skipped with that reason.
         timeout: time limit of the call in seconds (None: none).
-        structure_mb: memory limit in MiB for the model's nodes, names and attributes, checked before parsing (None: 512
-            plus 96 times the model's size without weights, at most 8192).
         progress: called with a short text before each step.
 
     Raises:
@@ -106,7 +103,6 @@ def apply(
     memory_mb: int | None = None,
     timeout: float | None = None,
     rung_timeout: float | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Fix a model, prove that the result is equivalent, and write it.
@@ -151,7 +147,7 @@ def apply(
         timeout: time limit of the call in seconds (None: none). The report shows what was checked until then. The
             result is written only if these checks are a proof.
         rung_timeout: time limit of each check in seconds (None: by the model).
-        select, ignore, target, packs, memory_mb, structure_mb, progress: as for ``check``.
+        select, ignore, target, packs, memory_mb, progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
@@ -192,7 +188,6 @@ def verify(
     memory_mb: int | None = None,
     timeout: float | None = None,
     rung_timeout: float | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Compare two models: same interface, same outputs.
@@ -202,7 +197,7 @@ def verify(
         fixed: the same; None compares the original with itself.
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
-        require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb, structure_mb,
+        require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb,
             timeout, rung_timeout, progress: as for ``apply``. A check counts as failed if both models fail it: there
             is no fix to judge.
 
@@ -246,7 +241,6 @@ def export(
     memory_mb: int | None = None,
     timeout: float | None = None,
     rung_timeout: float | None = None,
-    structure_mb: int | None = None,
     progress: Progress | None = None,
     **torch_kwargs: Any,
 ) -> Report:
@@ -267,7 +261,7 @@ def export(
         **torch_kwargs: for torch.onnx.export: ``dynamo``, ``dynamic_shapes``, ``dynamic_axes``, ``input_names``,
             ``opset_version``, ``external_data`` ... ``verify`` is not among them: it turns off all checks of onnxfix.
         select, ignore, target, packs, numeric_fixes, unsafe_fixes, verify, inputs, input_shapes, seed, rungs, rtol,
-            atol, effort, trt, memory_mb, timeout, rung_timeout, structure_mb, progress: as for ``apply``; ``timeout``
+            atol, effort, trt, memory_mb, timeout, rung_timeout, progress: as for ``apply``; ``timeout``
             begins after the export.
 
     Raises:

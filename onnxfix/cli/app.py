@@ -89,7 +89,7 @@ def _callback(command: Command) -> Callable[..., None]:
     """What typer takes for a command: a function with a parameter for each argument and option."""
 
     def call(**values: Any) -> None:
-        with guarded(values.get("format", "text"), values.get("structure_limit")):
+        with guarded(values.get("format", "text")):
             module = import_module(f"onnxfix.cli.{command.module}")
             getattr(module, command.name)(Given(command, values))
 

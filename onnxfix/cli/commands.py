@@ -57,7 +57,7 @@ INPUTS = "inputs input_shapes seed"
 RUN = "jobs ray resume journal fail_on baseline write_baseline config isolated show_settings source_root"
 RUN += " statistics format report"
 PROOF = f"require rtol atol effort {INPUTS} rungs trt_package compute_capability {PROFILE} tf32 benchmark save_engine"
-LIMITS = "plugins timing_cache memory_limit timeout rung_timeout structure_limit"
+LIMITS = "plugins timing_cache memory_limit timeout rung_timeout"
 
 PLAIN = replace(OPTIONS["format"], choices=("text", "json"))
 TABLES = replace(OPTIONS["format"], choices=("text", "json", "markdown"))
@@ -75,7 +75,7 @@ _ALL = (
         (MODELS,),
         _options(
             f"select ignore target trt inputs_help inputs input_shapes trt_package compute_capability {PROFILE}",
-            f"plugins timing_cache memory_limit timeout structure_limit {RUN} quiet verbose",
+            f"plugins timing_cache memory_limit timeout {RUN} quiet verbose",
         ),
         {
             "onnxfix check model.onnx": "List the hazards for TensorRT 11; the model is only read.",
@@ -147,7 +147,7 @@ _ALL = (
                 "keep_fp32", Kind.FILE, "FILE",
                 "File to write: the nodes that must stay in float32, as AutoCast and precision --keep take them.",
             ),
-            "trt_package plugins memory_limit structure_limit",
+            "trt_package plugins memory_limit",
             TABLES,
             replace(RESULT, help="Also write the result to this file, .html, .json or .md; repeatable."),
             "quiet verbose",
@@ -163,14 +163,14 @@ _ALL = (
         "inspect", "looking", "Find out why",
         "Show what a model consists of on one screen: inputs, outputs, operators, weights, and hazards by severity.",
         (MODEL,),
-        _options("target structure_limit", PLAIN),
+        _options("target", PLAIN),
         {"onnxfix inspect model.onnx": "What is in this file?"},
     ),
     Command(
         "diff", "looking", "Find out why",
         "Show which nodes, constants, inputs and outputs differ between two models, and the rule behind each change.",
         (Argument("first", "A", "An ONNX file."), Argument("second", "B", "The one to compare.")),
-        _options("structure_limit", PLAIN, "quiet verbose"),
+        _options(PLAIN, "quiet verbose"),
         {
             "onnxfix diff model.onnx fixed.onnx": "What changed, and the rule behind each change.",
             "onnxfix diff model.onnx fixed.onnx --format json": "The same for another program.",
@@ -194,7 +194,7 @@ _ALL = (
             Option(
                 "around", Kind.WHOLE, "N", "How many nodes away the others may be.", default=2, least=0, most=1000
             ),
-            "target structure_limit",
+            "target",
             PLAIN,
         ),
         {
@@ -224,7 +224,7 @@ _ALL = (
             ),
             Option("time_limit", Kind.WHOLE, "SECONDS", "Time limit of the search in seconds.", least=1),
             Option("resume", Kind.FLAG, "", "Go on with what an interrupted run left in the folder."),
-            "trt_package compute_capability memory_limit structure_limit",
+            "trt_package compute_capability memory_limit",
             TABLES,
         ),
         {
@@ -253,7 +253,7 @@ _ALL = (
                 "Build with the tactics of this file, which may be edited.",
                 "trt.load_tactics",
             ),
-            f"{INPUTS} trt_package compute_capability {PROFILE} tf32 plugins timing_cache memory_limit structure_limit",
+            f"{INPUTS} trt_package compute_capability {PROFILE} tf32 plugins timing_cache memory_limit",
             TABLES, RESULT,
             "quiet verbose",
         ),
@@ -266,7 +266,7 @@ _ALL = (
         "lift", "looking", "Find out why",
         "Write TensorRT's imported network as an ONNX model that can be opened and run.",
         (MODEL,),
-        _options(_output("File to write (default: MODEL.lifted.onnx)."), "trt_package structure_limit", PLAIN),
+        _options(_output("File to write (default: MODEL.lifted.onnx)."), "trt_package", PLAIN),
         {"onnxfix lift model.onnx -o lifted.onnx": "Open TensorRT's view of the model in Netron."},
     ),
     Command(
@@ -297,7 +297,7 @@ _ALL = (
                 "timeout", Kind.SECONDS, "SECONDS", "Seconds to search where the error comes from.",
                 default=600, least=1,
             ),
-            "trt_package memory_limit structure_limit",
+            "trt_package memory_limit",
             TABLES, RESULT,
             "quiet verbose",
         ),

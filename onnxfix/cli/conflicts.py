@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from onnxfix.cli.reports import Destination
 from onnxfix.errors import UsageError
 from onnxfix.files.apart import File, data_named, files_named, inputs_of, replaceable, separate
-from onnxfix.runtime.allowance import structure_limit
 from onnxfix.verbs.fleet.paths import is_remote
 
 if TYPE_CHECKING:
@@ -50,21 +49,19 @@ def refuse_conflicts(
             raise UsageError(f"{one.what} {one.path}: is no regular file; name another one")
     # An existing file that is not a journal is refused when it is opened.
     journals = [File("--journal", journal)] if journal is not None else []
-    limits = [one.structure_mb for one in (options, *(task.options for task in tasks))]
-    with structure_limit(max((one for one in limits if one is not None), default=None)):
-        # With one model, the pipeline looks at the files of TensorRT.
-        replaced = [*results, *of_trt] if len(tasks) > 1 else results
-        models = [Path(task.source) for task in tasks if not is_remote(task.source)]
-        known = [File("a model of this run", model) for model in models]
-        if any(one.path.is_file() for one in replaced):  # which may be external data
-            known = [file for model in models for file in files_named(model)]
-        known += [File(what, Path(path)) for what, path in options.files]
-        inputs = options.verification.inputs
-        known += inputs_of(inputs if isinstance(inputs, (str, os.PathLike)) else None)
-        known += [*read, *_outputs(tasks)]
-        separate([*journals, *results, *of_trt], known)
-        if len(tasks) > 1:
-            _keep_data(tasks)
+    # With one model, the pipeline looks at the files of TensorRT.
+    replaced = [*results, *of_trt] if len(tasks) > 1 else results
+    models = [Path(task.source) for task in tasks if not is_remote(task.source)]
+    known = [File("a model of this run", model) for model in models]
+    if any(one.path.is_file() for one in replaced):  # which may be external data
+        known = [file for model in models for file in files_named(model)]
+    known += [File(what, Path(path)) for what, path in options.files]
+    inputs = options.verification.inputs
+    known += inputs_of(inputs if isinstance(inputs, (str, os.PathLike)) else None)
+    known += [*read, *_outputs(tasks)]
+    separate([*journals, *results, *of_trt], known)
+    if len(tasks) > 1:
+        _keep_data(tasks)
 
 
 def _outputs(tasks: Sequence[Task]) -> list[File]:

@@ -12,7 +12,6 @@ from onnxfix.cli.reports import print_error
 from onnxfix.errors import explained, working_directory
 from onnxfix.report.render.stream import complain
 from onnxfix.rewrite import packs
-from onnxfix.runtime.allowance import structure_limit
 from onnxfix.runtime.interrupts import exit_code, finish, listen
 
 if TYPE_CHECKING:
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def guarded(format: str, structure_mb: int | None) -> Iterator[None]:
+def guarded(format: str) -> Iterator[None]:
     """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does. In a format
-    that programs read, the line is also the error of a document. ``structure_mb`` is as for ``structure_limit``."""
+    that programs read, the line is also the error of a document."""
     code = 2
     try:
         listen()
         working_directory()
-        with structure_limit(structure_mb), packs.restored():
+        with packs.restored():
             yield
     except KeyboardInterrupt:
         finish()

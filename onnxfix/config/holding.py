@@ -21,7 +21,7 @@ CONFIGURATION = "configuration"
 BASELINE = "baseline"
 _FOR_FINDINGS = ("target", "select", "ignore", "fail_on", "source_root")
 """Settings that affect findings only."""
-_OPTIONAL = ("structure_limit", "timeout", "rung_timeout", "source_root")
+_OPTIONAL = ("timeout", "rung_timeout", "source_root")
 """Settings that are shown only if something sets them."""
 
 

@@ -325,12 +325,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
     ),
     "Settings": (
-        Option(
-            "structure_limit", Kind.MEGABYTES, "MB",
-            "Memory limit in MiB for a model's nodes, names and attributes, judged before it is parsed (default: 512 "
-            "and 96 times the size without weights, 8192 at most).",
-            "structure_mb", keyword="structure_mb", least=1,
-        ),
         Option("baseline", Kind.FILE, "FILE", "Known findings: they do not fail the run, new ones do."),
         Option(
             "write_baseline", Kind.FILE, "FILE", "Write the findings of this run as known ones.", writes=True
@@ -382,8 +376,8 @@ OPTIONS = {option.name: replace(option, group=group) for group, them in GROUPS.i
 SETTINGS = {
     name: OPTIONS[name]
     for name in (
-        "target", "select", "ignore", "fail_on", "require", "rtol", "atol", "effort", "structure_limit",
-        "timeout", "rung_timeout", "source_root",
+        "target", "select", "ignore", "fail_on", "require", "rtol", "atol", "effort", "timeout",
+        "rung_timeout", "source_root",
     )
 }  # fmt: skip
 """What a settings file may have, in the order in which ``--show-settings`` lists them."""

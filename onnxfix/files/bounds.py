@@ -96,7 +96,7 @@ def kinds() -> dict[str, Kind]:
 
 
 class Budget:
-    """What a model was charged, and may be charged: what the user says, or the default allowance.
+    """What a model was charged, and may be charged: what the environment says, or the default allowance.
 
     Raises:
         UsageError: the limit in the environment is no number.
@@ -129,7 +129,7 @@ class Budget:
                 raise TooLarge(
                     f"its structure would take too much memory: {self.spent // _MIB:,} MiB and more, as {what} of "
                     f"{kind.name} and others in {size:,} bytes without weights; the limit is {self._allowed // _MIB:,} "
-                    "MiB, and --structure-limit MB sets another one"
+                    "MiB, and ONNXFIX_STRUCTURE_MB sets another one"
                 )
 
 

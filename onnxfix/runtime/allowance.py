@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 from onnxfix.errors import UsageError
 from onnxfix.runtime import system
 
 STRUCTURE_MB = "ONNXFIX_STRUCTURE_MB"
-"""Environment variable with the limit in MiB, where no option sets it."""
-_LIMIT_MB: ContextVar[int | None] = ContextVar("structure_mb", default=None)
+"""Environment variable with the limit of a model's structure in MiB."""
 MEMORY_MB = "ONNXFIX_MEMORY_MB"
 """Environment variable that limits the memory of each child, in MiB."""
 LEAST_MB = 64
@@ -23,35 +21,22 @@ CORES = "ONNXFIX_CORES"
 """Environment variable: the number of cores that this process may use, if it is one of several."""
 
 
-def structure_limit(structure_mb: int | None) -> AbstractContextManager[None]:
-    """Limit the structure of every model that is read inside the context, in MiB; None changes nothing.
-
-    Raises:
-        UsageError: it is less than 1.
-    """
-    if structure_mb is not None and structure_mb < 1:
-        raise UsageError(
-            f"a structure limit of {structure_mb} MiB leaves no room for a model: the minimum is 1"
-        )
-    return _limited(_LIMIT_MB, structure_mb)
-
-
 def structure_mb() -> int | None:
-    """The present limit in MiB; None for the default one.
+    """The limit of a model's structure in MiB that the environment sets; None for the default one.
 
     Raises:
         UsageError: the environment has something else.
     """
-    limit = _LIMIT_MB.get()
-    text = os.environ.get(STRUCTURE_MB, "") if limit is None else ""
+    text = os.environ.get(STRUCTURE_MB, "")
     if not text:
-        return limit
+        return None
     if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:
         raise UsageError(f"{STRUCTURE_MB}={text}: is not a number of MiB from 1")
     return int(text)
 
 
-def memory_limit(memory_mb: int | None) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def memory_limit(memory_mb: int | None) -> Iterator[None]:
     """Limit the memory of every child that is used inside the context, in MiB; None sets no limit.
 
     The environment variable ``ONNXFIX_MEMORY_MB`` limits a whole process, one of several; nothing exceeds it. A limit
@@ -64,17 +49,11 @@ def memory_limit(memory_mb: int | None) -> AbstractContextManager[None]:
         raise UsageError(
             f"a memory limit of {memory_mb} MiB is too little for Python itself: the minimum is {LEAST_MB}"
         )
-    return _limited(_CHILD_MB, memory_mb)
-
-
-@contextlib.contextmanager
-def _limited(limit: ContextVar[int | None], megabytes: int | None) -> Iterator[None]:
-    """Inside the context, ``limit`` is so much; None changes nothing."""
-    token = limit.set(megabytes if megabytes is not None else limit.get())
+    token = _CHILD_MB.set(memory_mb if memory_mb is not None else _CHILD_MB.get())
     try:
         yield
     finally:
-        limit.reset(token)
+        _CHILD_MB.reset(token)
 
 
 def memory_limit_mb() -> int | None:

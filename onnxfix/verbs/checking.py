@@ -20,7 +20,7 @@ from onnxfix.report.findings import finding_of
 from onnxfix.report.report import Finding, Report
 from onnxfix.rewrite import engine
 from onnxfix.runtime import deadline
-from onnxfix.runtime.allowance import memory_limit, structure_limit
+from onnxfix.runtime.allowance import memory_limit
 from onnxfix.runtime.causes import Problem
 from onnxfix.verbs.job import Plan, Progress, limited, make_plan
 from onnxfix.verbs.opening import Source, name_of, on_disk, refuse_conflicts
@@ -50,8 +50,7 @@ def _check(source: Source, plan: Plan) -> Report:
     with memory_limit(options.memory_mb), ExitStack() as resources:
         builder = _require_tensorrt(plan, resources)
         plan.say("reading")
-        with structure_limit(options.structure_mb):
-            loaded = loading.load(source)
+        loaded = loading.load(source)
         refuse_conflicts([loaded], options)
         model = Model(loaded.proto, loaded.base_dir)
         model.target = plan.target

@@ -16,7 +16,6 @@ from onnxfix.options import RunOptions
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety
 from onnxfix.runtime import deadline
-from onnxfix.runtime.allowance import structure_limit
 from onnxfix.targets import Target, choose_target
 from onnxfix.targets.several import combine
 from onnxfix.verbs.opening import Source, destination_of, refuse_conflicts
@@ -102,8 +101,7 @@ def prepare(source: Source, options: RunOptions, progress: Progress | None = Non
     steps = steps_of(options.fixes.simplify, options.fixes.graphsurgeon)
     # Other tools cannot handle stand-ins for weights, so the weights are loaded for them.
     in_memory = bool(steps) and not isinstance(source, (bytes, ModelProto))
-    with structure_limit(options.structure_mb):
-        loaded = loading.load_whole(source) if in_memory else loading.load(source)  # type: ignore[arg-type]
+    loaded = loading.load_whole(source) if in_memory else loading.load(source)  # type: ignore[arg-type]
     if changed := sharing.first_changed(loaded):
         raise ModelError(changed, loaded.path or "")
     destination = destination_of(loaded, options.output)

@@ -18,7 +18,7 @@ from onnxfix.options import RunOptions
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.report import Report
 from onnxfix.runtime import deadline
-from onnxfix.runtime.allowance import memory_limit, structure_limit
+from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.applying import save_engine, unmeasured
 from onnxfix.verbs.contract import recorded_budget
@@ -44,9 +44,8 @@ def verify(
         resources.enter_context(limited(options.timeout))
         with deadline.watched():
             say("reading")
-            with structure_limit(options.structure_mb):
-                first = loading.load(original)
-                second = first if fixed is None else loading.load(fixed)
+            first = loading.load(original)
+            second = first if fixed is None else loading.load(fixed)
             refuse_conflicts([first, second], options)
             changed = first_changed(first) or first_changed(second)
             nodes = _count_nodes(first), _count_nodes(second)  # refuses what is no graph before anything runs

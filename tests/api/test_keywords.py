@@ -234,7 +234,6 @@ def test_arrays_and_shapes_are_understood_everywhere(tmp_path: Path) -> None:
         ("reduce", {"check": ["ort-cpu"]}, "check is a text such as 'trt-build', not a list"),
         ("lift", {"output": None}, "output is a path, not None"),
         ("layers", {"builds": 0}, "builds is a whole number from 1, not 0"),
-        ("layers", {"structure_mb": 0}, "structure_mb is a whole number from 1, not 0"),
         ("check", {"packs": 3}, "packs is a name, or several, not 3"),
         ("apply", {"packs": "mine"}, "no rule pack 'mine'; choose from"),
     ],

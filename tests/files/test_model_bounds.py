@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 import onnxfix
 from onnxfix.cli.app import app
-from onnxfix.errors import ModelError, OnnxfixError, UsageError
+from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import bounds, loading
 from onnxfix.files.bounds import TooLarge
 from onnxfix.files.wire import varint
-from onnxfix.runtime.allowance import STRUCTURE_MB, structure_limit
+from onnxfix.runtime.allowance import STRUCTURE_MB
 from support.wire import field, model, node, tensor, times, whole
 
 MIB = 1 << 20
@@ -57,7 +57,7 @@ def test_a_model_that_fills_memory_is_refused_before_it_is_parsed(
     (path := tmp_path / "m.onnx").write_bytes(LARGE[name](64 << 10))
     with (
         mock.patch.object(loading, "parse", side_effect=AssertionError("it was parsed")),
-        pytest.raises(TooLarge, match=r"m\.onnx: its structure would .* --structure-limit MB sets another"),
+        pytest.raises(TooLarge, match=r"m\.onnx: its structure would .* ONNXFIX_STRUCTURE_MB sets another"),
     ):
         loading.load(path)
 
@@ -82,11 +82,9 @@ def test_what_a_real_model_may_hold_is_within_the_limit(name: str) -> None:
 
 def charged(data: bytes) -> int:
     """The charge of a small model, which is otherwise not looked at."""
-    with structure_limit(1):
-        budget = bounds.Budget()
-        with pytest.raises(TooLarge):
-            bounds.measure(data, budget)
-    with structure_limit(10**5):
+    with mock.patch.dict(os.environ, {STRUCTURE_MB: "1"}), pytest.raises(TooLarge):
+        bounds.measure(data, bounds.Budget())
+    with mock.patch.dict(os.environ, {STRUCTURE_MB: str(10**5)}):
         budget = bounds.Budget()
         budget.allowance = lambda size: -1
         return bounds.measure(data, budget)
@@ -102,7 +100,7 @@ def test_two_million_nodes_are_within_the_limit() -> None:
 
 
 @pytest.mark.slow
-def test_the_limit_is_set_by_option_keyword_setting_and_environment(
+def test_the_environment_sets_the_limit_of_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -116,23 +114,16 @@ def test_the_limit_is_set_by_option_keyword_setting_and_environment(
         "reduce": ["--check", "ort-cpu"],
         "precision": ["-o", "low.onnx", "--to", "fp16", "--max-error", "0.1"],
     }
+    monkeypatch.setenv(STRUCTURE_MB, "1")
     for command in (*more, "check", "apply", "verify", "lift", "layers"):
-        done = CliRunner().invoke(app, [command, "m.onnx", "--structure-limit", "1", *more.get(command, [])])
+        done = CliRunner().invoke(app, [command, "m.onnx", *more.get(command, [])])
         assert (done.exit_code, line in done.stderr, done.stderr.count("\n")) == (2, True, 1), command
     for call in (onnxfix.check, onnxfix.apply, onnxfix.verify):
         for source in ("m.onnx", data, ModelProto.FromString(data)):
             with pytest.raises(ModelError, match=line):
-                call(source, structure_mb=1)
-    with pytest.raises(UsageError, match="structure_mb is a whole number from 1, not 0"):
-        onnxfix.check(data, structure_mb=0)
-    Path("onnxfix.toml").write_text("structure-limit = 1\n", encoding="utf-8")
-    assert line in CliRunner().invoke(app, ["check", "m.onnx"]).stderr
-    assert line not in CliRunner().invoke(app, ["check", "m.onnx", "--structure-limit", "100", "-q"]).stderr
-    monkeypatch.setenv(STRUCTURE_MB, "1")
-    with pytest.raises(ModelError, match=line):
-        loading.load(Path("m.onnx"))
-    with structure_limit(100):
-        assert len(loading.load(Path("m.onnx")).proto.graph.node) == 2001
+                call(source)
+    monkeypatch.setenv(STRUCTURE_MB, "100")
+    assert len(loading.load(Path("m.onnx")).proto.graph.node) == 2001
     monkeypatch.setenv(STRUCTURE_MB, "much")
     with pytest.raises(OnnxfixError, match="ONNXFIX_STRUCTURE_MB=much: is not a number"):
         loading.load(Path("m.onnx"))
@@ -151,4 +142,4 @@ def test_the_whole_process_stays_small(name: str, tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60, env=environment
     )
     assert done.returncode == 2, done.stderr
-    assert "--structure-limit MB" in done.stderr
+    assert "ONNXFIX_STRUCTURE_MB" in done.stderr

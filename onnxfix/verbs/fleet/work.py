@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Literal
 
 from onnxfix.errors import MissingFile, TimeLimit, explained
 from onnxfix.options import RunOptions
-from onnxfix.runtime.allowance import structure_limit
 from onnxfix.verbs.fleet.paths import TaskFiles, is_remote
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ def perform(task: Task, progress: Step | None = None) -> Outcome:
     hashes: dict[str, str] = {}
 
     def run() -> Report:
-        with structure_limit(task.options.structure_mb), _local_files(task, progress) as files:
+        with _local_files(task, progress) as files:
             if task.stamped:
                 from onnxfix.verbs.fleet import contents  # lazy: start-up, for a journal only
 

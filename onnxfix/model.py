@@ -7,16 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import ModelProto, ValueInfoProto, helper
 
-from onnxfix.files import tensors
 from onnxfix.graph import build, order
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.shapes.shapes import Shapes
-
-SHARED_LIMIT = 128
-"""Most bytes of a Constant's attribute for which equal ones share an array."""
 
 
 class Model:
@@ -36,7 +31,6 @@ class Model:
         self.base_dir = base_dir
         self.target: Any = None
         self._names: set[str] | None = None
-        self._constants: dict[bytes, np.ndarray[Any, Any]] = {}
         self.function_names = {
             ("" if f.domain == "ai.onnx" else f.domain, f.name) for f in getattr(proto, "functions", ())
         }
@@ -104,19 +98,6 @@ class Model:
             for scope in self.scopes:
                 self._names.update(scope.declared_types())
         return self._names
-
-    def constant_of(self, node: NodeProto, max_bytes: int) -> np.ndarray[Any, Any] | None:
-        """As ``tensors.constant_node_array``; exporters write the same few by the thousand, which share an array."""
-        attributes = node.attribute[:]
-        if len(attributes) != 1 or attributes[0].ByteSize() > SHARED_LIMIT:
-            return tensors.constant_node_array(node, self.base_dir, max_bytes)
-        stored = attributes[0].SerializeToString()
-        array = self._constants.get(stored)
-        if array is None:
-            array = tensors.constant_node_array(node, self.base_dir, max_bytes)
-            if array is not None:
-                self._constants[stored] = array
-        return array if array is None or array.nbytes <= max_bytes else None
 
     @cached_property
     def imports(self) -> Mapping[Scope, Mapping[str, int]]:

@@ -71,7 +71,7 @@ def configure(given: Given, *, judges: bool = True) -> Holding:
         return holding
     sources = [as_reported(one.source) for one in expand(given.models if judges else [given.original])]
     if given.format == "json":
-        output().write(render_settings([holding.as_data(source) for source in sources]) + "\n")
+        output().write(render_settings({source: holding.rows(source) for source in sources}) + "\n")
     else:
         for source in sources:
             print_lines(settings_lines(source, holding.rows(source)))

@@ -109,7 +109,7 @@ class Holding:
     # What ``--show-settings`` shows.
 
     def rows(self, source: str) -> list[Setting]:
-        """The settings of one model and where they come from, for people."""
+        """The settings of one model and where they come from."""
         config, settings = self.config, self.settings(source)
         rows = [Setting("config", config.name or "none", "" if config.path is not None else DEFAULT)]
         for name, value in self._used_settings(settings).items():
@@ -124,35 +124,6 @@ class Holding:
             until = f" ({'expired on' if expired else 'until'} {end})" if end is not None else ""
             rows.append(Setting("suppression", f"{item.words}{until}: {item.reason}", item.origin, expired))
         return rows
-
-    def as_data(self, source: str) -> dict[str, Any]:
-        """The settings of one model as plain dicts, lists, strings, numbers and None."""
-        settings = self.settings(source)
-        data: dict[str, Any] = {
-            "path": source,
-            "config": str(self.config.path) if self.config.path is not None else None,
-            "settings": {
-                name.replace("_", "-"): {
-                    "value": list(value) if isinstance(value, tuple) else value,
-                    "origin": settings.origin(name),
-                }
-                for name, value in self._used_settings(settings).items()
-            },
-        }
-        if self.judges:
-            data["baseline"] = str(self.baseline.path) if self.baseline is not None else None
-            data["suppressions"] = [
-                {
-                    "rule": item.rule,
-                    "node": item.node,
-                    "reason": item.reason,
-                    "until": item.until.isoformat() if item.until is not None else None,
-                    "expired": item.expired(self.today),
-                    "origin": item.origin,
-                }
-                for item in self.config.suppressions_of(source)
-            ]
-        return data
 
     def _used_settings(self, settings: Settings) -> dict[str, Any]:
         """The settings that the command uses."""

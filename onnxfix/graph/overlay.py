@@ -131,7 +131,7 @@ class Value:
             array = tensors.to_array(self.initializer, self.scope.model.base_dir, max_bytes)
         else:
             assert self.producer is not None
-            array = self.scope.model.constant_of(self.producer.proto, max_bytes)
+            array = tensors.constant_node_array(self.producer.proto, self.scope.model.base_dir, max_bytes)
         if array is None:
             return None
         array.setflags(write=False)

@@ -1,13 +1,10 @@
 """For a model that accepts no generated inputs: the node at which it stops, the node's requirements, and a remedy.
 
-Used only after a run that proved nothing: the model is run again on one feed, with a name for each node.
+Used only after a run that proved nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +12,8 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import saving, walk
+from onnxfix.errors import ModelError
+from onnxfix.files import walk
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.inputs.feeds.inputs import shape_of
 from onnxfix.inputs.feeds.signature import Assignment, Input, Signature, signature
@@ -26,16 +23,11 @@ from onnxfix.inputs.sizes.operators import demanded
 from onnxfix.inputs.sizes.solve import Range
 from onnxfix.model import Model
 from onnxfix.place import Place
-from onnxfix.proof.request import REMOTE
 from onnxfix.proof.verdict import FeedResult, Verdict
 from onnxfix.runtime.backends import ort_messages
-from onnxfix.runtime.sandbox import shared
 from onnxfix.verbs.intake import InputKind, kinds_of, way_of
 
-_LARGEST = 64 << 20  # most bytes of a model that is copied to name its nodes
-_STEP = 60.0  # seconds for the run of the copy
 _SHOWN = 3  # requirements of a node that are shown
-_MARK = re.compile(r"onnxfix\.(\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -152,30 +144,7 @@ class _Finder:
         op_type, name = about
         alike = [node for node in model.nodes() if node.op_type == op_type]
         named = [node for node in alike if name and node.name == name]
-        single = next((nodes[0] for nodes in (named, alike) if len(nodes) == 1), None)
-        return single or self._marked(model)
-
-    def _marked(self, model: Model) -> Node | None:
-        """Run the model with a unique name for each node, and return the node at which it stops."""
-        if self.refused.feed is None or self.path.stat().st_size > _LARGEST:
-            return None
-        nodes = list(model.nodes())
-        names = [node.name for node in nodes]
-        for number, node in enumerate(nodes):
-            node.proto.name = f"onnxfix.{number}"
-        error = ""
-        with contextlib.suppress(OnnxfixError, MemoryError):
-            values = {**self.refused.feed.values(self.known), **self.pinned}
-            with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
-                file = Path(folder) / "marked.onnx"
-                saving.save(model.proto, file)
-                how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": values, "options": {}}
-                outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
-            error = str(outcome.value.error) if outcome.ok else ""
-        for node, name in zip(nodes, names, strict=True):
-            node.proto.name = name
-        match = _MARK.search(error)
-        return nodes[int(match[1])] if match is not None and int(match[1]) < len(nodes) else None
+        return next((nodes[0] for nodes in (named, alike) if len(nodes) == 1), None)
 
     # ---- its requirements
 

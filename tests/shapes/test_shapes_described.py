@@ -67,7 +67,6 @@ SAID: list[tuple[int, str, dict[str, str]]] = [
     (17, "(float[N,S] x, int64[1,S] i, float[1,S] u) => (float[] y) { y = ScatterElements(x, i, u) }", {"y": "FLOAT [N, S]"}),
     (17, "(float[N,S,4,5] x, int64[N,7,1] i) => (float[] y) { y = GatherND<batch_dims=1>(x, i) }", {"y": "FLOAT [N, 7, 4, 5]"}),
     (17, "(float[N,S] x, bool[K] c) => (float[] y) { y = Compress(x, c) }", {"y": "FLOAT [y.0]"}),
-    (17, "(float[N,S] x) => (float[] y) { y, i, r, c = Unique<axis=1>(x) }", {"y": "FLOAT [N, y.1]", "i": "INT64 [y.1]", "r": "INT64 [S]", "c": "INT64 [y.1]"}),
     (17, "(int64[N] x, float[] d, float[2] v) => (float[] y) { y = OneHot(x, d, v) }", {"y": "FLOAT [N, y.1]"}),
     (17, "(float[N,S] x, int64 a) => (float[] y) { y = CumSum(x, a) }", {"y": "FLOAT [N, S]"}),
     (17, "(float a, float b, float c) => (float[] y) { y = Range(a, b, c) }", {"y": "FLOAT [y.0]"}),

@@ -33,9 +33,6 @@ LONG = """g (float[B,S] x) => (float[B,T] y) { y = my.Ends(x) }
     <domain: "my", opset_import: ["" : 17]>
     Ends (v) => (w) { p = Constant<value_ints = [0, 90000, 0, 90000]>()
                       u = Pad<mode="reflect">(v, p)  w = Identity(u) }"""
-ALIKE = """g (float[N,2] x, float[M,7] z) => (float[A] y) <int64[1] e = {-1}, int64[2] s = {1, 700002}> {
-    a = Reshape(x, e)  n = NonZero(z)  f = Cast<to=1>(n)  b = Reshape(f, s)  c = Identity(b)  d = Reshape(c, e)
-    y = Concat<axis=0>(a, d) }"""
 
 
 TRIED = "input_ids:1x1,attention_mask:1x1"
@@ -93,7 +90,6 @@ STOPS = {
     "a node of a function": Stop(
         LONG, "fn my::Ends / u", "x:1x?", ("replace the question mark by a size",), "must be"
     ),
-    "nodes without names": Stop(ALIKE, "b", "z:?x7", ("which depends on the values of z",)),
     "not loaded": Stop(
         UNKNOWN,
         "",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from onnxfix.report.render.lines import GLUE, Line, line
-from onnxfix.report.render.stream import printable
+from onnxfix.report.render.stream import as_json, printable
 
 _WIDE = 24
 """Widest value that the column of values makes room for; longer values run over it."""
@@ -41,6 +40,7 @@ def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
         )
 
 
-def render_settings(models: Sequence[dict[str, Any]]) -> str:
-    """One JSON document, in ASCII: ``{"models": [...]}``."""
-    return json.dumps({"models": list(models)}, indent=2)
+def render_settings(models: Mapping[str, Sequence[Setting]]) -> str:
+    """One JSON document, in ASCII: the settings of each model."""
+    found = [{"path": path, "settings": [one._asdict() for one in rows]} for path, rows in models.items()]
+    return as_json({"models": found})

@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: operators that run subgraphs, and what stays the same in every iteration."""
+"""If, Loop and Scan: operators that run subgraphs, and what stays the same in every iteration."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from onnxfix.shapes.ops.base import (
     elements,
     finished,
 )
-from onnxfix.shapes.ops.sequence import merged, sequence_of
+from onnxfix.shapes.ops.sequence import merged
 from onnxfix.shapes.symbols import Dim, constant, data_symbol, equal, positive, relu, symbol
 
 if TYPE_CHECKING:
-    from onnxfix.graph.overlay import Scope, Value
+    from onnxfix.graph.overlay import Node, Scope, Value
     from onnxfix.shapes.propagate import Frame, Pass
 
 MAX_ROUNDS = 6
@@ -167,10 +167,6 @@ def leave(run: Pass) -> None:
     run.minted[-1] |= inner
 
 
-if TYPE_CHECKING:
-    from onnxfix.graph.overlay import Node, Scope, Value
-    from onnxfix.shapes.propagate import Frame, Pass
-
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
 
 
@@ -183,9 +179,8 @@ def transfer(run: Pass, frame: Frame, node: Node, call: Call) -> Sequence[Info]:
     body = {scope.attr: scope for scope in node.subgraphs}
     if node.domain == "" and node.op_type == "If" and {"then_branch", "else_branch"} <= set(body):
         return _if(run, frame, call, body["then_branch"], body["else_branch"])
-    if node.domain == "" and node.op_type in ("Loop", "Scan", "SequenceMap") and "body" in body:
-        step = {"Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}[node.op_type]
-        return step(run, frame, call, body["body"])
+    if node.domain == "" and node.op_type in ("Loop", "Scan") and "body" in body:
+        return (_loop if node.op_type == "Loop" else _scan)(run, frame, call, body["body"])
     for scope in node.subgraphs:
         _walk_unknown(run, frame, scope)
     raise Unknown
@@ -325,26 +320,3 @@ def _run_scan(run: Pass, frame: Frame, call: Call, body: Scope, kept: int) -> Se
         trips = agree(lengths) if lengths else call.fresh(k, 0)
         results.append(stacked(run, call, k, info, trips, out_axes[k - kept]))
     return results
-
-
-# ---- SequenceMap
-
-
-def _sequence_map(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
-    scoped(run)
-    try:
-        for k, value in enumerate(body.inputs):
-            source = call.info(k)
-            info = (source.item or UNKNOWN) if source.kind == "sequence" else source
-            item = Info(info.elem, info.shape, None, None, info.kind, info.item)
-            frame.info[value] = State(run, frame, [value], [item]).infos[0]
-        run.walk(frame, body)
-        local = run.minted[-1]
-        results = []
-        for value in body.outputs:
-            info = run.lookup(frame, value)
-            steady = info.shape is not None and all(local.isdisjoint(d.symbols) for d in info.shape)
-            results.append(sequence_of(Info(info.elem, info.shape if steady else None)))
-        return results
-    finally:
-        leave(run)

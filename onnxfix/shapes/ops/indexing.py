@@ -11,7 +11,6 @@ from onnxfix.shapes.ops.base import (
     Call,
     Elements,
     Info,
-    Shape,
     Unknown,
     axes_of,
     axis_of,
@@ -195,30 +194,6 @@ def _non_zero(call: Call) -> Info:
     if data.fill is not None:
         return Info(INT64, (rank, product(data.shape) if data.fill else constant(0)))
     return Info(INT64, (rank, call.fresh(0, 1)))
-
-
-@transfer("Unique")
-def _unique(call: Call) -> Sequence[Info]:
-    data = call.info(0)
-    axis = call.attr("axis")
-    count = call.fresh(0, 0 if axis is None else axis % 64)
-    shape: Shape | None = (count,)
-    inverse: Dim | None = None if data.shape is None else product(data.shape)
-    if axis is not None:
-        if data.shape is None:
-            shape, inverse = None, None
-        else:
-            axis = axis_of(axis, len(data.shape))
-            count = call.fresh(0, axis)
-            shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
-            inverse = data.shape[axis]
-    infos = [
-        Info(data.elem, shape),
-        Info(INT64, (count,)),
-        Info(INT64, (inverse if inverse is not None else call.fresh(min(2, len(call.outputs) - 1), 0),)),
-        Info(INT64, (count,)),
-    ]
-    return infos[: len(call.outputs)]
 
 
 @transfer("TopK")

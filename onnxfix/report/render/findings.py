@@ -110,7 +110,7 @@ def group_lines(block: ui.Groups, verbose: bool, advised: bool = False) -> Itera
             yield labeled(NOUNS[first.severity], (first.code, "bold"), title, style=STYLES[first.severity])
             yield from _entries(group.items, verbose)
             if advised and (advice := advise(first.code)):
-                yield line("      ", (f"in PyTorch: {advice} (onnxfix explain {first.code})", "dim"), hang=8)
+                yield line("      ", (f"in PyTorch: {advice}", "dim"), hang=8)
 
 
 def _entries(items: Sequence[Item], verbose: bool) -> Iterator[Line]:

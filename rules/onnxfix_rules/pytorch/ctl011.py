@@ -7,7 +7,7 @@ dynamic axis as an If between two ranks; `x[:, 0]` has none. The dynamo exporter
 import torch
 
 EXPORTERS = ("legacy",)
-EXPORT = {"dynamic_axes": {"x": {0: "batch", 1: "length"}}}
+EXPORT = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch", 1: "length"}}}
 
 
 @torch.jit.script

@@ -8,7 +8,7 @@ import torch
 
 EXPORTERS = ("legacy",)
 SAFETY = "numeric"
-EXPORT = {"dynamic_axes": {"x": {1: "time"}}}
+EXPORT = {"input_names": ["x"], "dynamic_axes": {"x": {1: "time"}}}
 
 
 @torch.jit.script

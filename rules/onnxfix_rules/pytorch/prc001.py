@@ -1,4 +1,4 @@
-"""Compute an RMS norm in float32, and cast the normalized row back.
+"""Compute a norm in float32, and cast what it returns.
 
 In half precision the square of an element of 256 is infinite, and the whole row becomes 0.
 """

@@ -1,4 +1,4 @@
-"""Scale the queries before the matrix product, not the scores after it.
+"""Scale the queries before the product, not the scores after.
 
 In half precision the product of queries and keys may exceed 65504 although the scaled scores do not.
 F.scaled_dot_product_attention scales before the product, too.

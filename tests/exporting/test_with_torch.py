@@ -13,6 +13,8 @@ import pytest
 
 import onnxfix
 from support.ended import ended
+from support.paths import FIXTURES
+from support.scripts import script
 
 MISSING = [name for name in ("torch", "onnxscript") if importlib.util.find_spec(name) is None]
 pytestmark = [
@@ -140,3 +142,56 @@ def test_weights_beside_the_model(tmp_path: Path) -> None:
         assert rung_of(report).status == "passed"
         onnxruntime.InferenceSession(tmp_path / "m.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m-2.onnx.data", "m.onnx", "m.onnx.data"]
+
+
+class Attention(nn.Module if not MISSING else object):  # type: ignore[misc]
+    """Products beyond half precision's range; and masked scores, which are infinite on purpose."""
+
+    def forward(self, q: Any, k: Any, mask: Any) -> Any:
+        scores = q @ k.transpose(-1, -2) / 64
+        return scores.masked_fill(mask, float("-inf")).softmax(-1)
+
+
+@pytest.mark.parametrize("factor", [1.0, 100.0])
+def test_values_beyond_half_precision_are_told_with_their_line(tmp_path: Path, factor: float) -> None:
+    q = factor * torch.ones(2, 4, 8, dtype=torch.float16)
+    mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    report = onnxfix.export(Attention(), (q, q, mask), tmp_path / "m.onnx", rungs=RUNGS)
+    told = [note for note in report.notes if "float16" in note]
+    if factor == 1.0:
+        assert not told
+    else:
+        assert len(told) == 1
+        assert "test_with_torch.py:" in told[0]
+        assert "(Attention.forward): scores = q @ k.transpose(-1, -2) / 64: " in told[0]
+        assert told[0].endswith(" reaches 8e+04, beyond float16's 65504")
+
+
+def test_the_tutorial_about_a_better_model() -> None:
+    """Its exports are as PyTorch makes them, and at batch 1 both modules compute the same."""
+    folder, lines, outputs = FIXTURES / "better-model", {}, {}
+    for side in ("before", "after"):
+        torch.manual_seed(0)
+        ranker = script(folder / side / "model.py").Ranker().half().eval()
+        mask = torch.arange(8) > 4
+        values = (
+            torch.randn(2, 16).half(),
+            torch.randn(2, 8, 16).half(),
+            mask.repeat(2, 1),
+            ~mask.repeat(2, 1),
+        )
+        given = dict(zip(("query", "items", "missing", "banned", "threshold"),
+                         (*values, torch.ones(2).half()), strict=True))  # fmt: skip
+        outputs[side] = ranker(**{name: value[:1] for name, value in given.items()})
+        axes = {name: {0: "batch"} for name in given}
+        program = torch.onnx.export(
+            ranker, kwargs=given, dynamic_shapes=axes, verbose=False, opset_version=20
+        )
+        lines[side] = {
+            (finding.code, finding.source.line)
+            for finding in onnxfix.check(program, target="rtx").findings
+            if finding.severity != "info" and finding.source is not None
+        }
+    assert {line for _, line in lines["before"]} == {16, 18, 19}
+    assert not lines["after"]
+    assert all(map(torch.equal, outputs["before"], outputs["after"]))

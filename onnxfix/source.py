@@ -130,7 +130,8 @@ def source_at(frames: Sequence[Frame], module: str, types: Sequence[str]) -> Sou
 
 
 def _is_torch(frame: Frame) -> bool:
-    return frame.installed.startswith("torch/")
+    """Whether the code is PyTorch's, or generated (``<eval_with_key>``)."""
+    return frame.installed.startswith(("torch/", "<"))
 
 
 def _method(frame: Frame, types: Sequence[str]) -> str:

@@ -227,13 +227,17 @@ class Node:
 
     @property
     def source(self) -> Source | None:
-        """The code that the node comes from. A node that does not say it comes from where its subgraph's node does, or
-        the call of its function."""
+        """The code that the node comes from. A node that does not say it comes from where the nodes do that it reads or
+        that read it, if these agree, else from where its subgraph's node does or the call of its function."""
         if self._source is False:
             self._source = source_of(self.proto)
             if self._source is None:
+                near = [value.producer for value in self.inputs if value is not None]
+                near += [use.node for value in self.outputs if value is not None for use in value.uses]
+                sources = {source_of(node.proto) for node in near if node is not None} - {None}
                 owner = self.scope.owner or self.scope.model.callers.get(self.scope)
-                self._source = owner.source if owner is not None else None
+                inherited = owner.source if owner is not None else None
+                self._source = sources.pop() if len(sources) == 1 else inherited
         return self._source
 
     def attribute(self, name: str) -> AttributeProto | None:

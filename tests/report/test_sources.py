@@ -147,6 +147,17 @@ def test_bodies_and_functions_come_from_where_their_nodes_do(tmp_path: Path) -> 
     assert {one.where for one in found.values() if one is not None} == {"m.py:6"}
 
 
+def test_a_node_that_says_nothing_comes_from_where_the_nodes_around_it_agree_to() -> None:
+    for line, found in ((6, {"m.py:6"}), (7, set())):
+        exported = model(CASTS)
+        traced(exported.graph.node[0], trace_of("m.py"))
+        traced(exported.graph.node[2], trace_of("m.py").replace("line 6", f"line {line}"))
+        findings = onnxfix.check(exported, select="CST002").findings
+        assert {
+            one.source.where for one in findings if one.source is not None and one.place.output == "b"
+        } == found
+
+
 # ------------------------------------------------------------------------------------------------- what people see
 
 

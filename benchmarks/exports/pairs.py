@@ -5,8 +5,9 @@
     python benchmarks/exports/pairs.py FOLDER BRC001 CST002        these
 
 A pair is a file with two modules, ``Before`` and ``After``, and ``inputs()``. Optional: ``inputs_after()``, where After
-takes other inputs; EXPORTERS, SAFETY ("exact" or "numeric") and TARGET; EXPORT, BEFORE and AFTER, keywords of
-``torch.onnx.export``. The script prints what does not hold of each export, and ends with 1 where anything does not.
+takes other inputs; EXPORTERS, SAFETY ("exact" or "numeric") and TARGET; OPERATORS, if the advice is only about these;
+EXPORT, BEFORE and AFTER, keywords of ``torch.onnx.export``. The script prints what does not hold of each export, and
+ends with 1 where anything does not.
 """
 
 from __future__ import annotations

@@ -6,18 +6,25 @@ They are read as text, because they import torch.
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Set
 from typing import Any
 
 from onnxfix.rewrite import catalog
 from onnxfix.rewrite.packs import BUILT_IN
 
-_FACTS = ("EXPORTERS", "SAFETY", "TARGET", "EXPORT", "BEFORE", "AFTER")
+_FACTS = ("EXPORTERS", "OPERATORS", "SAFETY", "TARGET", "EXPORT", "BEFORE", "AFTER")
 """Constants that say how a pair is exported and judged."""
 
 
-def advise(code: str) -> str:
-    """What to do in PyTorch about a rule's findings, in one sentence; "" where the rule has no pair."""
-    return _read(code).partition("\n")[0].strip('"')
+def advise(code: str, operators: Set[str]) -> str:
+    """What to do in PyTorch about a rule's findings at these operators, in one sentence; "" where the rule has no pair,
+    or has one about other operators."""
+    text = _read(code)
+    about = re.search(r"(?m)^OPERATORS = (.+)$", text)
+    if about is not None and not operators <= set(ast.literal_eval(about[1])):
+        return ""
+    return text.partition("\n")[0].strip('"')
 
 
 def describe_pair(code: str) -> str:

@@ -64,6 +64,11 @@ def test_check_says_what_to_write_where_pytorch_made_the_model(tmp_path: Path) -
     for producer in ("pytorch", "tf2onnx"):
         model.producer_name = producer
         onnx.save(model, path := tmp_path / f"{producer}.onnx")
-        told = f"      in PyTorch: {advise('BRC001')}\n" in run("check", "-v", path)[1]
+        told = f"      in PyTorch: {advise('BRC001', {'Add'})}\n" in run("check", "-v", path)[1]
         assert told == (producer == "pytorch")
     assert "in PyTorch" not in run("check", tmp_path / "pytorch.onnx")[1]  # a note
+
+
+def test_advice_is_about_the_operator_that_was_found() -> None:
+    assert advise("OPS001", {"BitShift"})
+    assert advise("OPS001", {"NonZero"}) == advise("OPS001", {"BitShift", "NonZero"}) == ""

@@ -109,7 +109,8 @@ def group_lines(block: ui.Groups, verbose: bool, advised: bool = False) -> Itera
             title = f" {first.name}{_times(group)}"
             yield labeled(NOUNS[first.severity], (first.code, "bold"), title, style=STYLES[first.severity])
             yield from _entries(group.items, verbose)
-            if advised and (advice := advise(first.code)):
+            operators = {item.place.op_type for item in group.items}
+            if advised and (advice := advise(first.code, operators)):
                 yield line("      ", (f"in PyTorch: {advice}", "dim"), hang=8)
 
 

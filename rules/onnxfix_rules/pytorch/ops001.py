@@ -7,6 +7,7 @@ The legacy exporter writes >> as a division.
 import torch
 
 EXPORTERS = ("dynamo",)
+OPERATORS = ("BitShift",)
 
 
 class Before(torch.nn.Module):

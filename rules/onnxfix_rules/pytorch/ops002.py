@@ -6,6 +6,8 @@ is the same: float32 holds all values of uint8.
 
 import torch
 
+OPERATORS = ("ReduceMax", "ReduceMin")
+
 
 class Before(torch.nn.Module):
     def forward(self, image):

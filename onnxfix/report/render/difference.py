@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import plain
-from onnxfix.report.sources import describe_source
+from onnxfix.report.sources import repository_path
 from onnxfix.verbs.difference.records import Detail, ModelChange, ModelDifference
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ def _subject(change: ModelChange) -> str:
 def _details(change: ModelChange) -> Iterator[str | tuple[str, str]]:
     if change.place.known:
         yield f"  {change.place.short}"
-        if origin := describe_source(change.place.source):
-            yield f"  from {origin}", "dim"
+        if (source := change.place.source) is not None and source.file:
+            frames = (replace(source, file=repository_path(source.file)), source.library)
+            yield f"  from {' → '.join(frame.where for frame in frames if frame is not None)}", "dim"
     details = [_detail(detail, change) for detail in change.details]
     if details:
         yield (f"  {'; '.join(details)}", "")

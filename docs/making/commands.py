@@ -49,8 +49,7 @@ def _command(command: Command) -> Iterator[str]:
         )
     groups: dict[str, list[Option]] = {}
     for option in command.options:
-        if not option.hidden:
-            groups.setdefault(option.group or _OTHERS, []).append(option)
+        groups.setdefault(option.group or _OTHERS, []).append(option)
     for group, options in groups.items():
         yield from ("", f"### {group} of `{name}`", "", "| option | meaning |", "|---|---|")
         yield from (f"| {option_names(option)} | {cell(describe_option(option))} |" for option in options)

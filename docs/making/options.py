@@ -80,7 +80,7 @@ def _rows(group: str) -> Iterator[str]:
     order = {option.name: number for number, option in enumerate(GROUPS.get(group, ()))}
     for name, command in COMMANDS.items():
         for option in command.options:
-            if option.group == group and not option.hidden:
+            if option.group == group:
                 commands.setdefault(option, []).append(f"`{name}`")
     for option in sorted(commands, key=lambda one: order.get(one.name, -1)):
         more = f" See {_READ[option.name]}." if option.name in _READ else ""

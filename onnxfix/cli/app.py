@@ -116,7 +116,6 @@ def _option(option: Option) -> Parameter:
         metavar=option.value or None,
         help=text,
         show_default=False,
-        hidden=option.hidden,
         rich_help_panel=option.group or None,
         autocompletion=complete,
         parser=None if option.kind is Kind.FLAG else parser_of(option),

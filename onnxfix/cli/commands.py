@@ -97,7 +97,7 @@ _ALL = (
                 writes=True, group="Output",
             ),
             "in_place share_data diff select ignore target numeric_fixes unsafe_fixes simplify graphsurgeon",
-            "fix_dim fix_input static keep_inputs no_verify model_check",
+            "fix_dim fix_input static keep_inputs no_verify",
             f"{PROOF} {LIMITS} {RUN} quiet verbose",
         ),
         {

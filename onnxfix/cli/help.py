@@ -145,7 +145,7 @@ def _options(params: Sequence[Any]) -> Iterator[str]:
     """The options in their groups: ungrouped ones first, those that click and typer add last."""
     groups: dict[str, list[Row]] = {group: [] for group in ("Options", *GROUPS, "Help")}
     for option in params:
-        if option.param_type_name == "option" and not getattr(option, "hidden", False):
+        if option.param_type_name == "option":
             group = getattr(option, "rich_help_panel", None)
             named = group if isinstance(group, str) else "Options"
             if {"--help", "--version", "--install-completion", "--show-completion"} & {*option.opts}:

@@ -17,7 +17,7 @@ from onnxfix.verbs import verifying
 from onnxfix.verbs.fleet.work import Outcome, Task, attempt
 from onnxfix.verbs.whole.steps import steps_of
 
-_OF_PROOF = ("require", "rungs", "rtol", "atol", "save_engine", "benchmark", "model_check")
+_OF_PROOF = ("require", "rungs", "rtol", "atol", "save_engine", "benchmark")
 _OF_INPUTS = ("inputs", "input_shapes")
 _WRITTEN = ("output", "output_dir", "in_place", "save_engine", "resume", "journal")
 
@@ -27,7 +27,7 @@ def apply(given: Given) -> None:
     holding = configure(given)
     if given.no_verify and given.flags(_OF_PROOF):
         raise UsageError(
-            "--no-verify contradicts --require, --rungs, --rtol, --atol, --save-engine, --benchmark and --model-check"
+            "--no-verify contradicts --require, --rungs, --rtol, --atol, --save-engine and --benchmark"
         )
     if given.no_verify and not given.static and given.flags(_OF_INPUTS):
         raise UsageError("--inputs and --input-shapes have no effect with --no-verify")

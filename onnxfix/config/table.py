@@ -72,7 +72,6 @@ class Option:
     most: float | None = None
     required: bool = False
     writes: bool = False
-    hidden: bool = False
     complete: str = ""
     group: str = ""
 
@@ -197,7 +196,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "no_verify", Kind.FLAG, "", "Check the interface contract only; no values are compared."
         ),
-        Option("model_check", Kind.FLAG, "", "", hidden=True),
         Option(
             "require", Kind.CHECKS, "CHECKS",
             "Checks that must pass, such as ort-cpu; several with commas.",

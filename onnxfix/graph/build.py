@@ -94,9 +94,9 @@ def _check_opset(model: Model) -> None:
         )
 
 
-def _versions(imports: Iterable[OperatorSetIdProto], *domains: str) -> list[int]:
-    """The versions of ONNX's own operators in stored order, imported under ``domains`` (default: both)."""
-    return [int(entry.version) for entry in imports if entry.domain in (domains or ("", "ai.onnx"))]
+def _versions(imports: Iterable[OperatorSetIdProto]) -> list[int]:
+    """The versions of ONNX's own operators in stored order."""
+    return [int(entry.version) for entry in imports if entry.domain in ("", "ai.onnx")]
 
 
 def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = "") -> None:
@@ -116,14 +116,10 @@ def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = ""
     names = " and ".join(
         dict.fromkeys(repr(entry.domain) for entry in imports if entry.domain in ("", "ai.onnx"))
     )
-    what, readers = f"function {function}" if function else "the model", "readers differ in which they go by"
-    checker, runtime = (_versions(imports, "") or versions)[-1], versions[-1]
-    if not function:
-        by_reader = f"onnx.checker goes by {checker}, ONNX Runtime by {runtime}"
-        readers = f"onnx.checker and ONNX Runtime go by {runtime}" if checker == runtime else by_reader
+    what = f"function {function}" if function else "the model"
     raise ModelError(
-        f"{what} imports ONNX's operator set (domain {names}) in different versions, "
-        f"{', '.join(distinct)}: {readers}; keep the one that the nodes are written for"
+        f"{what} imports ONNX's operator set (domain {names}) in different versions, {', '.join(distinct)}: readers "
+        "differ in which they go by; keep the one that the nodes are written for"
     )
 
 

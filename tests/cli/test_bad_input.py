@@ -132,17 +132,13 @@ def test_the_file_that_is_wrong_is_named_and_not_its_neighbor(tmp_path: Path) ->
     assert run("apply", good, "--inputs", inputs) == (2, "", f"onnxfix: {inputs}: no such file of inputs\n")
 
 
-BOTH = "onnx.checker and ONNX Runtime go by "
 IMPORTED_TWICE = [
-    ([("", 7), ("", 14)], f"(domain '') in different versions, 7, 14: {BOTH}14;"),
-    ([("", 14), ("", 7)], f"(domain '') in different versions, 14, 7: {BOTH}7;"),
-    ([("ai.onnx", 7), ("ai.onnx", 14)], f"(domain 'ai.onnx') in different versions, 7, 14: {BOTH}14;"),
-    ([("ai.onnx", 7), ("", 14)], f"(domain 'ai.onnx' and '') in different versions, 7, 14: {BOTH}14;"),
-    (
-        [("", 7), ("ai.onnx", 14)],
-        "(domain '' and 'ai.onnx') in different versions, 7, 14: onnx.checker goes by 7, ONNX Runtime by 14;",
-    ),
-    ([("", 7), ("", 9999)], f"(domain '') in different versions, 7, 9999: {BOTH}9999;"),
+    ([("", 7), ("", 14)], "(domain '') in different versions, 7, 14: readers differ"),
+    ([("", 14), ("", 7)], "(domain '') in different versions, 14, 7: readers differ"),
+    ([("ai.onnx", 7), ("ai.onnx", 14)], "(domain 'ai.onnx') in different versions, 7, 14: readers differ"),
+    ([("ai.onnx", 7), ("", 14)], "(domain 'ai.onnx' and '') in different versions, 7, 14: readers differ"),
+    ([("", 7), ("ai.onnx", 14)], "(domain '' and 'ai.onnx') in different versions, 7, 14: readers differ"),
+    ([("", 7), ("", 9999)], "(domain '') in different versions, 7, 9999: readers differ"),
 ]
 
 

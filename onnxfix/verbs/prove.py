@@ -236,7 +236,12 @@ class _Prover:
         not."""
         check = next((one for one in settled.verdict.rungs if one.name == "symbolic"), None)
         safeties = {item.safety for item in settled.run.applied}
-        if check is None or check.cause != "undecided" or len(safeties) < 2 or deadline.over():
+        if (
+            check is None
+            or check.cause not in ("undecided", "timeout", "memory")
+            or len(safeties) < 2
+            or deadline.over()
+        ):
             return settled
         part = check
         with suppress(deadline.Expired):

@@ -18,6 +18,7 @@ from onnx import (
     numpy_helper,
 )
 
+from onnxfix.files.tensors import nbytes
 from onnxfix.files.walk import captures, domain_of, subgraphs
 from onnxfix.graph.signatures import schema_of
 from onnxfix.proof.symbolic import hashes
@@ -38,6 +39,8 @@ FOLDED = 1 << 24
 """Elements of known inputs up to which a call is computed by ONNX's reference implementation."""
 ELEMENTS = 1 << 27
 """Elements that one tensor may have."""
+_MOST_READ = 1 << 29
+"""Bytes of weights that one model may have in memory."""
 RANDOM = {
     *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
     *("Bernoulli", "Multinomial", "Dropout"),
@@ -199,10 +202,13 @@ class Evaluator:
     ) -> None:
         self.versions = versions_of(model)
         self._weights, self._as_real, self._until = weights, as_real, until
-        self.elements = 0
+        self.elements = self._read = 0
 
     def initializer(self, proto: TensorProto) -> Tensor:
-        """An initializer's elements."""
+        """An initializer's elements, which stay in memory."""
+        self._read += nbytes(proto)
+        if self._read > _MOST_READ:
+            raise Undecided(f"{proto.name}: {self._read / 1e9:.1f} GB of weights would have to be read")
         return constant(self._weights.read(proto), proto.data_type)
 
     def run(self, frame: Frame, node: NodeProto) -> None:

@@ -64,6 +64,10 @@ _WITHIN: dict[int, set[int]] = {
 }
 
 
+_KEPT, _HASHED = 1 << 20, 3 << 24
+"""Elements of a weight up to which its hashes are kept, and up to which there are any."""
+
+
 def contains(outer: int, inner: int) -> bool:
     """Whether each value of the floating-point type ``inner`` is one of ``outer``."""
     return outer == inner or any(contains(one, inner) for one in _WITHIN.get(outer, ()))
@@ -97,12 +101,22 @@ class Tensor:
     wraps: bool = False
     table: Any = field(default=None, init=False, repr=False)
 
-    @cached_property
+    @property
     def words(self) -> Words:
-        """The hashes of the elements: shape ``(2, *shape)``."""
-        if self.known is not None:
-            return hashes.encode(self.known)
-        return self.compute() if self.compute is not None else hashes.atoms(self.atom, self.shape)
+        """The hashes of the elements: shape ``(2, *shape)``. Those of a large weight, 16 bytes an element, are not
+        kept."""
+        if self.compute is not None or self.size <= _KEPT:
+            return self._words
+        if self.size > _HASHED:
+            raise Undecided(f"{self.size} elements are too many")
+        return self._hash()
+
+    @cached_property
+    def _words(self) -> Words:
+        return self.compute() if self.compute is not None else self._hash()
+
+    def _hash(self) -> Words:
+        return hashes.encode(self.known) if self.known is not None else hashes.atoms(self.atom, self.shape)
 
     @cached_property
     def key(self) -> bytes:

@@ -19,7 +19,7 @@ from onnxfix.proof.compare.compare import agreement, difference, different
 from onnxfix.proof.compare.copies import CUT_OFF
 from onnxfix.proof.pair import Pair, Progress, describe_judges
 from onnxfix.proof.remote import Ran
-from onnxfix.proof.request import Request, Trial
+from onnxfix.proof.request import REMOTE, Request, Trial
 from onnxfix.proof.verdict import LeftOut, RungResult, Side
 from onnxfix.runtime import backends, deadline
 from onnxfix.runtime.effort import THOROUGH
@@ -55,6 +55,8 @@ def run_check(request: Request, name: str) -> RungResult:
             same, random = draws.share_noise(request, folder)
             again = _Check(same, name, folder).result() if random else result
             result = replace(again, random=random) if again.judged else result
+    if request.worker.pid is not None:  # what comes next needs the memory
+        request.worker.call(f"{REMOTE}:unload", timeout=request.step)
     return cuda.add_notes(request, result) if name == "ort-cuda" else result
 
 

@@ -150,13 +150,14 @@ class Pair:
     def load(self) -> tuple[Outcome, Ran]:
         """Have the child load both models."""
         options = self._options()
+        shared = {"like": str(self.request.original)} if self._lean else {}
         outcome, ran = self.call(
             "load",
             backend=self.name,
             original=str(self.request.original),
             fixed=str(self.request.fixed),
             options={"guarded": True} if self.name == "ort-cuda" else options,
-            fixed_options=options,
+            fixed_options={**options, **shared},
         )
         self.seen.generation = self.request.worker.generation
         self._mapped = ran.mapped

@@ -314,6 +314,9 @@ def test_models_larger_than_the_limit_are_verified(tmp_path: Path, external: boo
         )
         assert found.rung("ort-cpu").status == "failed"
         assert found.rung("ort-cpu").reason.startswith("output y: ")
+    paths = [str(one) for one in (original, fixed, wrong)]
+    shared = [ort_weights.borrow(one, paths[0]) for one in paths[1:]]
+    assert [one.folder if one else "" for one in shared] == [str(original.parent) if external else "", ""]
 
 
 # ------------------------------------------------------------------------------------------ what does not fit
@@ -414,7 +417,7 @@ class Session:
         self.relu, self.mapped = onnx.load(path).graph.node[0].op_type == "Relu", mapped
     def run(self, feed): return [feed["x"] + off(self)]
 def off(session): return {off}
-def load(path, lean=None, mapped=True):
+def load(path, lean=None, mapped=True, like=""):
     with open(LOADS, "a") as file: file.write(f"{{lean}} {{mapped}}\\n")
     {load}
     return Session(path, mapped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +19,8 @@ from onnxfix.proof.symbolic.tensor import Weights
 
 _STORED = 512
 """Bytes from which on weights stay in the file, however small that is."""
-_SAMPLES, _SAMPLE, _CHUNK = 8, 32, 1 << 20
-"""Of two weights, so many samples of so many bytes are compared first, then chunks of so many bytes."""
+_SAMPLES, _SAMPLE = 8, 32
+"""Of two weights, so many samples of so many bytes are compared first, then all bytes."""
 _MOST = 8
 """Weights with the same samples that another is compared with."""
 
@@ -61,7 +62,7 @@ class _Bytes:
             places = range(where.offset, where.offset + where.length - _SAMPLE, step)
             samples = b"".join(where.source.read(place, _SAMPLE) for place in places)
             like = self._like.setdefault((where.field, where.length, samples), [])
-            same = next((one for one in like if _equal(one, where)), where)
+            same = next((one for one in like if lazy.equal(one, where)), where)
             if same is where and len(like) < _MOST:
                 like.append(where)
             # A tensor in memory cannot have these bytes: no file has the nonce.
@@ -72,15 +73,6 @@ class _Bytes:
 def _key(where: lazy.Range) -> tuple[object, ...]:
     """Where it is: device and inode of the file, since a file may have two paths."""
     return *where.source.stamp[:2], where.field, where.offset, where.length
-
-
-def _equal(first: lazy.Range, second: lazy.Range) -> bool:
-    """Whether two ranges of one length have the same bytes."""
-    return all(
-        first.source.read(first.offset + start, min(_CHUNK, first.length - start))
-        == second.source.read(second.offset + start, min(_CHUNK, first.length - start))
-        for start in range(0, first.length, _CHUNK)
-    )
 
 
 class _StoredWeights(Weights):
@@ -133,6 +125,11 @@ def prove_files(
         return Proof(len(trials), "", tuple(given))
 
     found = prove_all(as_real=False)
-    if not found.reason or prove_all(as_real=True).reason:
+    if not found.reason:
+        return found
+    gc.collect()  # what was computed refers to itself, and may be large
+    same = not prove_all(as_real=True).reason
+    gc.collect()
+    if not same:
         return found
     return found._replace(reason=f"{found.reason}; the same as real numbers, that is without rounding")

@@ -57,7 +57,13 @@ def warm() -> None:
 
 
 def load(
-    path: str, threads: int = 1, *, lean: bool | None = None, mapped: bool = True, fused: bool = False
+    path: str,
+    threads: int = 1,
+    *,
+    lean: bool | None = None,
+    mapped: bool = True,
+    fused: bool = False,
+    like: str = "",
 ) -> OrtSession:
     """Load a model file.
 
@@ -67,11 +73,14 @@ def load(
         lean: save memory rather than time, which may change the last bits; by default that of large models.
         mapped: large weights are mapped from the model's file where that can be done, which the session then says in
             ``mapped``. False: they are loaded as ONNX Runtime loads them.
+        like: a model whose external data is mapped instead of equal data of a large model.
         fused: with ONNX Runtime's optimizations, which add in another order.
 
     Raises ORT's exceptions, and NoKernel.
     """
     where = ort_weights.stored(path)
+    if like and where.large and where.outside:
+        where = ort_weights.borrow(path, like) or where
     options = session_options(threads, lean=where.large if lean is None else lean)
     if fused:
         import onnxruntime  # lazy: optional package

@@ -10,7 +10,7 @@ many bytes of the tensor of that name. Whatever else is odd, the file is loaded 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,6 +60,46 @@ def stored(path: str) -> Stored:
         return Stored()
 
 
+def borrow(path: str, like: str) -> Stored | None:
+    """Where the weights of a model file are if its external data is mapped from the files of the model ``like``, which
+    have the same bytes: both models then share their memory. None where a weight is not found there."""
+    try:
+        return _borrow(*(loading.open_model(Path(one)) for one in (path, like)))
+    except (OnnxfixError, OSError, UnicodeError):
+        return None
+
+
+def _borrow(own: loading.Loaded, other: loading.Loaded) -> Stored | None:
+    files: dict[Path, lazy.Source] = {}
+    mine, theirs = ([*_external(one, files)] for one in (own, other))
+    alike = {(where.offset, where.length): (tensor, where) for tensor, where in theirs}
+    alike |= {(tensor.name, where.length): (tensor, where) for tensor, where in theirs}
+    if own.size > _FEWEST:  # it would be read into memory
+        return None
+    for tensor, where in mine:
+        places = ((one, where.length) for one in (tensor.name, where.offset))
+        found = next((alike[place] for place in places if place in alike), None)
+        if found is None or not lazy.equal(found[1], where):
+            return None
+        del tensor.external_data[:]
+        tensor.external_data.extend(found[0].external_data)
+    _fill(own.proto)
+    outside = sum(where.length + _PAGES for _, where in mine)
+    return Stored(weight_bytes(own.proto), outside, skeleton=own.proto, folder=str(other.base_dir))
+
+
+def _external(
+    loaded: loading.Loaded, files: dict[Path, lazy.Source]
+) -> Iterator[tuple[TensorProto, lazy.Range]]:
+    """The tensors in external data, and where each is; ``files`` are those that are open."""
+    for tensor in walk.model_tensors(loaded.proto):
+        if tensors.is_external(tensor) and loaded.base_dir is not None:
+            file, offset, length = tensors.external_range(tensor, loaded.base_dir)
+            if file not in files:
+                files[file] = lazy.Source(file)
+            yield tensor, lazy.Range(files[file], _RAW, offset, length)
+
+
 def shared(path: str, file: Path, least: int) -> tuple[ModelProto, Stored]:
     """The model and where its weights are: in files, so that variants of it are cheap. Weights of ``least`` bytes and
     more of a small model are written to ``file``. A model with external data keeps its embedded weights, since there is
@@ -99,12 +139,17 @@ def _stored(path: str) -> Stored:
     inside = _externalize(loaded.proto, loaded.source, name)
     if not inside:
         return found
-    for tensor in walk.model_tensors(loaded.proto):
+    _fill(loaded.proto)
+    loaded.source.check()
+    return replace(found, inside=inside, skeleton=loaded.proto, folder=folder)
+
+
+def _fill(proto: ModelProto) -> None:
+    """Read the weights that are embedded in the model's file."""
+    for tensor in walk.model_tensors(proto):
         where = lazy.range_of(tensor)
         if where is not None:
             lazy.fill(tensor, where)
-    loaded.source.check()
-    return replace(found, inside=inside, skeleton=loaded.proto, folder=folder)
 
 
 def _externalize(proto: ModelProto, source: lazy.Source, name: str) -> int:

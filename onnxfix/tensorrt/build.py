@@ -21,7 +21,7 @@ from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, loading
 from onnxfix.inputs.sizes.search import Search
 from onnxfix.place import Place
-from onnxfix.runtime.backends.ort_weights import weight_bytes
+from onnxfix.runtime.backends.ort_weights import LARGE, weight_bytes
 from onnxfix.runtime.sandbox import Outcome, Worker, note
 from onnxfix.tensorrt import files, messages
 from onnxfix.tensorrt import profiles as trt_profiles
@@ -135,7 +135,9 @@ def build(
         RuntimeError: TensorRT refuses to start here, or another logger was there first.
     """
     with messages.memory_errors():
-        return Run(load(package), path, package, compute_capability, tf32).run(**how)
+        run = Run(load(package), path, package, compute_capability, tf32)
+        run.discards = not how.get("save_engine")
+        return run.run(**how)
 
 
 class Run:
@@ -155,6 +157,7 @@ class Run:
         self.trt, self.path, self.tf32, self.prepare = trt, path, tf32, prepare
         self.parsed: Callable[[Run], None] = lambda run: None
         self.engine: Any = None  # the serialized engine of the accepted build
+        self.discards = False  # nobody reads the engine
         self.capability = member(trt, capability) if package == "tensorrt-rtx" else None
         self.places = Places(path)
         self.layers: Layers | None = None
@@ -277,9 +280,9 @@ class Run:
                 errors = self._issues("profile", "error") or (Issue("profile", "error", problem),)
                 return replace(done, stage="profile", errors=errors)
         # The serialized engine: deserializing it would need a GPU.
-        engine = self.builder.build_serialized_network(self.network, config)
+        engine, size = self._serialize(config)
         warnings = done.warnings + self._issues("build", "warning")
-        if engine is None:
+        if not size:
             errors = self._issues("build", "error")
             # What led to it is logged as a warning at times.
             memory = means("memory", [one.text for one in (*errors, *warnings)])
@@ -298,7 +301,29 @@ class Run:
             atomic.put(self.cache, cache.serialize())
         elif cache is not None:
             _TIMINGS[0] = bytes(cache.serialize())
-        return replace(done, status="accepted", stage="", warnings=warnings, engine_bytes=int(engine.nbytes))
+        return replace(done, status="accepted", stage="", warnings=warnings, engine_bytes=size)
+
+    def _serialize(self, config: Any) -> tuple[Any, int]:
+        """The serialized engine (None if it is discarded as it is written, which saves the memory for another copy of
+        large weights), and its bytes: 0 for none."""
+        to_stream = getattr(self.builder, "build_serialized_network_to_stream", None)
+        proto = self.places.proto
+        if not self.discards or to_stream is None or proto is None or weight_bytes(proto) < LARGE:
+            engine = self.builder.build_serialized_network(self.network, config)
+            return engine, 0 if engine is None else int(engine.nbytes)
+
+        writer: type[Any] = self.trt.IStreamWriter
+
+        class Discarded(writer):  # type: ignore[misc]
+            size = 0
+
+            def write(self, data: bytes) -> int:
+                self.size += len(data)
+                return len(data)
+
+        written = Discarded()
+        built = to_stream(self.network, config, written)
+        return None, written.size if built else 0
 
     def _timing_cache(self, config: Any) -> Any:
         """The user's timing cache, else this process's; None where neither is used."""

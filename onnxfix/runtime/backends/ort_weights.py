@@ -72,13 +72,13 @@ def borrow(path: str, like: str) -> Stored | None:
 def _borrow(own: loading.Loaded, other: loading.Loaded) -> Stored | None:
     files: dict[Path, lazy.Source] = {}
     mine, theirs = ([*_external(one, files)] for one in (own, other))
+    alike: dict[tuple[int | str, int], tuple[TensorProto, lazy.Range]]
     alike = {(where.offset, where.length): (tensor, where) for tensor, where in theirs}
     alike |= {(tensor.name, where.length): (tensor, where) for tensor, where in theirs}
     if own.size > _FEWEST:  # it would be read into memory
         return None
     for tensor, where in mine:
-        places = ((one, where.length) for one in (tensor.name, where.offset))
-        found = next((alike[place] for place in places if place in alike), None)
+        found = alike.get((tensor.name, where.length)) or alike.get((where.offset, where.length))
         if found is None or not lazy.equal(found[1], where):
             return None
         del tensor.external_data[:]

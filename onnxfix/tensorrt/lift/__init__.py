@@ -149,7 +149,7 @@ def build_and_lift(
 
     with memory_errors():
         run = Run(load(package), path, package, compute_capability, tf32)
-        run.parsed = read
+        run.parsed, run.discards = read, not save_engine
         build = run.run(given, save_engine, timing_cache)
     _LAST[0] = build.profiles if build.accepted and build.profiles else None
     return build, next(iter(networks), None)

@@ -21,6 +21,7 @@ from onnxfix.proof.request import Networks, Request
 from onnxfix.proof.sweep import SweepResult
 from onnxfix.proof.verdict import RungResult, unjudged
 from onnxfix.runtime.allowance import MEMORY_MB, cores
+from onnxfix.runtime.backends.ort_weights import weight_bytes
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import default_memory_mb, one_line
@@ -49,6 +50,9 @@ def run(request: Request) -> RungResult:
         return unjudged(NAME, found.reason, found.cause)
     with closing(found), ExitStack() as stack:
         check(request.trt, request.known)
+        weights, limit = weight_bytes(request.known.model) >> 20, found.worker.limit_mb
+        if limit is not None and weights > limit:  # minutes, in vain
+            return unjudged(NAME, found.worker.starved(f"an engine holds {weights} MiB of weights"), "memory")
         given, origin = chosen_profiles(request.trt, request.known, request.shapes, request.given)
         builds: tuple[TrtBuild, ...]
         if request.fixed == request.original:  # built anew: a caller may have changed its external data

@@ -34,7 +34,6 @@ def reduce(
     seed: int = 0,
     timeout: float = 300.0,
     time_limit: float | None = None,
-    resume: bool = False,
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
     progress: Progress | None = None,
@@ -55,7 +54,6 @@ def reduce(
         inputs: what it fails on; by default generated.
         timeout: time limit of one check in seconds.
         time_limit: time limit of the search in seconds.
-        resume: go on with what an earlier run left in the folder.
         input_shapes, seed, trt, memory_mb, progress: as for ``apply``, which also says what ``inputs``
             may be.
 
@@ -73,7 +71,6 @@ def reduce(
         keywords.text("match", match, "Assertion failed"),
         keywords.seconds("timeout", timeout),
         keywords.seconds("time_limit", time_limit) if time_limit is not None else None,
-        keywords.flag("resume", resume),
         run,
     )
     folder = keywords.path("output", output)

@@ -223,7 +223,6 @@ _ALL = (
                 "timeout", Kind.WHOLE, "SECONDS", "Time limit of one check in seconds.", default=300, least=1
             ),
             Option("time_limit", Kind.WHOLE, "SECONDS", "Time limit of the search in seconds.", least=1),
-            Option("resume", Kind.FLAG, "", "Go on with what an interrupted run left in the folder."),
             "trt_package compute_capability memory_limit",
             TABLES,
         ),

@@ -62,7 +62,6 @@ def reduce(given: Given) -> None:
         match=given.match or "",
         timeout=given.timeout,
         time_limit=given.time_limit,
-        resume=given.resume,
         run=_options(given),
     )
     with Steps(1) as steps:

@@ -1,4 +1,4 @@
-"""The folder that ``reduce`` writes: the reduced model, all that reproduces its failure, and the search's state."""
+"""The folder that ``reduce`` writes: the reduced model, and all that reproduces its failure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ README, SCRIPT, VERSIONS = "README.md", "reproduce.py", "versions.json"
 FILES = (STATE, MODEL, INPUTS, EXPECTED, SEEN, README, SCRIPT, VERSIONS, OTHER, "error.txt")
 """All names that a folder may have."""
 FORMAT = 1
-_STATE, _IDENTITY = ("complete", "cwd", "names"), ("check", "match", "package", "capability")
+_STATE, _IDENTITY = ("cwd", "names"), ("check", "match", "package", "capability")
 """What else the state and its identity must have."""
 COMMAND = f"python {SCRIPT}"
 _PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "protobuf")
@@ -48,7 +48,7 @@ _PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "pr
 @dataclass(frozen=True)
 class Saved:
     """What a folder holds: the reduced model with its inputs, its failure, the second model (None: there is none), and
-    the ``state`` that the search left."""
+    the ``state``: how the failure was found."""
 
     case: Case
     failure: Failure
@@ -67,14 +67,12 @@ class Folder:
     """The folder of a reduction. ``identity`` is what it is made for.
 
     Raises:
-        UsageError: the folder holds something else, or with ``resume`` the reduction of another model or check.
+        UsageError: the folder holds something else.
         OnnxfixError: it cannot be created.
     """
 
-    def __init__(
-        self, folder: Path, loaded: loading.Loaded, identity: Mapping[str, Any], *, resume: bool
-    ) -> None:
-        self.path, self.identity = folder, json.loads(json.dumps(identity))
+    def __init__(self, folder: Path, loaded: loading.Loaded, identity: Mapping[str, Any]) -> None:
+        self.path, self.identity = folder, identity
         self.most = loaded.mode if loaded.path is not None else PLAIN
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder}: is not a folder; name another one with --output")
@@ -84,24 +82,6 @@ class Folder:
         if foreign and (STATE not in foreign or not set(foreign) <= set(FILES)):
             strange = next((one for one in foreign if one not in FILES), foreign[0])
             raise UsageError(f"{folder}: holds {strange}, which onnxfix did not write; name another folder")
-        if resume and not foreign:
-            raise UsageError(f"{folder}: there is nothing to go on with; leave out --resume")
-        if resume and _read(folder).get("identity") != self.identity:
-            raise UsageError(f"{folder}: is the reduction of another model or check; leave out --resume")
-
-    # ---- writing
-
-    def keep(self, reducer: Reducer) -> None:
-        """Write the smallest case so far, with which a later run can go on.
-
-        Raises:
-            OnnxfixError: the folder cannot be written.
-        """
-        with writing(self.path):
-            self.path.mkdir(exist_ok=True)
-        self._put(MODEL, reducer.case.model)
-        self._put(INPUTS, npz(reducer.case.inputs))
-        self._put(STATE, self._state(reducer, complete=False))
 
     def finish(self, found: Reduction, reducer: Reducer, check: Check) -> Reduction:
         """Write the whole folder. Returns the result with what was learnt on the way.
@@ -110,7 +90,10 @@ class Folder:
             OnnxfixError: the folder cannot be written.
         """
         case = reducer.case
-        self.keep(reducer)
+        with writing(self.path):
+            self.path.mkdir(exist_ok=True)
+        self._put(MODEL, case.model)
+        self._put(INPUTS, npz(case.inputs))
         environment = versions(check)
         found = replace(
             found,
@@ -132,12 +115,12 @@ class Folder:
         }
         there = [name for name in FILES if contents.get(name, b"") is not None]
         contents[README] = readme(found, there).encode()
-        contents[STATE] = self._state(reducer, complete=found.complete)
+        contents[STATE] = self._state(reducer)
         for name, content in contents.items():
             self._put(name, content)
         return found
 
-    def _state(self, reducer: Reducer, *, complete: bool) -> bytes:
+    def _state(self, reducer: Reducer) -> bytes:
         check, case, names = reducer.terms.check, reducer.case, None
         if (
             isinstance(check, AgainstCheck) and check.names is not None
@@ -147,9 +130,7 @@ class Folder:
         document = {
             "onnxfix": FORMAT,
             "identity": self.identity,
-            "complete": complete,
             "failure": dataclasses.asdict(reducer.failure),
-            "seen": dataclasses.asdict(reducer.seen),
             "cut": sorted(reducer.case.cut),
             "names": names,
             "cwd": os.getcwd(),
@@ -186,16 +167,6 @@ def versions(check: Check) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------- reading
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    try:
-        document = json.loads((folder / STATE).read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder}: is not a folder that onnxfix reduce wrote: {error}") from None
-    if not isinstance(document, dict) or document.get("onnxfix") != FORMAT:
-        raise UsageError(f"{folder / STATE}: was written by another version of onnxfix")
-    return document
-
-
 def read_folder(folder: Path) -> Saved:
     """What a folder holds.
 
@@ -203,7 +174,12 @@ def read_folder(folder: Path) -> Saved:
         UsageError: it is no folder of a reduction.
         OnnxfixError: its model cannot be read.
     """
-    state = _read(folder)
+    try:
+        state = json.loads((folder / STATE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder}: is not a folder that onnxfix reduce wrote: {error}") from None
+    if not isinstance(state, dict) or state.get("onnxfix") != FORMAT:
+        raise UsageError(f"{folder / STATE}: was written by another version of onnxfix")
     loaded = loading.load(folder / MODEL)
     try:
         inputs = load_inputs(folder / INPUTS)[0] if (folder / INPUTS).exists() else {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +16,7 @@ from onnx import helper
 
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
-from onnxfix.errors import ModelError, UsageError
+from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
@@ -58,8 +56,6 @@ _MILD_KINDS: tuple[Kind, ...] = ("normal", "small", "ones", "zeros")
 _MIN_SHARED_NAMES = 0.8
 """Minimum share of tensors with the same name and operator in two models. From this share on, equal names
 count as the same tensor."""
-_WRITE_INTERVAL = 5.0  # minimum seconds between two writes of the folder
-_WRITE_COST_FACTOR = 20  # minimum interval, as a multiple of the time that writing takes
 
 
 @dataclass(frozen=True)
@@ -68,8 +64,8 @@ class ReduceOptions:
 
     ``check`` is one of CHECKS, or a command with ``{}`` for the model's path (and ``{inputs}`` for its inputs' path).
     ``against`` is a second model. Its corresponding part must compute something else. ``match`` is a regular expression
-    for the command's output. ``timeout`` limits one check and ``time_limit`` the whole search, in seconds. ``resume``
-    continues the reduction that the folder holds. ``run`` has the inputs, TensorRT's options and the memory limit.
+    for the command's output. ``timeout`` limits one check and ``time_limit`` the whole search, in seconds. ``run`` has
+    the inputs, TensorRT's options and the memory limit.
     """
 
     check: str
@@ -77,7 +73,6 @@ class ReduceOptions:
     match: str = ""
     timeout: float = 300.0
     time_limit: float | None = None
-    resume: bool = False
     run: RunOptions = field(default_factory=RunOptions)
 
 
@@ -112,7 +107,7 @@ def reduce(
         "capability": trt.compute_capability,
         "models": [[os.path.abspath(item.path or ""), item.size] for item in models],
     }
-    folder = reduced.Folder(path, loaded, identity, resume=options.resume)
+    folder = reduced.Folder(path, loaded, identity)
     with ExitStack() as stack:
         stack.enter_context(memory_limit(options.run.memory_mb))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
@@ -195,25 +190,15 @@ class _Run:
         self.values = Values(scratch, options.timeout)
         self.whole = cases.case_of(loaded, {})
         self.notes: list[str] = []
-        self._written, self._cost = float("-inf"), 0.0
 
     def reduce(self, folder: reduced.Folder) -> Reduction:
         base = Reduction(name_of(self.loaded), self.options.check, "unknown", nodes_before=self.whole.count)
-        resumed, done = self.options.resume, False
-        if resumed:
-            saved = reduced.read_folder(folder.path)
-            start = _Start(saved.case, saved.failure, self.values.runs(saved.case))
-            done = bool(saved.state["complete"])
-        else:
-            outcome = self._start()
-            if isinstance(outcome, Seen):
-                status: Status = "unknown" if outcome.unknown else "passes"
-                return replace(base, status=status, reason=outcome.unknown, cause=outcome.cause)
-            start = outcome
-        reducer = self.reducer(start, partial(self._keep, folder))
-        if resumed and not done and reducer.examine(start.case) is None:
-            raise UsageError(f"{folder.path}: what it holds does not fail in this way; leave out --resume")
-        ended = "complete" if done else search(reducer)
+        start = self._start()
+        if isinstance(start, Seen):
+            status: Status = "unknown" if start.unknown else "passes"
+            return replace(base, status=status, reason=start.unknown, cause=start.cause)
+        reducer = self.reducer(start)
+        ended = search(reducer)
         self.say("writing")
         made_up = "ONNX Runtime does not run some node: values behind it are made up"
         result = replace(
@@ -229,23 +214,13 @@ class _Run:
         )
         return folder.finish(result, reducer, self.check)
 
-    def reducer(self, start: _Start, kept: Callable[[Reducer], None]) -> Reducer:
+    def reducer(self, start: _Start, kept: Callable[[Reducer], None] = lambda reducer: None) -> Reducer:
         limit = self.options.time_limit
         end = time.monotonic() + limit if limit is not None else float("inf")
         facts = Facts(self.loaded.proto, self.loaded.base_dir)
         terms = Terms(self.check, start.failure, self.scratch, self.say, kept, end)
         self.check.expect(start.failure)
         return Reducer(start.case, terms, self.values, facts, runs=start.runs)
-
-    def _keep(self, folder: reduced.Folder, reducer: Reducer) -> None:
-        """Write the folder now and then, so that a killed process leaves something to resume."""
-        began = time.monotonic()
-        if began - self._written < max(_WRITE_INTERVAL, _WRITE_COST_FACTOR * self._cost):
-            return
-        with contextlib.suppress(ModelError):  # a part of more than 2 GB is not kept
-            folder.keep(reducer)
-        self._written = time.monotonic()
-        self._cost = self._written - began
 
     # ---- the failure of the whole model
 

@@ -113,7 +113,7 @@ def test_inputs_with_the_names_of_numpys_own_arguments(tmp_path: Path) -> None:
         assert archive["texts"].tolist() == ["é", ""]
 
 
-@pytest.mark.parametrize("lacking", ["cwd", "names", "complete", "check", "package"])
+@pytest.mark.parametrize("lacking", ["cwd", "names", "check", "package"])
 def test_a_damaged_state_is_one_line_and_no_traceback(tmp_path: Path, lacking: str) -> None:
     reduced(tmp_path, models.model(TANH), check=COMMAND)
     state = tmp_path / "out" / "reduction.json"

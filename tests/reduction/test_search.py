@@ -1,4 +1,4 @@
-"""The search: interrupts, time limits and resuming, and the parts that do not need a check."""
+"""The search: interrupts, time limits, and the parts that do not need a check."""
 
 from __future__ import annotations
 
@@ -58,15 +58,8 @@ def test_an_interrupt_leaves_the_smallest_so_far(tmp_path: Path, monkeypatch: py
     assert len(onnx.load(folder / "model.onnx").graph.node) == found.nodes_after
     assert onnxfix.reproduce(folder) is not None
 
-    again = onnxfix.reduce(whole, folder, check=TOGETHER, resume=True)
-    assert (again.complete, again.nodes_after, again.nodes_before) == (True, 2, 12)
-    assert again.tries < onnxfix.reduce(whole, tmp_path / "other", check=TOGETHER).tries
-    model = onnx.load(folder / "model.onnx")
-    assert [node.op_type for node in model.graph.node] == ["Tanh", "Sigmoid"]
-    value = np.load(tmp_path / "other" / "inputs.npz")
-    np.testing.assert_array_equal(np.load(folder / "inputs.npz")["t4"], value["t4"])
-    done = onnxfix.reduce(whole, folder, check=TOGETHER, resume=True)
-    assert (done.complete, done.tries) == (True, 0)
+    again = onnxfix.reduce(folder / "model.onnx", tmp_path / "again", check=TOGETHER)
+    assert (again.complete, again.nodes_after) == (True, 2)
 
 
 def test_an_interrupt_before_the_failure_is_known_writes_nothing(
@@ -78,53 +71,18 @@ def test_an_interrupt_before_the_failure_is_known_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_process_that_is_killed_can_be_resumed(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    with monkeypatch.context() as patch:
-        counted(patch, 4, Killed)
-        with pytest.raises(Killed):
-            onnxfix.reduce(whole, tmp_path / "out", check=FAILS)
-    found = onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
-    assert (found.complete, found.nodes_after) == (True, 1)
-
-
 def test_a_time_limit(whole: Path, tmp_path: Path) -> None:
     found = onnxfix.reduce(whole, tmp_path / "out", check=FAILS, time_limit=0.0)
     assert (found.status, found.complete, found.nodes_after) == ("reduced", False, 12)
     assert (found.interrupted, found.exit_code) == (False, 0)
 
 
-def test_what_cannot_be_resumed(whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(onnxfix.UsageError, match="nothing to go on with"):
-        onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
+def test_a_folder_of_another_version(whole: Path, tmp_path: Path) -> None:
     onnxfix.reduce(whole, tmp_path / "out", check=FAILS)
-    with pytest.raises(onnxfix.UsageError, match="another model or check"):
-        onnxfix.reduce(whole, tmp_path / "out", check="! grep -q Abs {}", resume=True)
-    other = models.write(tmp_path / "longer.onnx", CHAIN.replace("Abs", "Sqrt"))
-    with pytest.raises(onnxfix.UsageError, match="another model or check"):
-        onnxfix.reduce(other, tmp_path / "out", check=FAILS, resume=True)
     state = tmp_path / "out" / "reduction.json"
     state.write_text(json.dumps({**json.loads(state.read_text()), "onnxfix": 0}))
     with pytest.raises(onnxfix.UsageError, match="another version"):
-        onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
-
-
-def test_a_folder_that_fails_no_more_is_not_gone_on_with(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        counted(patch, 4, KeyboardInterrupt)
-        onnxfix.reduce(whole, tmp_path / "out", check=FAILS)
-    model = onnx.load(tmp_path / "out" / "model.onnx")
-    for node in model.graph.node:
-        node.op_type = "Neg"
-    onnx.save(model, tmp_path / "out" / "model.onnx")
-    with pytest.raises(onnxfix.UsageError, match="does not fail in this way"):
-        onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
+        onnxfix.reproduce(tmp_path / "out")
 
 
 def test_dynamic_shapes_are_kept_where_the_failure_needs_them(tmp_path: Path) -> None:

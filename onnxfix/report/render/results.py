@@ -157,7 +157,7 @@ def reduction_page(reduction: Reduction) -> ui.Page:
     """How small the model became, the failure, and the command that reproduces it."""
     pairs: list[tuple[str, ui.Content]] = []
     if reduction.status == "reduced":
-        early = "stopped early: this is the smallest part so far; --resume goes on"
+        early = "stopped early: this is the smallest part so far; reducing its model.onnx goes on"
         pairs = [
             ("fails", reduction.failure.text if reduction.failure is not None else ""),
             ("note", "" if reduction.complete else early),

@@ -28,11 +28,15 @@ from onnxfix.runtime.sandbox import Worker
 
 
 class Failed(OnnxfixError):
-    """The model could not be run. ``cause`` says why if the model is not to blame."""
+    """The model could not be run. ``cause`` says why if the model is not to blame. ``mistyped``: ONNX Runtime refuses
+    the types of its nodes."""
 
     def __init__(self, message: str, cause: Cause = "") -> None:
         super().__init__(message)
         self.cause: Cause = "" if cause == "refused" else cause
+        self.mistyped = (
+            "Type Error:" in message
+        )  # how ONNX Runtime begins; it has another text for missing kernels
 
 
 class Bench(AbstractContextManager["Bench"]):

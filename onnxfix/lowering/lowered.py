@@ -154,7 +154,11 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
     cast = signature("Cast", overlay.opset() or 0)
     rounds = cast is not None and ELEMENT[to] in cast.outputs[0].elems  # not to bfloat16 before opset 13
 
+    floats: set[str] = set()
+
     def elem(value: Value | None) -> int | None:
+        if value is not None and value.name in floats:
+            return FLOAT
         return None if value is None else shapes.elem_type(value)
 
     def is_tensor(value: Value | None) -> bool:
@@ -171,11 +175,14 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
         if isinstance(chosen, Slots):
             if chosen.inputs or chosen.outputs:
                 slots[index] = chosen
+                # An operator of another domain may have written them: only this node says that they are float32.
+                floats |= {node.proto.input[slot] for slot in chosen.inputs}
+                floats |= {node.proto.output[slot] for slot in chosen.outputs} - {""}
         elif FLOAT in (types := list(map(elem, values))) or (None in types and reason != "operator"):
             whole[index] = chosen
     values_of = overlay.main.values.items()
-    floats = frozenset(name for name, value in values_of if elem(value) == FLOAT and is_tensor(value))
-    return Lowerable(to, slots, whole, floats)
+    floats |= {name for name, value in values_of if elem(value) == FLOAT and is_tensor(value)}
+    return Lowerable(to, slots, whole, frozenset(floats))
 
 
 def _whole(node: Node) -> Whole | None:

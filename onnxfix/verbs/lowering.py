@@ -182,7 +182,8 @@ def _prove(
         own = worst(bench.result_errors(file, wide=False))
         checks.append(("ort-cpu", "passed", f"runs; largest error {own:.3g} of the output's scale"))
     except Failed as failure:
-        checks.append(("ort-cpu", "skipped", str(failure)))
+        # The original ran, so that wrong types are the conversion's fault; a kernel that is missing is not.
+        checks.append(("ort-cpu", "failed" if failure.mistyped else "skipped", str(failure)))
     say("verifying")
     verdict = run_checks(
         original,
@@ -198,6 +199,8 @@ def _prove(
     result = replace(result, checks=tuple(checks))
     if checks[0][1] == "failed":
         return replace(result, status="missed", reason=checks[0][2])
+    if checks[1][1] == "failed":
+        return replace(result, status="refused", reason=f"ort-cpu: {checks[1][2]}")
     refusing = next((rung for rung in verdict.rungs if rung.refutes and not rung.inherited), None)
     if refusing is not None:
         return replace(result, status="refused", reason=f"{refusing.name}: {refusing.reason}")

@@ -151,3 +151,24 @@ def test_nodes_called_as_tensors_are() -> None:
         ort.run(between_casts(made), feed)[0],
         ort.run(with_casts(model, able, frozenset(able.slots), apart=False), feed)[0],
     )
+
+
+def test_an_unknown_operator_between_converted_nodes() -> None:
+    parsed = models.model(
+        """g (float[2,4] x, float[4,4] w) => (float[2,4] y) { a = MatMul(x, w)  b = custom.Thing(a)  c = Add(b, x)
+        d = custom.Thing(c)  e = Relu(d)  y = MatMul(e, w) }""",
+        domains={"custom": 1},
+    )
+    able = lowerable(parsed, "fp16", strict=True)
+    low = converted(parsed, able, frozenset(able.slots)).proto
+    inferred = onnx.shape_inference.infer_shapes(low).graph.value_info
+    types = {info.name: info.type.tensor_type.elem_type for info in inferred}
+    things = [node for node in low.graph.node if node.op_type == "Thing"]
+    assert [types[node.input[0]] for node in things] == [onnx.TensorProto.FLOAT] * 2
+    [cast] = [
+        node for node in low.graph.node if node.op_type == "Cast" and node.input[0] == things[0].output[0]
+    ]
+    assert types[cast.output[0]] == onnx.TensorProto.FLOAT16
+    assert {parsed.graph.node[index].output[0]: why for index, why in able.whole.items()} == {
+        "b": "domain", "d": "domain", "e": "unknown",
+    }  # fmt: skip

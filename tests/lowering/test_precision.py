@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto
 
 import onnxfix
+from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import between_casts
 from onnxfix.lowering.records import Lowering
 from support import ort
@@ -278,6 +279,34 @@ def test_the_input_is_not_changed_and_nothing_is_left_behind(tmp_path: Path) -> 
     assert code == 2
     assert "input" in error
     assert path.read_bytes() == before
+
+
+def test_types_that_only_readers_of_other_operators_tell(tmp_path: Path) -> None:
+    """What a product of 4 bits writes has no declared type; the Div that reads it is of float32."""
+    path = FIXTURES / "kinds" / "few_bits_symmetric.ort.op17.onnx"
+    found = onnxfix.precision(path, "fp16", 0.01, tmp_path / "low.onnx", rungs=("contract",))
+    assert found.status == "written", found
+    assert {name: status for name, status, _ in found.checks}["ort-cpu"] == "passed"
+    assert sorted(_why(found).values()) == ["domain", "domain", "neighbor"]
+    assert found.low > 0
+
+
+def test_wrong_types_are_told_from_missing_kernels(tmp_path: Path) -> None:
+    """ONNX Runtime loads no model with the first, whatever runs it."""
+    path = tmp_path / "m.onnx"
+    causes = []
+    for text in (
+        "g (float[2] x) => (float[2] y) { h = Cast<to = 10>(x)  y = Add(h, x) }",
+        "g (float[2] x) => (float[2] y) { h = Cast<to = 16>(x)  b = Add(h, h)  y = Cast<to = 1>(b) }",
+    ):
+        onnx.save(model("g (float[2] x) => (float[2] y) { y = Neg(x) }"), path)
+        with Bench() as bench:
+            bench.open(path, "fp16", [{"x": np.ones(2, np.float32)}])
+            onnx.save(model(text), path)
+            with pytest.raises(Failed) as failed:
+                bench.result_errors(path, wide=False)
+            causes.append(failed.value.mistyped)
+    assert causes == [True, False]
 
 
 def test_external_weights_come_with_the_result(tmp_path: Path) -> None:

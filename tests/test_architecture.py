@@ -80,6 +80,7 @@ LAYERS = [
     ["rewrite.contexts"],
     ["testing"],
     ["verbs.examination"],
+    ["lowering.quantized"],
     ["lowering.lowered"],
     ["lowering.records"],
     ["lowering.convert"],

@@ -19,7 +19,7 @@ from onnxfix.diagnosis.child import Reply, in_type
 from onnxfix.diagnosis.graph import Graph, declared_types, open_graph
 from onnxfix.errors import OnnxfixError
 from onnxfix.lowering import guards
-from onnxfix.lowering.lowered import Low, lowerable, with_casts
+from onnxfix.lowering.lowered import Low, in_order, lowerable, with_casts
 from onnxfix.lowering.measure import Own, Tensor, measure
 from onnxfix.lowering.records import OutputError
 from onnxfix.proof.compare.tolerance import EXACT, distances, wide
@@ -61,7 +61,7 @@ class Bench(AbstractContextManager["Bench"]):
     def open(self, path: Path, to: Low, feeds: Sequence[Mapping[str, Any]], most: int = 16) -> None:
         """Read the model and run it in float32, on at most ``most`` of the feeds that it accepts."""
         self.graph = open_graph(path)
-        self.model = self.graph.proto
+        self.model = self._original = in_order(self.graph.proto)
         self.able = lowerable(self.model, to, path.parent, strict=True)
         refused = Reply()
         for feed in feeds:
@@ -80,7 +80,7 @@ class Bench(AbstractContextManager["Bench"]):
         """From now on, saturate exactly these constants in variants; see ``guards.masks``. The float32
         outputs stay the same."""
         self.model = ModelProto()
-        self.model.CopyFrom(self.graph.proto)
+        self.model.CopyFrom(self._original)
         guards.saturate(self.model, names, self.able.to, Path(self.graph.folder))
 
     def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:

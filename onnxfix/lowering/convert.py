@@ -6,7 +6,7 @@ name: an output of the graph, or a graph inside a node. A Cast is made once for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors, walk
-from onnxfix.lowering.lowered import ELEMENT, FLOAT, Lowerable, fresh, is_heavy, names_of
+from onnxfix.lowering.lowered import ELEMENT, FLOAT, Lowerable, is_heavy, names_of
+from onnxfix.lowering.quantized import QUANTIZERS, SCALES, fresh, opset_of, raise_opset
 from onnxfix.lowering.records import IoTypes
 from onnxfix.model import Model
 
@@ -73,6 +74,7 @@ class _Conversion:
         self.to = ELEMENT[able.to]
         self.names = names_of(proto)
         self.casts = 0
+        self.scales = False  # in the low type
         self.nodes: list[NodeProto] = []
         self.where: dict[tuple[str, int], str] = {}
         self.stored: dict[str, int] = dict.fromkeys(able.floats, FLOAT)
@@ -122,6 +124,8 @@ class _Conversion:
         self._drop_initializers()
         self._declare()
         self.proto.ir_version = max(self.proto.ir_version, 4)  # before, initializers had to be inputs too
+        if self.scales and opset_of(self.proto) < SCALES:
+            raise_opset(self.proto, self.names)
 
     def _lower(self, index: int, node: NodeProto) -> None:
         slots = self.able.slots[index]
@@ -224,10 +228,8 @@ class _Conversion:
 
     def _retype(self, node: NodeProto) -> None:
         """An attribute that names the type of what the node writes."""
-        if node.op_type == "Cast":
-            for attribute in node.attribute:
-                if attribute.name == "to" and attribute.i == FLOAT:
-                    attribute.i = self.to
+        self.scales |= node.op_type in QUANTIZERS
+        _retype_output(node, (FLOAT,), self.to)
         if node.op_type == "ConstantOfShape":
             value = np.zeros(1, np.float32)
             for attribute in node.attribute:
@@ -324,8 +326,17 @@ def _touches_half(model: ModelProto) -> bool:
     return not _LOWS.isdisjoint((*declared, *stored, *named))
 
 
+def _retype_output(node: NodeProto, known: Collection[int], to: int) -> None:
+    """Where a Cast or DQ names one of the types ``known`` for what it writes, it names ``to`` afterwards."""
+    wanted = {"Cast": "to", "DequantizeLinear": "output_dtype"}.get(node.op_type)
+    for attribute in node.attribute:
+        if attribute.name == wanted and attribute.i in known:
+            attribute.i = to
+
+
 def _retype_float32(node: NodeProto) -> None:
     """An attribute that names the type of what the node writes, as float32."""
+    _retype_output(node, _LOWS, FLOAT)
     for attribute in node.attribute:
         if attribute.name == "value" and attribute.HasField("t") and attribute.t.data_type in _LOWS:
             array = numpy_helper.to_array(attribute.t)

@@ -285,5 +285,6 @@ def _guards_of_values(facts: Facts, index: int, producers: Mapping[str, int]) ->
     own_error = facts.own.get(index)
     if own_error is not None and not math.isfinite(own_error.error_power):
         yield index, Guard("not-finite")
-    if own_error is not None and own_error.changed:
+    # A Q rounds in any type, and what it rounds otherwise is one step off: errors of outputs tell how much that is.
+    if own_error is not None and own_error.changed and node.op_type != "QuantizeLinear":
         yield index, Guard("choice", own_error.changed / own_error.choices)

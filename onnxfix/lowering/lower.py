@@ -12,10 +12,12 @@ from typing import Any
 from onnx import ModelProto, NodeProto
 
 from onnxfix.lowering.bench import Bench
+from onnxfix.lowering.choice import Graph
 from onnxfix.lowering.guards import Facts, Guard, guards, hazards, masks, saturate
-from onnxfix.lowering.lowered import Low, is_heavy, lowerable
+from onnxfix.lowering.lowered import Low, in_order, is_heavy, lowerable
+from onnxfix.lowering.quantized import obstacle
 from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range, pattern
-from onnxfix.lowering.search import Graph, Plan, Search, worst
+from onnxfix.lowering.search import Plan, Search, worst
 from onnxfix.place import place_of
 from onnxfix.targets import Target
 
@@ -69,6 +71,7 @@ def find(
         Failed: the model does not run.
         ModelError: it is no valid graph.
     """
+    model = in_order(model)
     able = lowerable(model, wish.to, path.parent, strict=True)
     say("running in float32")
     bench.open(path, wish.to, feeds, wish.samples)
@@ -78,6 +81,10 @@ def find(
     facts = Facts(model, able, tensors, own, hazards(model, able, path.parent), wish.target, masked)
     graph = Graph(model, able, wish.io_types == "low")
     guarded = guards(facts)
+    if "quantized" in able.whole.values() and (why := obstacle(model)):
+        notes.append(
+            f"half-precision scales need operator set 19, to which the model cannot be raised: {why}"
+        )
     matched, unmatched = _named(model, wish.keep)
     for index in matched & able.slots.keys():
         guarded[index] = Guard("user")

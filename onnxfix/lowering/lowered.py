@@ -21,6 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, defs, helper
 from onnxfix.files import walk
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.signatures import signature
+from onnxfix.lowering.quantized import QUANTIZERS, SCALES, fresh, obstacle, represents
 from onnxfix.model import Model
 
 Low = Literal["fp16", "bf16"]
@@ -32,11 +33,10 @@ LOW_TYPES = {low: helper.tensor_dtype_to_np_dtype(elem) for low, elem in ELEMENT
 """The element types, as numpy has them."""
 
 #: Operators that stay as they are: what they compute is chosen by an attribute, is random, depends on the bits of
-#: float32, or is quantization, whose scales are float32 in most opsets.
+#: float32, or is quantization whose scales are always float32.
 _WHOLE = frozenset({
-    "Bernoulli", "BitCast", "Constant", "DequantizeLinear", "DynamicQuantizeLinear", "EyeLike",
-    "MeanVarianceNormalization", "Multinomial", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RandomNormal",
-    "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+    "Bernoulli", "BitCast", "Constant", "DynamicQuantizeLinear", "EyeLike", "MeanVarianceNormalization", "Multinomial",
+    "QLinearConv", "QLinearMatMul", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 })  # fmt: skip
 #: Operators that read no value: they take any type.
 _BLIND = frozenset({"Shape", "Size"})
@@ -47,8 +47,8 @@ _STAYING = {"Resize": (1, 2), "Upsample": (1,), "RoiAlign": (1,), "MaxRoiPool": 
 
 #: Why a node stays in float32, as data. "control-flow": it holds graphs. "function": it calls a local function.
 #: "domain": an operator of another domain. "operator": its types are not chosen by its inputs. "schema": ONNX has no
-#: such operator in this type and opset. "kind": sequences, optionals or maps. "quantized": a product of dequantized
-#: tensors, which TensorRT runs in INT8 unless there are Casts between. "unknown": types are not proven.
+#: such operator in this type and opset. "kind": sequences, optionals or maps. "quantized": a Q or DQ whose scale stays
+#: float32, or a product that reads one: Casts between would prevent INT8. "unknown": types are not proven.
 Whole = Literal["control-flow", "function", "domain", "operator", "schema", "kind", "quantized", "unknown"]
 
 
@@ -65,13 +65,14 @@ class Lowerable:
 
     ``slots`` has them by the node's index in the stored order; ``whole`` says of the other nodes that read or write
     float32 why they stay (Shape and Size, which read no value, are in neither). ``floats`` are the names of the main
-    graph's tensors that are proven to be float32.
+    graph's tensors that are proven to be float32, ``tied`` those that DQs write, moved or not: no Cast may follow.
     """
 
     to: Low
     slots: Mapping[int, Slots]
     whole: Mapping[int, Whole]
     floats: frozenset[str]
+    tied: frozenset[str] = frozenset()
 
 
 def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apart: bool) -> ModelProto:
@@ -114,6 +115,17 @@ def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apar
     return proto
 
 
+def in_order(model: ModelProto) -> ModelProto:
+    """The model with the nodes of its main graph in topological order: itself, or a copy."""
+    order = walk.order(model.graph.node)
+    if order == sorted(order):
+        return model
+    made = walk.copied(model)
+    del made.graph.node[:]
+    made.graph.node.extend(model.graph.node[index] for index in order)
+    return made
+
+
 def names_of(model: ModelProto) -> set[str]:
     """Every name of a value or node at any depth: what a new name must avoid."""
     found = {info.name for info in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
@@ -126,16 +138,6 @@ def names_of(model: ModelProto) -> set[str]:
     found.update(tensor.name for tensor in model.graph.initializer)
     found.update(sparse.values.name for sparse in model.graph.sparse_initializer)
     return found
-
-
-def fresh(taken: set[str], wanted: str) -> str:
-    """``wanted``, with a number where it is taken; the result is taken afterwards."""
-    name, number = wanted, 1
-    while name in taken:
-        number += 1
-        name = f"{wanted}_{number}"
-    taken.add(name)
-    return name
 
 
 # ------------------------------------------------------------------------------------------- what can have the low type
@@ -154,7 +156,8 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
     cast = signature("Cast", overlay.opset() or 0)
     rounds = cast is not None and ELEMENT[to] in cast.outputs[0].elems  # not to bfloat16 before opset 13
 
-    floats: set[str] = set()
+    floats, tied = set[str](), set[str]()
+    has_scales = any(node.op_type in QUANTIZERS for node in overlay.main.nodes) and not obstacle(model)
 
     def elem(value: Value | None) -> int | None:
         if value is not None and value.name in floats:
@@ -170,7 +173,12 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
         if node.is_onnx and node.op_type in _BLIND:
             continue
         values = (*node.inputs, *node.outputs)
-        reason = _whole(node) or (None if rounds else "schema") if all(map(is_tensor, values)) else "kind"
+        whole_of = _whole(node, ELEMENT[to], has_scales) or (None if rounds else "schema")
+        reason = whole_of if all(map(is_tensor, values)) else "kind"
+        moves = node.op_type in MOVES and not tied.isdisjoint(node.proto.input)
+        # int32 is a bias, for which Casts do not matter
+        if moves or (node.op_type == "DequantizeLinear" and elem(node.input(0)) != TensorProto.INT32):
+            tied |= set(node.proto.output)
         chosen = reason or _slots(node, elem, ELEMENT[to], strict)
         if isinstance(chosen, Slots):
             if chosen.inputs or chosen.outputs:
@@ -182,10 +190,10 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
             whole[index] = chosen
     values_of = overlay.main.values.items()
     floats |= {name for name, value in values_of if elem(value) == FLOAT and is_tensor(value)}
-    return Lowerable(to, slots, whole, frozenset(floats))
+    return Lowerable(to, slots, whole, frozenset(floats), frozenset(tied))
 
 
-def _whole(node: Node) -> Whole | None:
+def _whole(node: Node, to: int, has_scales: bool) -> Whole | None:
     """Why a node is not lowered whatever its types; None where they decide."""
     if node.subgraphs:
         return "control-flow"
@@ -193,24 +201,26 @@ def _whole(node: Node) -> Whole | None:
         return "function"
     if not node.is_onnx:
         return "domain"
-    if node.op_type in HEAVY and all(map(_is_dequantized, node.inputs[:2])):
-        return "quantized"
+    quantizers = [_dequantizer(value) for value in node.inputs[:2]] if node.op_type in HEAVY else [node]
+    for one in quantizers:
+        if one is not None and one.op_type in QUANTIZERS and not (has_scales and represents(one, to)):
+            return "quantized"
     training = node.op_type == "BatchNormalization" and len(node.outputs) > 1
     return "operator" if training or node.op_type in _WHOLE else None
 
 
-def _is_dequantized(value: Value | None) -> bool:
-    """Whether a DequantizeLinear writes the tensor, or what is moved to make it."""
+def _dequantizer(value: Value | None) -> Node | None:
+    """The node that writes the tensor, or what is moved to make it."""
     made = None if value is None else value.producer
     while made is not None and made.op_type in MOVES:
         source = made.input(0)
         made = None if source is None else source.producer
-    return made is not None and made.op_type == "DequantizeLinear"
+    return made
 
 
 def _slots(node: Node, elem: Callable[[Value | None], int | None], to: int, strict: bool) -> Slots | Whole:
     """The inputs and outputs that are float32 and may be ``to``; why there are none that can."""
-    own = signature(node.op_type, node.opset or 0)
+    own = signature(node.op_type, max(node.opset or 0, SCALES if node.op_type in QUANTIZERS else 0))
     newest = own if strict else signature(node.op_type, defs.onnx_opset_version())
     if own is None or newest is None:
         return "schema"

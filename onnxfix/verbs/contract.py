@@ -24,6 +24,7 @@ from onnx import (
 
 from onnxfix.errors import decoded
 from onnxfix.files import lazy, sharing, tensors, walk
+from onnxfix.lowering.quantized import IR_VERSION, SCALES
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.shapes import dimnames
 from onnxfix.verbs.difference.contents import serialize_without
@@ -67,7 +68,7 @@ def interface_changes(
     if special is not None and special.keep:
         read = {name for node in fixed.graph.node for name in walk.reads(node)}
         found += [f"input {name!r} is still read" for name in special.values if name in read]
-    apart = ("graph", "functions", "metadata_props", *["opset_import"] * _is_raised(original, fixed))
+    apart = ("graph", "functions", "metadata_props", *_raised(original, fixed))
     found += [f"model field {name!r} changed" for name in _different_fields(original, fixed, apart)]
     if not _alike(_metadata(original), _metadata(fixed)):
         found.append("model field 'metadata_props' changed")
@@ -82,13 +83,19 @@ def interface_changes(
     return found
 
 
-def _is_raised(original: ModelProto, fixed: ModelProto) -> bool:
-    """Whether the models differ in an import of ONNX's operators before 7, which no TensorRT takes, that is now 7."""
-    raised = [
-        (entry.domain, 7 if entry.domain in ("", "ai.onnx") and 0 < entry.version < 7 else entry.version)
-        for entry in original.opset_import
-    ]
-    return raised == [(entry.domain, entry.version) for entry in fixed.opset_import]
+def _raised(original: ModelProto, fixed: ModelProto) -> tuple[str, ...]:
+    """The fields that change where the import of ONNX's operators is raised: from before 7, which no TensorRT takes, to
+    7; by ``precision`` also from before 19, which has no scales in half precision, to 19."""
+    recorded = any(decoded(entry.key).startswith(_BUDGET) for entry in fixed.metadata_props)
+    for newest in (7, *[SCALES] * recorded):
+        raised = [
+            (one.domain, max(one.version, newest * (one.domain in ("", "ai.onnx") and one.version > 0)))
+            for one in original.opset_import
+        ]
+        if raised == [(one.domain, one.version) for one in fixed.opset_import]:
+            newer = newest == SCALES and fixed.ir_version == max(original.ir_version, IR_VERSION)
+            return ("opset_import", *["ir_version"] * newer)
+    return ()
 
 
 def _metadata(model: ModelProto) -> list[StringStringEntryProto]:

@@ -7,12 +7,13 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxfix.lowering.choice import Graph, settled
 from onnxfix.lowering.convert import between_casts, converted
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.lowered import ELEMENT, Low, lowerable, with_casts
 from onnxfix.lowering.measure import Own
 from onnxfix.lowering.records import OutputError
-from onnxfix.lowering.search import Graph, Search, settled, worst
+from onnxfix.lowering.search import Search, worst
 from support import models, ort
 
 CHAIN = """g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {

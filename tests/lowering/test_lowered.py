@@ -83,22 +83,6 @@ def test_types_that_only_later_opsets_have() -> None:
     assert set(lowerable(proto, "fp16", strict=True).slots) == {0}
 
 
-def test_quantized_products_stay_as_they_are() -> None:
-    parsed = model(
-        """g (float[2,4] x) => (float[2,4] y) <float s = {0.5}, int8 z = {0}, int8[4,4] v = {1, 2, 3, 4, 5, 6, 7, 8,
-        9, 10, 11, 12, 13, 14, 15, 16}> { q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
-        w = DequantizeLinear(v, s, z)  t = Transpose(w)  c = MatMul(d, t)  y = MatMul(c, w) }""",
-        opset=17,
-    )
-    able = lowerable(parsed, "fp16")
-    nodes = {parsed.graph.node[index].output[0]: why for index, why in able.whole.items()}
-    assert nodes == {"q": "operator", "d": "operator", "w": "operator", "c": "quantized"}
-    assert [parsed.graph.node[index].output[0] for index in able.slots] == [
-        "t",
-        "y",
-    ]  # y's data is not quantized
-
-
 def test_inputs_that_are_always_float32_stay() -> None:
     text = "g (float[1,1,4,4] x, float[4] s) => (float[1,1,M,N] y) { y = Resize(x, , s) }"
     able = lowerable(model(text, 17), "fp16")

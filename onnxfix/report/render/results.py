@@ -42,7 +42,7 @@ _WHY: dict[Why, str] = {
     "operator": "its type is not that of its inputs",
     "schema": "ONNX has no such operator in this type and opset",
     "kind": "sequences, optionals and maps stay in float32",
-    "quantized": "runs in INT8, which Casts would prevent",
+    "quantized": "reads quantized tensors whose scales stay in float32",
     "unknown": "its types are not known",
 }
 

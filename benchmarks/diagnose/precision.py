@@ -33,7 +33,7 @@ from onnxfix.files import loading
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.lowering.bench import Bench, Failed
-from onnxfix.lowering.lowered import MOVES, is_heavy
+from onnxfix.lowering.lowered import HEAVY, MOVES
 from onnxfix.model import Model
 
 PEERS = ("autocast", "float16")
@@ -110,7 +110,7 @@ def row(bench: Bench, path: Path) -> list[str]:
         kinds = {overlay.shapes.elem_type(value) for value in node.outputs if value is not None}
         if node.op_type not in NOT_COMPUTING and not kinds.isdisjoint(FLOATS):
             computing.append(TensorProto.FLOAT16 in kinds)
-            products += computing[-1:] if is_heavy(node.op_type) else []
+            products += computing[-1:] if node.op_type in HEAVY else []
     return [error, *(f"{sum(low)}/{len(low)}" for low in (computing, products)), str(casts)]
 
 

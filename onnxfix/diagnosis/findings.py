@@ -67,7 +67,7 @@ def collect(proto: ModelProto, base_dir: Path | None = None, low: str = "") -> F
         halved = converted(
             proto, able, frozenset(able.slots), base_dir=base_dir, io_types="low", weights=False
         )
-        found += _check(Model(halved.proto, None), rules, half=True)
+        found += _check(Model(halved, None), rules, half=True)
     by_output: dict[str, list[Hazard]] = {}
     for output, hazard in found:
         by_output.setdefault(output, []).append(hazard)

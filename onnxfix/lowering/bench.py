@@ -91,7 +91,7 @@ class Bench(AbstractContextManager["Bench"]):
             raise Failed(error)
         return tensors, nodes
 
-    def errors(self, low: Collection[int], *, quick: bool = False) -> tuple[OutputError, ...]:
+    def errors(self, low: Collection[int], quick: bool = False) -> tuple[OutputError, ...]:
         """The outputs' errors with these nodes in the low type; ``quick``: only on the sample that had the
         largest error in the last run on all samples."""
         variant = with_casts(self.model, self.able, frozenset(low), apart=False)

@@ -11,7 +11,7 @@ from functools import cached_property
 from onnx import ModelProto, NodeProto
 
 from onnxfix.files import walk
-from onnxfix.lowering.lowered import MOVES, Lowerable, is_heavy
+from onnxfix.lowering.lowered import HEAVY, MOVES, Lowerable
 
 MOST = 4
 """Computing nodes of an island that is given up for fewer Casts."""
@@ -162,9 +162,7 @@ def _follow(graph: Graph, low: set[int], kept: frozenset[int]) -> None:
 
     while True:
         low.difference_update(others)
-        low.update(
-            i for i in movers if graph.dequantizes(i) and any(map(graph.readers.get, graph.results(i)))
-        )
+        low.update(filter(graph.dequantizes, movers))
         for index in movers:
             follow(index)
         low.update(i for i in reversed(movers) if i not in low and has_low_readers(i))
@@ -200,7 +198,7 @@ def _island(graph: Graph, low: set[int]) -> set[int] | None:
         island = _connected(graph, low, start)
         seen |= island
         count = sum(graph.computes(index) for index in island)
-        if count > MOST or any(is_heavy(graph.nodes[index].op_type) for index in island):
+        if count > MOST or any(graph.nodes[index].op_type in HEAVY for index in island):
             continue
         if graph.casts(low - island) < whole:
             return island

@@ -6,8 +6,7 @@ name: an output of the graph, or a graph inside a node. A Cast is made once for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors, walk
-from onnxfix.lowering.lowered import ELEMENT, FLOAT, Lowerable, is_heavy, names_of
+from onnxfix.lowering.lowered import ELEMENT, FLOAT, HEAVY, Lowerable, names_of
 from onnxfix.lowering.quantized import QUANTIZERS, SCALES, fresh, opset_of, raise_opset
 from onnxfix.lowering.records import IoTypes
 from onnxfix.model import Model
@@ -24,14 +23,6 @@ from onnxfix.model import Model
 _ANY = frozenset({"Shape", "Size", "Cast"})
 """Operators that read any type: they need no Cast before them."""
 _HUGE = 1 << 40
-
-
-@dataclass(frozen=True)
-class Converted:
-    """The model, and how many Casts were added."""
-
-    proto: ModelProto
-    casts: int
 
 
 def converted(
@@ -42,7 +33,7 @@ def converted(
     base_dir: Path | None = None,
     io_types: IoTypes = "keep",
     weights: bool = True,
-) -> Converted:
+) -> ModelProto:
     """The model in which the nodes ``low`` (by index, of those in ``able.slots``) have the low type, as a copy.
 
     Constants that are read in both types are stored in both. ``weights`` False: those of products and tables
@@ -52,9 +43,8 @@ def converted(
         ModelError: a weight cannot be read, or its file has changed.
     """
     proto = walk.copied(model)
-    work = _Conversion(proto, able, low, base_dir, io_types, weights)
-    work.run()
-    return Converted(proto, work.casts)
+    _Conversion(proto, able, low, base_dir, io_types, weights).run()
+    return proto
 
 
 class _Conversion:
@@ -73,7 +63,6 @@ class _Conversion:
         self.io_types, self.weights = io_types, weights
         self.to = ELEMENT[able.to]
         self.names = names_of(proto)
-        self.casts = 0
         self.scales = False  # in the low type
         self.nodes: list[NodeProto] = []
         self.where: dict[tuple[str, int], str] = {}
@@ -90,11 +79,12 @@ class _Conversion:
         self.heavy = {
             name
             for node in graph.node
-            if is_heavy(node.op_type) or node.op_type == "Gather"
+            if node.op_type in HEAVY or node.op_type == "Gather"
             for name in node.input
         }
         self.outputs = {info.name for info in graph.output}
-        self.held = set(_captured(proto)) | {one.tensor_name for one in graph.quantization_annotation}
+        inside = (walk.reads(node) for node in graph.node if walk.subgraphs(node))
+        self.held = set().union(*inside) | {one.tensor_name for one in graph.quantization_annotation}
         if io_types == "keep":
             self.held |= self.outputs
         self.read: set[str] = set(self.held) | self.outputs
@@ -135,7 +125,8 @@ class _Conversion:
             else:
                 node.input[slot] = self._plain(node, name)
         self.nodes.append(node)
-        self._retype(node)
+        self.scales |= node.op_type in QUANTIZERS
+        _retype(node, {FLOAT}, self.to)
         for slot in slots.outputs:
             name = node.output[slot]
             if not name:
@@ -150,9 +141,7 @@ class _Conversion:
     def _plain(self, node: NodeProto, name: str) -> str:
         """What a node reads in place of ``name`` where it needs the original type."""
         if node.op_type in _ANY and not node.domain and name in self.stored:
-            found = self.where.get((name, self.stored[name]), name)
-            self.read.add(found)
-            return found
+            return self._seen(self.where.get((name, self.stored[name]), name))
         return self._as(name, FLOAT) if name in self.stored else self._seen(name)
 
     def _seen(self, name: str) -> str:
@@ -174,7 +163,6 @@ class _Conversion:
         return self._seen(self.where[name, to])
 
     def _cast(self, source: str, result: str, to: int) -> None:
-        self.casts += 1
         name = fresh(self.names, f"{result}/Cast")
         self.nodes.append(helper.make_node("Cast", [source], [result], name, to=to))
 
@@ -226,18 +214,6 @@ class _Conversion:
                 if name in renamed:
                     node.input[slot] = renamed[name]
 
-    def _retype(self, node: NodeProto) -> None:
-        """An attribute that names the type of what the node writes."""
-        self.scales |= node.op_type in QUANTIZERS
-        _retype_output(node, (FLOAT,), self.to)
-        if node.op_type == "ConstantOfShape":
-            value = np.zeros(1, np.float32)
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    value = numpy_helper.to_array(attribute.t)
-            del node.attribute[:]
-            node.attribute.append(helper.make_attribute("value", low_tensor(value, "value", self.to)))
-
     def _declare(self) -> None:
         """Correct the declared types of inner tensors, and of outputs where these may be low."""
         graph = self.proto.graph
@@ -246,21 +222,23 @@ class _Conversion:
                 info.type.tensor_type.elem_type = self.to
 
 
+def _retype(node: NodeProto, known: Set[int], to: int) -> None:
+    """Where an attribute gives what the node writes one of the types ``known``, it is ``to`` afterwards."""
+    names = {"Cast": "to", "DequantizeLinear": "output_dtype"}
+    if node.op_type == "ConstantOfShape" and not node.attribute and FLOAT in known:
+        node.attribute.append(helper.make_attribute("value", low_tensor(np.zeros(1), "value", to)))
+    for attribute in node.attribute:
+        if attribute.name == names.get(node.op_type) and attribute.i in known:
+            attribute.i = to
+        if attribute.name == "value" and attribute.HasField("t") and attribute.t.data_type in known:
+            attribute.t.CopyFrom(low_tensor(numpy_helper.to_array(attribute.t), attribute.t.name, to))
+
+
 def low_tensor(array: np.ndarray[Any, Any], name: str, to: int) -> TensorProto:
     """The array in the low type, rounded to nearest; what is beyond its range becomes infinite."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         made = np.ascontiguousarray(array.astype(helper.tensor_dtype_to_np_dtype(to)))
     return TensorProto(name=name, data_type=to, dims=array.shape, raw_data=made.tobytes())
-
-
-def _captured(proto: ModelProto) -> Iterator[str]:
-    """Names that graphs inside nodes mention."""
-    for node in proto.graph.node:
-        for graph in walk.subgraphs(node):
-            for inner in walk.nodes(graph.node):
-                yield from inner.input
-            for nested in walk.graphs(graph):
-                yield from (info.name for info in nested.output)
 
 
 # ---------------------------------------------------------------------------- half precision, rounded as it says
@@ -307,7 +285,7 @@ def between_casts(model: ModelProto) -> ModelProto:
         after = [(slot, name) for slot, name in enumerate(node.output) if kinds.get(name) in _LOWS]
         for slot, name in after:
             node.output[slot] = fresh(names, f"{name}/made")
-        _retype_float32(node)
+        _retype(node, _LOWS, FLOAT)
         nodes.append(node)
         for slot, name in after:
             cast(node.output[slot], name, int(kinds[name] or FLOAT))
@@ -324,20 +302,3 @@ def _touches_half(model: ModelProto) -> bool:
     attributes = [one for node in model.graph.node for one in node.attribute]
     named = [one.i if one.name in ("to", "dtype") else one.t.data_type for one in attributes]
     return not _LOWS.isdisjoint((*declared, *stored, *named))
-
-
-def _retype_output(node: NodeProto, known: Collection[int], to: int) -> None:
-    """Where a Cast or DQ names one of the types ``known`` for what it writes, it names ``to`` afterwards."""
-    wanted = {"Cast": "to", "DequantizeLinear": "output_dtype"}.get(node.op_type)
-    for attribute in node.attribute:
-        if attribute.name == wanted and attribute.i in known:
-            attribute.i = to
-
-
-def _retype_float32(node: NodeProto) -> None:
-    """An attribute that names the type of what the node writes, as float32."""
-    _retype_output(node, _LOWS, FLOAT)
-    for attribute in node.attribute:
-        if attribute.name == "value" and attribute.HasField("t") and attribute.t.data_type in _LOWS:
-            array = numpy_helper.to_array(attribute.t)
-            attribute.t.CopyFrom(numpy_helper.from_array(array.astype("float32"), attribute.t.name))

@@ -50,10 +50,8 @@ def masks(model: ModelProto, base_dir: Path | None) -> Masks:
         OnnxfixError: the rules could not be loaded.
     """
     candidates = lowerable(model, "fp16", base_dir, strict=True)
-    low_model = converted(
-        model, candidates, frozenset(candidates.slots), base_dir=base_dir, weights=False
-    ).proto
-    overlay = Model(low_model, None)
+    low = frozenset(candidates.slots)
+    overlay = Model(converted(model, candidates, low, base_dir=base_dir, weights=False), None)
     constants: set[str] = set()
     mask_outputs: set[str] = set()
     for finding in check(overlay, registry().choose([_RULE])):
@@ -144,7 +142,7 @@ def hazards(model: ModelProto, able: Lowerable, base_dir: Path | None) -> dict[i
     index_of = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
     groups = [*_outputs_of_matches(model, _BEFORE, base_dir)]
     if able.to == "fp16":
-        low = converted(model, able, frozenset(able.slots), base_dir=base_dir, weights=False).proto
+        low = converted(model, able, frozenset(able.slots), base_dir=base_dir, weights=False)
         groups += _outputs_of_matches(low, _AFTER)
     reasons: dict[int, tuple[Why, str]] = {}
     for names, reason in groups:

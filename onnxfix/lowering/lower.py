@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto
 from onnxfix.lowering.bench import Bench
 from onnxfix.lowering.choice import Graph
 from onnxfix.lowering.guards import Facts, Guard, guards, hazards, masks, saturate
-from onnxfix.lowering.lowered import Low, in_order, is_heavy, lowerable
+from onnxfix.lowering.lowered import HEAVY, Low, in_order
 from onnxfix.lowering.quantized import obstacle
 from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range, pattern
 from onnxfix.lowering.search import Plan, Search, worst
@@ -71,10 +71,9 @@ def find(
         Failed: the model does not run.
         ModelError: it is no valid graph.
     """
-    model = in_order(model)
-    able = lowerable(model, wish.to, path.parent, strict=True)
     say("running in float32")
     bench.open(path, wish.to, feeds, wish.samples)
+    model, able = in_order(model), bench.able  # by the same order of nodes
     model, masked, notes = _saturated(model, path.parent, wish, bench)
     say("measuring ranges and each node's own error")
     tensors, own = bench.measure() if able.slots else ({}, {})
@@ -82,19 +81,14 @@ def find(
     graph = Graph(model, able, wish.io_types == "low")
     guarded = guards(facts)
     if "quantized" in able.whole.values() and (why := obstacle(model)):
-        notes.append(
-            f"half-precision scales need operator set 19, to which the model cannot be raised: {why}"
-        )
+        notes.append(f"half-precision scales need operator set 19, and it cannot be raised: {why}")
     matched, unmatched = _named(model, wish.keep)
     for index in matched & able.slots.keys():
         guarded[index] = Guard("user")
     if any(guard.rule == "PRC011" for guard in guarded.values()):
         notes.append(_NORMS)
 
-    def run(low: frozenset[int], quick: bool) -> Any:
-        return bench.errors(low, quick=quick)
-
-    search = Search(facts, graph, run, wish.budget, frozenset(guarded), wish.seconds, say)
+    search = Search(facts, graph, bench.errors, wish.budget, frozenset(guarded), wish.seconds, say)
     return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), len(bench.feeds))
 
 
@@ -146,7 +140,7 @@ def described(found: Found, base: Lowering) -> Lowering:
     """``base`` with what the plan says."""
     plan, graph = found.plan, found.graph
     computing = [index for index in range(len(graph.nodes)) if graph.computes(index)]
-    heavy = [index for index in computing if is_heavy(graph.nodes[index].op_type)]
+    heavy = [index for index in computing if graph.nodes[index].op_type in HEAVY]
     kept = tuple(_kept(found, computing))
     constants = {tensor.name for tensor in found.facts.model.graph.initializer}
     measured = found.facts.tensors.items()

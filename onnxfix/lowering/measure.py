@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,17 @@ _LARGEST = 1 << 40
 
 @dataclass(frozen=True)
 class Tensor:
-    """What was measured of a float32 tensor over ``samples``: the largest magnitude, how many elements there are, how
-    many are not 0, how many still are not 0 when rounded, the largest distance to a whole number (``fraction``), and
-    the largest distance to the rounded value (``rounding``)."""
+    """What was measured of a float32 tensor over ``samples``: the largest magnitude, the largest distance to a whole
+    number (``fraction``) and to the rounded value (``rounding``), how many elements there are, how many are not 0, and
+    how many still are not 0 when rounded."""
 
     highest: float = 0.0
+    fraction: float = 0.0
+    rounding: float = 0.0
     count: float = 0.0
     nonzero: float = 0.0
     left: float = 0.0
-    fraction: float = 0.0
-    rounding: float = 0.0
-    samples: int = 1
+    samples: float = 1
 
     @property
     def lost(self) -> float:
@@ -48,15 +49,8 @@ class Tensor:
 
     def joined(self, other: Tensor) -> Tensor:
         """Both samples as one."""
-        return Tensor(
-            _greater(self.highest, other.highest),
-            self.count + other.count,
-            self.nonzero + other.nonzero,
-            self.left + other.left,
-            _greater(self.fraction, other.fraction),
-            _greater(self.rounding, other.rounding),
-            self.samples + other.samples,
-        )
+        ours, theirs = astuple(self), astuple(other)
+        return Tensor(*map(_greater, ours[:3], theirs[:3]), *map(add, ours[3:], theirs[3:]))
 
 
 @dataclass(frozen=True)
@@ -81,12 +75,7 @@ class Own:
 
     def joined(self, other: Own) -> Own:
         """Both outputs, or both samples, as one."""
-        return Own(
-            self.power + other.power,
-            self.error_power + other.error_power,
-            self.choices + other.choices,
-            self.changed + other.changed,
-        )
+        return Own(*map(add, astuple(self), astuple(other)))
 
 
 def _greater(one: float, other: float) -> float:
@@ -104,7 +93,7 @@ def measure_tensor(values: Array, to: Low) -> Tensor:
         float(one.max(initial=0.0, where=finite)) for one in (np.abs(values), fractions, gaps)
     )
     nonzero, left = (int(np.count_nonzero(one[finite])) for one in (values, low))
-    return Tensor(highest, values.size, nonzero, left, fraction, rounding)
+    return Tensor(highest, fraction, rounding, values.size, nonzero, left)
 
 
 def measure_own(truth: Array, other: Array) -> Own:

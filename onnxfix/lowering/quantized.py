@@ -10,30 +10,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.files import walk
 from onnxfix.files.dtypes import FLOATS
 from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.signatures import schema_of
 
 QUANTIZERS = frozenset({"DequantizeLinear", "QuantizeLinear"})
-SCALES = 19
-"""The first operator set with scales in half precision."""
-IR_VERSION = 9
-"""The IR version that it came with."""
+SCALES, IR_VERSION = 19, 9
+"""The first operator set with scales in half precision, and the IR version that came with it."""
 _OLDEST = 13
 """The first operator set that is raised to it."""
 _LARGEST = 1 << 30
-
-#: Operators whose newer form, up to operator set 19, only adds types, inputs, or attributes that default to what the
-#: older form does.
-_EXTENDED = frozenset({
-    "Add", "AveragePool", "BatchNormalization", "Cast", "CastLike", "Constant", "CumSum", "DequantizeLinear", "Div",
-    "Equal", "GRU", "GreaterOrEqual", "Identity", "If", "LSTM", "LeakyRelu", "LessOrEqual", "Loop", "Mul", "PRelu",
-    "Pad", "Pow", "QuantizeLinear", "RNN", "Relu", "Reshape", "Resize", "Scan", "ScatterElements", "ScatterND",
-    "Shape", "Size", "Split", "Sub", "Where",
-})  # fmt: skip
 
 
 def represents(node: Node, to: int) -> bool:
@@ -77,13 +65,16 @@ def obstacle(model: ModelProto) -> str:
         return f"the model imports operator set {opset}"
     if model.functions:
         return "local functions import operator sets of their own"
+    # From 13 on, all other operators only got types, inputs, and attributes that default to what they did, or are those
+    # that ``raise_opset`` rewrites.
     for node in walk.nodes(model.graph.node):
-        old, new = (schema_of(node.op_type, version) for version in (opset, SCALES))
-        if walk.domain_of(node.domain) or (old and new and old.since_version == new.since_version):
-            continue
-        moved = any(one.name == "ceil_mode" and one.i for one in node.attribute)
-        trained = node.op_type == "BatchNormalization" and any(node.output[1:])
-        if moved or trained or not (node.op_type in _EXTENDED or _is_reduction(node)):
+        rounds_up = any(one.name == "ceil_mode" and one.i for one in node.attribute)
+        changed = (
+            (node.op_type in ("AveragePool", "LpPool") and rounds_up)
+            or (node.op_type == "BatchNormalization" and any(node.output[1:]))
+            or (node.op_type == "RoiAlign" and opset < 16)
+        )
+        if changed and not walk.domain_of(node.domain):
             return f"{node.op_type} has another form in operator set {opset}"
     return ""
 
@@ -96,25 +87,16 @@ def raise_opset(model: ModelProto, names: set[str]) -> None:
             continue
         if node.op_type == "Split" and opset < 18 and len(node.input) < 2:
             node.attribute.append(helper.make_attribute("num_outputs", len(node.output)))
-        if opset < 18 and _is_reduction(node):
-            _move_axes(model, node, names)
+        moved = [one for one in node.attribute if one.name == "axes" and node.op_type.startswith("Reduce")]
+        for axes in moved:
+            name = fresh(names, f"{node.output[0]}/axes")
+            model.graph.initializer.append(numpy_helper.from_array(np.array(axes.ints, np.int64), name))
+            node.input.append(name)
+            node.attribute.remove(axes)
     for one in model.opset_import:
         if walk.domain_of(one.domain) == "":
             one.version = SCALES
     model.ir_version = max(model.ir_version, IR_VERSION)
-
-
-def _is_reduction(node: NodeProto) -> bool:
-    return node.op_type.startswith("Reduce") and node.op_type != "ReduceSum"
-
-
-def _move_axes(model: ModelProto, node: NodeProto, names: set[str]) -> None:
-    """The attribute ``axes`` becomes an input."""
-    for attribute in [one for one in node.attribute if one.name == "axes"]:
-        name = fresh(names, f"{node.output[0]}/axes")
-        model.graph.initializer.append(numpy_helper.from_array(np.array(attribute.ints, np.int64), name))
-        node.input.append(name)
-        node.attribute.remove(attribute)
 
 
 def fresh(taken: set[str], wanted: str) -> str:

@@ -19,7 +19,6 @@ from onnxfix.files import atomic, loading, saving, tensors, walk
 from onnxfix.files.atomic import Temporary, temporary_beside
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.lowering.bench import Bench, Failed
-from onnxfix.lowering.convert import Converted
 from onnxfix.lowering.convert import converted as convert
 from onnxfix.lowering.lower import Found, Wish, described, find
 from onnxfix.lowering.records import Lowering
@@ -97,8 +96,7 @@ def lower(
             else:
                 say("converting")
                 converted, file = _convert(found, wish, loaded, path, destination, stack)
-                result = replace(result, casts=converted.casts)
-                result = _prove(loaded.proto, path, converted.proto, file.path, result, options, bench, say)
+                result = _prove(loaded.proto, path, converted, file.path, result, options, bench, say)
                 loaded.check()
                 if result.status == "met" and destination is not None:
                     say("writing")
@@ -139,7 +137,7 @@ def _convert(
     original: Path,
     destination: Path | None,
     stack: ExitStack,
-) -> tuple[Converted, Temporary]:
+) -> tuple[ModelProto, Temporary]:
     """The mixed-precision model of the file ``original``, and a temporary file with it, beside its destination if it
     has one. External weights that stay float32 are put into the model, whose file may go to another folder."""
     graph, low = found.facts.model, found.plan.low
@@ -149,11 +147,11 @@ def _convert(
         file = stack.enter_context(temporary_beside(Path(folder, "result.onnx")))
     else:
         file = stack.enter_context(temporary_beside(destination, most=loaded.mode))
-    for tensor in walk.model_tensors(result.proto):
+    for tensor in walk.model_tensors(result):
         if tensors.is_external(tensor) and loaded.base_dir is not None:
             tensor.CopyFrom(tensors.embedded(tensor, loaded.base_dir))
-    record_budget(result.proto, original, wish.budget)
-    saving.save(result.proto, file)
+    record_budget(result, original, wish.budget)
+    saving.save(result, file)
     return result, file
 
 

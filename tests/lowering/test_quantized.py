@@ -37,9 +37,9 @@ def _low(made: onnx.ModelProto, *kept: str) -> onnx.ModelProto:
     graph = Graph(made, able)
     low, _ = settled(graph, frozenset(graph.producers[name] for name in kept))
     found = converted(made, able, low)
-    assert found.casts == graph.casts(low)
-    onnx.checker.check_model(found.proto, full_check=True)
-    return found.proto
+    assert sum(node.op_type == "Cast" for node in found.graph.node) == graph.casts(low)
+    onnx.checker.check_model(found, full_check=True)
+    return found
 
 
 def _cast_beside_quantizers(proto: onnx.ModelProto) -> list[str]:

@@ -144,9 +144,9 @@ def names_of(model: ModelProto) -> set[str]:
 
 
 def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, strict: bool = False) -> Lowerable:
-    """Which nodes of the main graph can compute in ``to``. ``base_dir`` is the folder of external data; types depend on
-    none of it, so that it may be absent. ``strict``: only where ONNX allows the type in the model's opset, not where a
-    later one does.
+    """Which nodes of the main graph can compute in ``to``. ``base_dir`` is the folder of external data. It may be
+    absent: scales alone are read, and one that cannot be read stays float32. ``strict``: only where ONNX allows the
+    type in the model's opset, not where a later one does.
 
     Raises:
         ModelError: the model is not a valid graph.

@@ -21,6 +21,7 @@ from onnxfix.inputs.feeds.signature import signature
 from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import converted as convert
 from onnxfix.lowering.lower import Found, Wish, described, find
+from onnxfix.lowering.quantized import opset_of
 from onnxfix.lowering.records import Lowering
 from onnxfix.lowering.search import worst
 from onnxfix.options import Output, RunOptions
@@ -168,6 +169,9 @@ def _prove(
     """The result with its errors and checks; its status is "met" where all hold."""
     if result.heavy and not result.heavy_low:
         result = replace(result, notes=(*result.notes, _NOT_FASTER))
+    if (new := opset_of(after)) != (old := opset_of(before)):
+        note = f"operator set raised from {old} to {new}, which has scales in half precision"
+        result = replace(result, notes=(*result.notes, note))
     say("running the result")
     errors = bench.result_errors(file, wide=True)
     error, budget = worst(errors), result.budget

@@ -134,6 +134,7 @@ def test_quantized_fixtures(name: str, tmp_path: Path) -> None:
     found = onnxfix.precision(path, "fp16", 0.02, output, rungs=("contract",))
     assert found.status == "written", found
     assert found.heavy_low == found.heavy > 0
+    assert any("raised" in note for note in found.notes) == name.startswith("static")
     low, before = onnx.load(output), onnx.load(path)
     assert not _cast_beside_quantizers(low)
     counts = [

@@ -99,8 +99,8 @@ def describe_end(outcome: Outcome, doing: str) -> str:
 def need_mb(path: Path) -> int:
     """MiB that building a model file needs, by rule of thumb; 0 for a file that is not a model.
 
-    Measured on 0.5 and 2.4 GB of weights: 2.2 to 2.4 times the weights for the network and the engine, and the file
-    where it embeds them.
+    Measured on 0.5 to 2.9 GB of weights: 2.1 to 2.4 times the weights for the network and the engine (1.75 where it is
+    discarded), and the file where it embeds them.
     """
     try:
         loaded = loading.open_model(path)

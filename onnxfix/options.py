@@ -124,8 +124,8 @@ class RunOptions:
     ``trt`` None: TensorRT is not used (``check``), or with its defaults (``apply``, ``verify``).
     ``memory_mb`` limits ONNX Runtime and TensorRT, each in a process of its own, in MiB (None: three quarters of what
     is available). ``timeout`` is the time limit of the run in seconds (None: none). ``inputs_help`` is for ``check``:
-    also work out which inputs the model accepts. ``pictures``: also record the nodes around each finding and fix, which
-    reports draw.
+    also work out which inputs the model accepts. ``partition``: also foretell how ONNX Runtime's TensorRT provider
+    would cut the model. ``pictures``: also record the nodes around each finding and fix, which reports draw.
     """
 
     rules: Rules = Rules()
@@ -137,6 +137,7 @@ class RunOptions:
     memory_mb: int | None = None
     timeout: float | None = None
     inputs_help: bool = False
+    partition: bool = False
     pictures: bool = False
 
     @property

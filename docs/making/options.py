@@ -33,6 +33,7 @@ _READ = {
     "inputs_help": "[which sizes and values the model accepts](inputs.md)",
     "memory_limit": "[large models](inputs.md#large-models)",
     "numeric_fixes": "[fixes that are not exact](proof.md#what-a-fix-may-change)",
+    "partition": "[the parts for ONNX Runtime](tensorrt.md#parts-for-onnx-runtime)",
     "place": "[which finding](diff.md#around-a-finding)",
     "plugins": "[plugins](tensorrt.md#plugins)",
     "rtol": "[tolerance](configuration.md#tolerance)",

@@ -14,12 +14,12 @@ from onnxfix.report.render import diagnosis
 from onnxfix.report.report import SCHEMA, UNWRITTEN, Report
 from onnxfix.report.summary import Summary
 from onnxfix.tensorrt.reading import Reading
-from onnxfix.tensorrt.records import TrtBuild
+from onnxfix.tensorrt.records import Partition, TrtBuild
 from onnxfix.verbs.difference.records import ModelDifference
 from onnxfix.verbs.intake import Intake
 from onnxfix.verbs.stopped import Stopped
 
-RECORDS = (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
+RECORDS = (Reading, TrtBuild, Partition, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
 KNOWN = {"Status": Status, **{kind.__name__: kind for kind in RECORDS}}
 """What modules import for type checkers only, by name."""
 TEXTS = {"type": "array", "items": {"type": "string"}}

@@ -28,6 +28,7 @@ def check(
     inputs: Inputs | None = None,
     input_shapes: Shapes = (),
     seed: int = 0,
+    partition: bool = False,
     inputs_help: bool = False,
     memory_mb: int | None = None,
     timeout: float | None = None,
@@ -47,6 +48,8 @@ def check(
         trt: also run TensorRT's parser and builder (True, or with these options) and list what they report. Unless
             TRT004 is ignored, also list where the imported network computes something else.
         inputs, input_shapes, seed: inputs to compare the imported network on, only with ``trt``; as for ``apply``.
+        partition: also find out how ONNX Runtime's TensorRT provider would cut the model, by the parser of the
+            installed TensorRT (``Report.partition``).
         inputs_help: also find out which input sizes and values the model accepts, and run examples with ONNX Runtime if
             it is installed (``Report.intake``).
         memory_mb: memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (None: three quarters
@@ -100,6 +103,7 @@ def apply(
     effort: str | float = "default",
     trt: TrtOptions | None = None,
     benchmark: bool = False,
+    partition: bool = False,
     memory_mb: int | None = None,
     timeout: float | None = None,
     rung_timeout: float | None = None,
@@ -144,6 +148,7 @@ def apply(
             checks), or seconds for each check. What was left out is in ``report.verdict.rungs[...].left_out``.
         trt: options of TensorRT.
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
+        partition: as for ``check``, of the model and of the result (``Report.partition``, ``partition_after``).
         timeout: time limit of the call in seconds (None: none). The report shows what was checked until then. The
             result is written only if these checks are a proof.
         rung_timeout: time limit of each check in seconds (None: by the model).

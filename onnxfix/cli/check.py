@@ -23,7 +23,8 @@ def check(given: Given) -> None:
 
         options = RunOptions(trt=TrtOptions())
     else:
-        needless = [name for name in _OF_TRT if name != "memory_limit" or not given.inputs_help]
+        alone = given.inputs_help or given.partition
+        needless = [name for name in _OF_TRT if name != "memory_limit" or not alone]
         unused = given.flags(needless)
         if unused:
             raise UsageError(f"{', '.join(unused)}: has no effect without --trt")

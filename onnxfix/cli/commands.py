@@ -74,13 +74,14 @@ _ALL = (
         "List what TensorRT would reject, misread or run badly. Models are only read.",
         (MODELS,),
         _options(
-            f"select ignore target trt inputs_help inputs input_shapes trt_package compute_capability {PROFILE}",
-            f"plugins timing_cache memory_limit timeout {RUN} quiet verbose",
+            "select ignore target trt partition inputs_help inputs input_shapes trt_package compute_capability",
+            f"{PROFILE} plugins timing_cache memory_limit timeout {RUN} quiet verbose",
         ),
         {
             "onnxfix check model.onnx": "List the hazards for TensorRT 11; the model is only read.",
             "onnxfix check models --target 10.3 --fail-on error": "Each model in a folder, for TensorRT 10.",
             "onnxfix check model.onnx --trt": "Also ask the TensorRT that is installed, parser and builder.",
+            "onnxfix check model.onnx --partition": "What ONNX Runtime's TensorRT provider would leave to the CPU.",
             "onnxfix check model.onnx --select CST,INT002 -v": "Some rules only, with every finding.",
             "onnxfix check models --statistics": "How often each rule finds something.",
         },
@@ -98,7 +99,7 @@ _ALL = (
             ),
             "in_place share_data diff select ignore target numeric_fixes unsafe_fixes simplify graphsurgeon",
             "fix_dim fix_input static keep_inputs no_verify",
-            f"{PROOF} {LIMITS} {RUN} quiet verbose",
+            f"partition {PROOF} {LIMITS} {RUN} quiet verbose",
         ),
         {
             "onnxfix apply model.onnx": "Repair and prove; writes model.fixed.onnx.",

@@ -43,7 +43,7 @@ def checks(incomplete: str) -> list[str]:
 
 def failures(incomplete: str) -> list[str]:
     """Checks that ``reduce`` can look for."""
-    return [name for name in reversed(RUNGS[RUNGS.index("ort-cpu") :]) if name.startswith(incomplete)]
+    return [name for name in reversed(RUNGS[RUNGS.index("ort-cpu") : -1]) if name.startswith(incomplete)]
 
 
 def rules(incomplete: str) -> list[tuple[str, str]]:

@@ -230,7 +230,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("seed", Kind.WHOLE, "N", "Random seed of generated inputs.", "verification.seed", default=0),
         Option(
             "rungs", Kind.CHECKS, "CHECKS",
-            f"Checks to run: {', '.join(RUNGS)} (default: all available).",
+            f"Checks to run: {', '.join(RUNGS)} (default: all available but ort-trt).",
             "verification.rungs", complete="checks",
         ),
         Option(
@@ -249,6 +249,12 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option(
             "trt", Kind.FLAG, "",
             "Also run TensorRT's parser and builder, and compare the imported network with the model.",
+        ),
+        Option(
+            "partition", Kind.FLAG, "",
+            "Also show how ONNX Runtime's TensorRT provider would cut each model: the parts that TensorRT takes, and "
+            "the nodes that run elsewhere.",
+            "partition",
         ),
         Option(
             "trt_package", Kind.CHOICE, "PACKAGE",

@@ -1,8 +1,9 @@
-"""Running TensorRT on one model, outside of a proof: for ``check``, ``lift`` and ``layers``."""
+"""Running TensorRT on one model, outside of a proof: for ``check``, ``apply``, ``lift`` and ``layers``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,9 +24,11 @@ from onnxfix.proof.request import Request
 from onnxfix.proof.verify import Limits, bound_sizes, given_feeds
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import shared
+from onnxfix.tensorrt import build as tensorrt
+from onnxfix.tensorrt import partition
 from onnxfix.tensorrt.layer_records import LayerTable
 from onnxfix.tensorrt.reading import Reading
-from onnxfix.tensorrt.records import TrtBuild, TrtOptions
+from onnxfix.tensorrt.records import Partition, TrtBuild, TrtOptions
 from onnxfix.tensorrt.tactics import Tactics
 
 
@@ -39,6 +42,22 @@ def require_tensorrt(options: TrtOptions) -> Builder:
     if isinstance(found, Missing):
         raise UsageError(found.reason)
     return found
+
+
+def cut(path: Path, options: TrtOptions) -> Partition:
+    """How ONNX Runtime's provider of the installed TensorRT would cut the model file, as the parser foretells it.
+
+    Raises:
+        UsageError: as ``require_tensorrt``.
+    """
+    with closing(require_tensorrt(options)) as builder:
+        choice, read = builder.choice, f"{partition.__name__}:read"
+        how = {"path": str(path), "package": choice.package, "compute_capability": choice.capability}
+        outcome = builder.worker.call(read, timeout=options.timeout, **how)
+    if outcome.ok and isinstance(outcome.value, Partition):
+        return outcome.value
+    reason = tensorrt.describe_end(outcome, "the parser")
+    return Partition(package=choice.package, version=choice.version, reason=reason)
 
 
 def judge_model(

@@ -1,4 +1,5 @@
-"""What the check ort-cuda has beyond the others: whether CUDA computes at all, where nodes ran, what TF32 costs."""
+"""What the checks ort-cuda and ort-trt have beyond the others: whether the provider computes at all, where nodes ran,
+and for ort-cuda what TF32 costs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from onnxfix.proof.compare.compare import Metrics, agreement, largest
 from onnxfix.proof.remote import Ran, ran_of
 from onnxfix.proof.request import REMOTE, Request
 from onnxfix.proof.verdict import FeedResult, FeedStatus, RungResult
-from onnxfix.runtime.backends import ort_cuda
+from onnxfix.runtime.backends import BACKENDS, ort_cuda
 from onnxfix.runtime.causes import ENDED
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import Worker
@@ -20,6 +21,7 @@ from onnxfix.runtime.sandbox import Worker
 #: For the original and the fixed model: execution provider -> nodes.
 Places = Sequence[Mapping[str, int]]
 TF32 = "TF32 on: "
+_PROVIDERS = {"ort-cuda": "CUDA", "ort-trt": "TensorRT"}
 _FEEDS = 3  # with TF32 on: enough for an order of magnitude
 OVERFLOWS = (
     "NaN or Inf are at different positions, but whether a sum at the limits of its type overflows depends on its "
@@ -27,36 +29,41 @@ OVERFLOWS = (
 )
 
 
-def unavailable(worker: Worker, timeout: float) -> Missing | None:
-    """Why CUDA does not work on this machine, tried in the sandbox; None where it does. ``timeout`` is in seconds."""
-    outcome = worker.call(f"{ort_cuda.__name__}:unavailable", timeout=timeout)
+def unavailable(worker: Worker, timeout: float, name: str = "ort-cuda") -> Missing | None:
+    """Why the provider of a check does not work on this machine, tried in the sandbox; None where it does. ``timeout``
+    is in seconds."""
+    outcome = worker.call(f"{BACKENDS[name]}:unavailable", timeout=timeout)
     if not outcome.ok:
-        return Missing(f"the CUDA provider cannot be tried: {outcome.message}", ENDED[outcome.status])
+        what = f"the {_PROVIDERS[name]} provider cannot be tried: {outcome.message}"
+        return Missing(what, ENDED[outcome.status])
     found: Missing | None = outcome.value
     return found
 
 
 def on_cpu_alone(places: Places) -> bool:
-    """Whether no node of either model runs on CUDA."""
-    return not any(one.get(ort_cuda.PROVIDER) for one in places)
+    """Whether no node of either model runs on the GPU."""
+    return all(on_cpu(one) == sum(one.values()) for one in places)
 
 
-def describe_places(places: Places) -> str:
+def describe_places(places: Places, name: str = "ort-cuda") -> str:
     """How many nodes of the original and of the fixed model run on the CPU, as text."""
+    provider = _PROVIDERS[name]
     if on_cpu_alone(places):
-        return "onnxruntime has no CUDA kernel for any node here: this would prove no more than ort-cpu"
+        return (
+            f"onnxruntime has no {provider} kernel for any node here: this would prove no more than ort-cpu"
+        )
     counts = [f"{on_cpu(one)} of {sum(one.values())}" for one in places]
     if not any(map(on_cpu, places)):
-        return "every node ran on CUDA"
+        return f"every node ran on {provider}"
     return (
-        f"of the original's nodes {counts[0]} ran on the CPU, of the new model's {counts[-1]}: they have no CUDA "
-        "kernel, or compute shapes"
+        f"of the original's nodes {counts[0]} ran on the CPU, of the new model's {counts[-1]}: they have no "
+        f"{provider} kernel, or compute shapes"
     )
 
 
 def on_cpu(places: Mapping[str, int]) -> int:
-    """How many nodes run elsewhere than on CUDA."""
-    return sum(places.values()) - places.get(ort_cuda.PROVIDER, 0)
+    """How many nodes run on the CPU."""
+    return places.get("CPUExecutionProvider", 0)
 
 
 def overflows(metric: Metrics, feed: Feed) -> bool:

@@ -37,9 +37,9 @@ _ENOUGH = 3  # number of assignments on which to compare a model with dynamic sh
 
 
 def run_check(request: Request, name: str) -> RungResult:
-    """Run the check ``name``: "reference", "ort-cpu" or "ort-cuda".
+    """Run the check ``name``: "reference", "ort-cpu", "ort-cuda" or "ort-trt".
 
-    On ort-cuda, ``request.exact`` adds feeds for a claim of identical bits, but does not require identical bits: CUDA
+    On a GPU, ``request.exact`` adds feeds for a claim of identical bits, but does not require identical bits: CUDA
     chooses kernels by shape, so that even an exact rewrite may change the last bits.
     """
     reason = backends.missing(name)
@@ -47,7 +47,8 @@ def run_check(request: Request, name: str) -> RungResult:
         return RungResult(name, "skipped", reason, cause=backends.cause_missing(name))
     if name == "reference" and (reason := too_large(request)) is not None:
         return RungResult(name, "skipped", reason)
-    if name == "ort-cuda" and (absent := cuda.unavailable(request.worker, request.step)) is not None:
+    absent = cuda.unavailable(request.worker, request.step, name) if name in backends.ON_GPU else None
+    if absent is not None:
         return RungResult(name, "skipped", absent.reason, cause=absent.cause)
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         result = _Check(request, name, folder).result()
@@ -62,7 +63,7 @@ def run_check(request: Request, name: str) -> RungResult:
 
 class _Check:
     def __init__(self, request: Request, name: str, folder: str) -> None:
-        self.request, self.name, self.gpu = request, name, name == "ort-cuda"
+        self.request, self.name, self.gpu = request, name, name in backends.ON_GPU
         self.seen = Progress(name)
         self.deadline = time.monotonic() + request.total
         self.pair = Pair(request, name, self.seen, folder)
@@ -112,9 +113,11 @@ class _Check:
         elif ran.stage:
             decide("failed", f"the original loads, the new model does not: {ran.error}", ran.cause)
         elif self.gpu and cuda.on_cpu_alone(ran.places):
-            decide("skipped", cuda.describe_places(ran.places))
+            decide("skipped", cuda.describe_places(ran.places, self.name))
         elif self.gpu:
-            self.seen.placed = (cuda.describe_places(ran.places),)
+            self.seen.placed = (cuda.describe_places(ran.places, self.name),)
+            if self.name == "ort-trt":
+                self.seen.placed += (f"loading both models took {ran.seconds:.1f} s",)
 
     def _describe_missing_kernel(self, ran: Ran) -> str:
         """Say that this backend lacks an operator of the fixed model, if another check has compared the model; else "".

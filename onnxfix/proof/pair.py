@@ -20,6 +20,7 @@ from onnxfix.proof.compare.copies import UNSIGNED, product
 from onnxfix.proof.remote import Ran, less, ran_of
 from onnxfix.proof.request import REMOTE
 from onnxfix.proof.verdict import FeedResult, LeftOut, RungResult, Side, Status
+from onnxfix.runtime import backends
 from onnxfix.runtime.backends import ort_weights
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.sandbox import Outcome, Worker
@@ -171,7 +172,7 @@ class Pair:
         return outcome, ran
 
     def _run(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
-        request, seen, gpu = self.request, self.seen, self.name == "ort-cuda"
+        request, seen, gpu = self.request, self.seen, self.name in backends.ON_GPU
         return self.call(
             "run",
             feed=values,

@@ -199,7 +199,7 @@ def load(
 
 def _clock(backend: str) -> tuple[Callable[[], float], float]:
     """The clock that measures costs, and its time: CPU time of this process, or wall-clock time for a GPU."""
-    clock = time.perf_counter if backend == "ort-cuda" else time.process_time
+    clock = time.perf_counter if backend in backends.ON_GPU else time.process_time
     return clock, clock()
 
 

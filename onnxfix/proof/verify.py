@@ -24,6 +24,7 @@ from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.request import REMOTE, Fed, Request, networks
 from onnxfix.proof.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
 from onnxfix.runtime import deadline
+from onnxfix.runtime.backends import ON_GPU
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.effort import DEFAULT, QUICK, THOROUGH, Effort
 from onnxfix.runtime.sandbox import Worker, one_line, shared
@@ -37,8 +38,8 @@ __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verd
 #: ``contract(original, fixed)`` returns the violations, one line each.
 Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 
-#: What runs by default.
-DEFAULT_RUNGS = RUNGS
+#: What runs by default: ort-trt builds engines once more.
+DEFAULT_RUNGS = RUNGS[:-1]
 #: Checks that need TensorRT.
 _TENSORRT = ("trt-build", "trt-network", "trt-gpu")
 #: Checks that load models in the child but for TensorRT's.
@@ -399,6 +400,6 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     exact, request = request, replace(request, coarse=half_type(request.known.model))
     if name == "trt-build":
         return build.run(exact)
-    if name == "ort-cuda":
+    if name in ON_GPU:
         return run_check(request, name)
     return network.run(request) if name == "trt-network" else gpu.run(request)

@@ -21,7 +21,7 @@ from onnxfix.runtime.causes import Cause, Problem
 if TYPE_CHECKING:
     from onnxfix.proof.verdict import Executed
     from onnxfix.tensorrt.reading import Reading
-    from onnxfix.tensorrt.records import TrtBuild
+    from onnxfix.tensorrt.records import Partition, TrtBuild
 
 Item = TypeVar("Item", Finding, AppliedFix)
 _STILL_WRONG = ("alike", "wrong")  # outcomes of an execution in which the engine of the result is wrong
@@ -148,6 +148,15 @@ def pointer_of(found: Found, own: Sequence[Finding], codes: set[str]) -> str:
     # A wrong engine does not show the cause: a rule that helps elsewhere may have nothing to do with it.
     named = [code for code in about if code in codes and found.rule.per != "execution"]
     return f"see {named[0]}" if named else ""
+
+
+def name_remedies(cut: Partition, own: Sequence[Finding], known: Sequence[Rule]) -> Partition:
+    """The cut of a model, with the rule of the findings ``own`` that brings each node in."""
+    from onnxfix.tensorrt.records import TrtBuild  # lazy: start-up
+
+    matches = engine.check_build(TrtBuild("refused", "parse", cut.outside), known, [])
+    remedies = {id(one.match.said): pointer_of(one, own, {rule.code for rule in known}) for one in matches}
+    return replace(cut, outside=tuple(replace(one, remedy=remedies.get(id(one), "")) for one in cut.outside))
 
 
 def add_judgments(report: Report, rules: Sequence[Rule], known: Sequence[Rule]) -> Report:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onnxfix.proof.verify import Verdict
     from onnxfix.report.neighborhood import Picture
     from onnxfix.tensorrt.reading import Reading
-    from onnxfix.tensorrt.records import TrtBuild
+    from onnxfix.tensorrt.records import Partition, TrtBuild
     from onnxfix.verbs.difference.records import ModelDifference
     from onnxfix.verbs.intake import Intake
     from onnxfix.verbs.stopped import Stopped
@@ -121,10 +121,10 @@ class Report(Shown):
     ``producer`` is what made the model, by its own account: "pytorch".
     ``suppressed`` are findings that a configuration or a baseline accepts, ``vanished`` those of the baseline that are
     gone. ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
-    ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model. ``stopped`` is where an original
-    stops that accepts none of the generated inputs. ``data`` are the files beside ``output`` that it needs.
-    ``difference`` is what ``--diff`` would change; nothing is written.
-    ``pending`` is the result with its weights still in the file (use
+    ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model, ``partition`` how ONNX Runtime's
+    TensorRT provider would cut it, ``partition_after`` the result. ``stopped`` is where an original stops that accepts
+    none of the generated inputs. ``data`` are the files beside ``output`` that it needs. ``difference`` is what
+    ``--diff`` would change; nothing is written. ``pending`` is the result with its weights still in the file (use
     ``model``), and ``pictures`` are the nodes around findings and fixes, where these were wanted; neither is part of
     the JSON. ``fail_on`` is the least severity of a finding that fails the run ("never": none does). ``reused``: the
     report is from an earlier run, and the model is unchanged.
@@ -145,6 +145,8 @@ class Report(Shown):
     verdict: Verdict | None = None
     build: TrtBuild | None = None
     network: Reading | None = None
+    partition: Partition | None = None
+    partition_after: Partition | None = None
     intake: Intake | None = None
     stopped: Stopped | None = None
     difference: ModelDifference | None = None
@@ -237,6 +239,8 @@ class Report(Shown):
             found.update(runtimes())
         found.update((one.package, one.version) for one in self.builds)
         found.update((one.package, one.version) for one in self.networks)
+        if self.partition is not None:
+            found[self.partition.package] = self.partition.version
         if self.executed is not None:
             found[self.executed.package] = self.executed.version
         return {name: version for name, version in found.items() if version}

@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, loading
 from onnxfix.inputs.sizes.search import Search
-from onnxfix.place import Place
+from onnxfix.place import NOWHERE, Place
 from onnxfix.runtime.backends.ort_weights import LARGE, weight_bytes
 from onnxfix.runtime.sandbox import Outcome, Worker, note
 from onnxfix.tensorrt import files, messages
@@ -39,6 +39,7 @@ _ASKED, _PLANNING, _SAVING = "asked", "planning", "saving"
 #: What the full TensorRT timed in this process: a fixed model has most layers of its original. ``trt.layers`` compares
 #: builds and leaves it alone.
 _TIMINGS = [b""]
+T = TypeVar("T", bound=Issue)
 _STAGES: dict[str, Stage] = {"parse": "parse", _PLANNING: "profile", "build": "build", _SAVING: "build"}
 
 
@@ -343,11 +344,7 @@ class Run:
         found: list[Issue] = []
         for number in range(parser.num_errors):
             error = parser.get_error(number)
-            text, code = text_of(error.desc), word_of(error.code())
-            place, said = self._place(error, text), without_missing_gpu(text) or text
-            source = f"{error.file()}:{error.line()} {error.func()}"
-            stack = tuple(error.local_function_stack() or ())
-            found.append(Issue("parse", "error", said, place, code, source, stack))
+            found.append(replace(issue_of(error), place=self._place(error, text_of(error.desc))))
         counts = Counter(found)  # a check of each of two dilations reports the same twice
         return tuple(replace(one, count=count) for one, count in counts.items())
 
@@ -385,3 +382,10 @@ class Run:
         elif not place.known:
             place = self.places.of_operation(text)
         return Issue(stage, severity, without_missing_gpu(text) or text, place, source=source, layer=layer)
+
+
+def issue_of(error: Any, kind: type[T] = Issue) -> T:  # type: ignore[assignment]
+    """One of the parser's errors, without the place."""
+    text, source = text_of(error.desc), f"{error.file()}:{error.line()} {error.func()}"
+    stack, code = tuple(error.local_function_stack() or ()), word_of(error.code())
+    return kind("parse", "error", without_missing_gpu(text) or text, NOWHERE, code, source, stack)

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from onnxfix.place import NOWHERE, Place
 
@@ -265,3 +265,46 @@ class TrtBuild:
     def reason(self) -> str:
         """The first error on one line, "" when accepted."""
         return str(self.errors[0]) if self.errors else ""
+
+
+@dataclass(frozen=True)
+class Outside(Issue):
+    """A node that TensorRT does not take, and why; ``remedy`` is the rule that brings it in, in a few words."""
+
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How ONNX Runtime's TensorRT provider cuts a model, as TensorRT's parser foretells it: the parser takes ``parts``
+    of its ``nodes``, all but those ``outside``; the provider of this package gives it ``provided`` nodes. Nodes that
+    are constant do not count. ``reason`` says why nothing is known."""
+
+    nodes: int = 0
+    parts: int = 0
+    provided: int = 0
+    outside: tuple[Outside, ...] = ()
+    package: str = ""
+    version: str = ""
+    reason: str = ""
+
+    RENDERED: ClassVar[tuple[str, ...]] = ("taken", "words")
+
+    @property
+    def taken(self) -> int:
+        """How many nodes the parser takes."""
+        return self.nodes - len(self.outside)
+
+    @property
+    def words(self) -> str:
+        """``TensorRT takes 88 of 91 nodes, so ONNX Runtime's RTX provider takes none: all 91 run elsewhere``."""
+        if self.reason:
+            return f"how TensorRT cuts it is unknown: {self.reason}"
+        extent = f"{self.parts:,} parts" if self.parts > 1 else "one part"
+        if not self.outside:
+            return f"TensorRT takes all {self.nodes:,} nodes in {extent}"
+        least = f", so ONNX Runtime's RTX provider takes {self.provided or 'none'}"
+        how = least if self.provided < self.taken else f" in {extent}" * (self.parts > 0)
+        left = self.nodes - self.provided
+        rest = f"{'all ' * (left == self.nodes)}{left:,} {'runs' if left == 1 else 'run'} elsewhere"
+        return f"TensorRT takes {self.taken or 'none'} of {self.nodes:,} nodes{how}: {rest}"

@@ -23,8 +23,9 @@ from onnxfix.report.report import DataFile, Report
 from onnxfix.runtime import deadline
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtOptions
+from onnxfix.verbs.checking import foretell_parts
 from onnxfix.verbs.job import Job, Progress, limited, prepare
-from onnxfix.verbs.opening import Source, name_of
+from onnxfix.verbs.opening import Source, name_of, on_disk
 from onnxfix.verbs.prove import Proven, prove
 from onnxfix.verbs.summing import SEARCHING, bytes_of, bytes_read, complete, lacks_place, node_counts
 
@@ -46,11 +47,14 @@ def apply(
         with deadline.watched():
             job = prepare(source, options, progress)
             resources.enter_context(memory_limit(options.memory_mb))
+            cut = foretell_parts(job.plan, on_disk(job.loaded, resources)) if options.partition else None
             proven = prove(job, resources)
+            after = foretell_parts(job.plan, proven.candidate.path) if cut and proven.changed else cut
         if beyond is not None:
             proven = beyond(job, proven)
         report = write(job, proven, summarize(job, proven))
-    return replace(report, seconds=time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return replace(report, seconds=seconds, partition=cut, partition_after=after)
 
 
 def summarize(job: Job, proven: Proven) -> Report:

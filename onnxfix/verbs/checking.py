@@ -29,7 +29,7 @@ from onnxfix.verbs.summing import SEARCHING, bytes_read, complete, lacks_place, 
 if TYPE_CHECKING:
     from onnxfix.proof.checks.builder import Builder
     from onnxfix.tensorrt.reading import Reading
-    from onnxfix.tensorrt.records import TrtBuild
+    from onnxfix.tensorrt.records import Partition, TrtBuild
 
 
 def check(source: Source, options: RunOptions, progress: Progress | None = None) -> Report:
@@ -45,7 +45,7 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
 def _check(source: Source, plan: Plan) -> Report:
     began, options = time.perf_counter(), plan.options
     problems: list[Problem] = []
-    build = reading = accepted = None
+    build = reading = accepted = cut = None
     notes: tuple[str, ...] = ()
     with memory_limit(options.memory_mb), ExitStack() as resources:
         builder = _require_tensorrt(plan, resources)
@@ -56,6 +56,9 @@ def _check(source: Source, plan: Plan) -> Report:
         model.target = plan.target
         plan.say("checking")
         findings = tuple(finding_of(item) for item in engine.check(model, plan.rules, problems))
+        if options.partition:
+            cut = foretell_parts(plan, on_disk(loaded, resources))
+            cut = confirm.name_remedies(cut, findings, plan.known)
         if builder is not None:
             path = on_disk(loaded, resources)
             build, reading, findings = _ask(plan, builder, path, loaded, findings, problems)
@@ -84,6 +87,7 @@ def _check(source: Source, plan: Plan) -> Report:
         findings=findings,
         build=build,
         network=reading,
+        partition=cut,
         intake=accepted,
         nodes_before=model.node_count,
         nodes_after=model.node_count,
@@ -96,6 +100,20 @@ def _check(source: Source, plan: Plan) -> Report:
         pending=Pending(loaded.proto, loaded),
     )
     return complete(report, loaded, plan)
+
+
+def foretell_parts(plan: Plan, path: Path) -> Partition:
+    """How ONNX Runtime's TensorRT provider would cut a model file.
+
+    Raises:
+        UsageError: no TensorRT is installed that can be asked.
+    """
+    from onnxfix.proof.asking import cut  # lazy: start-up, seldom used
+    from onnxfix.tensorrt.records import TrtOptions  # lazy: start-up
+
+    plan.say("asking TensorRT's parser for its parts")
+    own = plan.options.trt or TrtOptions(memory_mb=plan.options.memory_mb)
+    return cut(path, replace(own, target=plan.target.name))
 
 
 def _ask(

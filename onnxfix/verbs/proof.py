@@ -17,6 +17,7 @@ from onnxfix.proof.request import Fed
 from onnxfix.proof.validity import judge
 from onnxfix.proof.verify import Limits, Verdict
 from onnxfix.proof.verify import verify as verify_files
+from onnxfix.runtime.backends import ON_GPU
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs import contract
 
@@ -154,7 +155,7 @@ def select_checks_to_repeat(verdict: Verdict) -> tuple[str, ...]:
     names = [rung.name for rung in verdict.rungs if rung.refutes]
     if "contract" in names:
         return ("contract",)
-    if {"ort-cpu", "ort-cuda"}.isdisjoint(names):
+    if {"ort-cpu", *ON_GPU}.isdisjoint(names):
         return tuple(names)
     leading = [rung.name for rung in verdict.rungs if rung.judged and rung.name in ("symbolic", "reference")]
     return (*leading, *(name for name in names if name not in leading))
@@ -172,7 +173,7 @@ def find_failing_inputs(verdict: Verdict) -> tuple[Fed, ...]:
     return tuple(fed for place, fed in enumerate(found) if fed not in found[:place])
 
 
-_RUNNING = ("reference", "ort-cpu", "ort-cuda")
+_RUNNING = ("reference", "ort-cpu", *ON_GPU)
 
 
 def explain_unjudged(verdict: Verdict) -> str:

@@ -28,8 +28,8 @@ def test_rules() -> None:
 
 
 def test_checks() -> None:
-    assert completion.checks("ort") == ["ort-cpu", "ort-cuda"]
-    assert completion.checks("ort-cpu,ort") == ["ort-cpu,ort-cuda"]
+    assert completion.checks("ort") == ["ort-cpu", "ort-cuda", "ort-trt"]
+    assert completion.checks("ort-cpu,ort") == ["ort-cpu,ort-cuda", "ort-cpu,ort-trt"]
     assert len(completion.checks("")) == len(RUNGS)
     assert set(completion.failures("")) == set(CHECKS)
 

@@ -320,6 +320,21 @@ CASES = {
 
 #: What is missing -> facts, a rung, its reason, its mend.
 RUNG_CASES = {
+    "no TensorRT provider": (
+        replace(
+            SOUND,
+            provider_refusal=Missing("none is installed", "not-installed", 'pip install "onnxfix[ort-trt]"'),
+        ),
+        "ort-trt",
+        "none is installed",
+        'pip install "onnxfix[ort-trt]"',
+    ),
+    "a TensorRT provider that dies": (
+        replace(SOUND, faults={"ort-trt": "killed by SIGSEGV"}),
+        "ort-trt",
+        "ONNX Runtime's TensorRT provider does not answer: killed by SIGSEGV",
+        "",
+    ),
     "another CUDA in the system, no GPU": (
         replace(
             without_gpu(),

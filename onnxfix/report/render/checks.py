@@ -39,6 +39,7 @@ _MEANINGS = {
     "trt-build": "TensorRT's parser and builder",
     "trt-network": "TensorRT's import, compared with the model",
     "trt-gpu": "TensorRT's engines on the GPU",
+    "ort-trt": "ONNX Runtime with its TensorRT provider",
 }
 _AGREES = {"identical": "good", "within": "good", "different": "bad", "not counted": "none"}
 _EXECUTED = {"agree": "good", "repaired": "good", "alike": "warn", "unsteady": "warn", "wrong": "bad"}

@@ -5,8 +5,10 @@ stops.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from onnxfix.place import NOWHERE
 from onnxfix.report.render import ui
 from onnxfix.report.render.words import counted
 from onnxfix.runtime import system
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from onnxfix.inputs.sizes.solve import Range
     from onnxfix.proof.verdict import RungResult
     from onnxfix.tensorrt.reading import Reading
-    from onnxfix.tensorrt.records import Profile, Triple, TrtBuild
+    from onnxfix.tensorrt.records import Outside, Partition, Profile, Triple, TrtBuild
     from onnxfix.verbs.intake import Intake, Way
     from onnxfix.verbs.stopped import Stopped
 
@@ -127,6 +129,25 @@ def network_lines(networks: Sequence[Reading]) -> Iterator[str]:
                 yield f"    layers: {', '.join(misread.layers)}"
             if misread.feed:
                 yield f"    on {misread.feed}"
+
+
+def partition_lines(before: Partition | None, after: Partition | None, most: int) -> Iterator[str]:
+    """Lines about how ONNX Runtime's TensorRT provider would cut the model and the result, and about the nodes that
+    TensorRT does not take: each reason once, with ``most`` of its nodes and the rule that helps."""
+    cut = after or before
+    if before is None or cut is None:
+        return
+    yield before.words if cut.words == before.words else f"{before.words} → {cut.words}"
+    groups: dict[str, list[Outside]] = {}
+    for one in cut.outside:
+        groups.setdefault(one.text + one.source, []).append(one)
+    for nodes in groups.values():
+        named = [one.place.short for one in nodes[:most]]
+        more = f" and {len(nodes) - len(named):,} more" if len(nodes) > len(named) else ""
+        operators = {one.place.op_type for one in nodes}
+        words = (nodes[0] if len(operators) == 1 else replace(nodes[0], place=NOWHERE)).words
+        remedy = min((one.remedy for one in nodes), key=lambda words: (not words, " may " in words))
+        yield f"outside: {', '.join(named)}{more}: {words}{f' → {remedy}' if remedy else ''}"
 
 
 # ---------------------------------------------------------------------------------------------------------- inputs

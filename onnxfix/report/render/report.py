@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from onnxfix.report.render import ui
 from onnxfix.report.render.checks import check_section, operator_section, output_section, tensorrt_section
+from onnxfix.report.render.details import partition_lines
 from onnxfix.report.render.findings import (
     KINDS,
     LISTED,
@@ -78,6 +79,8 @@ def _lead(report: Report) -> Iterator[ui.Paragraph]:
     """TensorRT's result where it is news, and what was proven, in the words of the command line."""
     if report.headline:
         yield ui.Paragraph(report.headline, "headline")
+    for words in partition_lines(report.partition, report.partition_after, 1_000):
+        yield ui.Paragraph(words, "proof")
     lines = [*proof_lines(report)]
     if report.verdict is None and report.summary.tensorrt is not None:
         lines.append(tensorrt_line(report.summary.tensorrt))

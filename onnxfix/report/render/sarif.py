@@ -185,6 +185,7 @@ _CHECKS = {
     "trt-build": "TensorRT's parser and builder accept the result.",
     "trt-network": "TensorRT imports a network that computes what the model computes.",
     "trt-gpu": "TensorRT's engine computes what the model computes.",
+    "ort-trt": "Original and result agree in ONNX Runtime with its TensorRT provider.",
     "verification": "At least one check compares the result with the original.",
 }
 

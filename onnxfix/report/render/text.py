@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from onnxfix.report.findings import SEVERITIES
 from onnxfix.report.render import ui
 from onnxfix.report.render.checks import check_section, operator_section, tensorrt_section
-from onnxfix.report.render.details import intake_lines, stopped_lines
+from onnxfix.report.render.details import intake_lines, partition_lines, stopped_lines
 from onnxfix.report.render.difference import change_lines
 from onnxfix.report.render.findings import (
     accepted_section,
@@ -48,6 +48,9 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield labeled("written", ("nothing, as --diff asks", "dim"), style="")
         return
     yield from group_lines(group_by_rule(report.findings, "finding"), verbose, report.producer == "pytorch")
+    parts = partition_lines(report.partition, report.partition_after, 1_000 if verbose else 8)
+    for number, each in enumerate(parts):
+        yield line(f"  {each}", hang=4) if number else labeled("parts", each, style="")
     if report.intake is not None:
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
     if report.summary.tensorrt is not None and report.verdict is None:

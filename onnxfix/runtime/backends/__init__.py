@@ -18,7 +18,10 @@ BACKENDS = {
     "reference": "onnxfix.runtime.backends.reference",
     "ort-cpu": "onnxfix.runtime.backends.ort",
     "ort-cuda": "onnxfix.runtime.backends.ort_cuda",
+    "ort-trt": "onnxfix.runtime.backends.ort_trt",
 }
+ON_GPU = ("ort-cuda", "ort-trt")
+"""The backends that compute on a GPU."""
 
 
 class Unsupported(Exception):
@@ -71,7 +74,7 @@ def require(name: str, what: str) -> None:
 def cause_missing(name: str) -> Cause:
     """What ``missing`` says, as data: "not-installed", or "no-gpu" where the machine has no driver for one."""
     module = importlib.import_module(BACKENDS[name])
-    return "no-gpu" if name == "ort-cuda" and not module.has_driver() else "not-installed"
+    return "no-gpu" if name in ON_GPU and not module.has_driver() else "not-installed"
 
 
 def warm(name: str) -> None:

@@ -72,8 +72,8 @@ def unavailable() -> Missing | None:
 
     Loads CUDA and forbids TF32 to the process (see ``load``): call it in the sandbox.
     """
-    _forbid_tf32()
-    printed = _preload()
+    forbid_tf32()
+    printed = preload()
     import onnxruntime  # lazy: optional package
     from onnx import parser  # lazy: start-up
 
@@ -114,7 +114,7 @@ def _why_fallen(onnxruntime: Any, printed: str) -> Missing:
 
 
 @functools.cache
-def _preload() -> str:
+def preload() -> str:
     """Load the libraries of CUDA and cuDNN that pip installed. Returns what went wrong, on one line."""
     import onnxruntime  # lazy: optional package
 
@@ -144,7 +144,8 @@ def _library_folders(home: Path, cuda_version: str) -> list[Path]:
     return []
 
 
-def _forbid_tf32() -> None:
+def forbid_tf32() -> None:
+    """Forbid TF32 to this process, before it loads CUDA."""
     # `use_tf32` alone does not do it: where cuDNN has no other kernel for a Conv, the provider takes one with TF32.
     os.environ[TF32_VARIABLE] = "0"
 
@@ -168,8 +169,8 @@ def load(path: str, tf32: bool = False, strict: bool = True, guarded: bool = Fal
     raises what the CPU provider raises for the same feed: CUDA's kernels compute something of an index out of range.
     """
     if strict and not tf32:
-        _forbid_tf32()
-    _preload()
+        forbid_tf32()
+    preload()
     with _translated():
         return CudaSession(path, tf32, guarded)
 

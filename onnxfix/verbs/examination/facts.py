@@ -45,6 +45,7 @@ MODULES = {
     "polygraphy": "polygraphy",
     **{f"tensorrt{kind}": "tensorrt" for kind in ("", "-cu12", "-cu13")},
     **{f"tensorrt-rtx{kind}": "tensorrt_rtx" for kind in ("", "-cu12", "-cu13")},
+    "onnxruntime-ep-nv-tensorrt-rtx-cu13": "onnxruntime_ep_nv_tensorrt_rtx",
     **dict.fromkeys(("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"), ""),
     **dict.fromkeys(("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"), ""),
 }
@@ -66,6 +67,7 @@ PROBES = {
     "cudnn": "onnxfix.verbs.examination.probes:cudnn",
     "ort-cpu": "onnxfix.verbs.examination.probes:providers",
     "ort-cuda": "onnxfix.runtime.backends.ort_cuda:unavailable",
+    "ort-trt": "onnxfix.runtime.backends.ort_trt:unavailable",
     "trt-build": "onnxfix.tensorrt.package:choose",
     "tensorrt": "onnxfix.tensorrt.package:choose",
 }
@@ -97,8 +99,9 @@ class Facts:
     ``versions``: installed distribution -> version. ``missing``: those without their module. ``ort_package`` and
     ``ort_cuda`` come from the files of ``onnxruntime``: their distribution, and the CUDA version they were built for.
     ``cuda_works``: ONNX Runtime computed something on the GPU; ``cuda_refusal`` is why it could not. They are False and
-    None where there was nothing to try. ``trt`` is the TensorRT that onnxfix would use, ``passed_over`` why it would
-    not use ``tensorrt`` although that is installed. ``hidden`` is the value of CUDA_VISIBLE_DEVICES, None if it is not
+    None where there was nothing to try; ``provider_refusal`` is why its TensorRT provider could not. ``trt`` is the
+    TensorRT that onnxfix would use, ``passed_over`` why it would not use ``tensorrt`` although that is installed.
+    ``hidden`` is the value of CUDA_VISIBLE_DEVICES, None if it is not
     set. ``packs`` are the installed rule packs, ``unknown_pack`` says that one is requested that is not installed.
     ``faults``: question without an answer -> why, in one line. ``unloaded``: the same question -> the module that
     did not load. ``unstarted``: why no child could be started at all, or "".
@@ -113,6 +116,7 @@ class Facts:
     providers: tuple[str, ...] = ()
     cuda_works: bool = False
     cuda_refusal: Missing | None = None
+    provider_refusal: Missing | None = None
     trt: Choice | Missing = field(default_factory=lambda: Missing("not probed"))
     passed_over: Missing | None = None
     nvml_status: int = 0
@@ -164,6 +168,7 @@ def gather(worker: Worker, timeout: float) -> Facts:
     providers = tuple(probe("ort-cpu", [])) if _importable("onnxruntime") else ()
     tried = bool(gpus) and (bool(ort_cuda) or CUDA_PROVIDER in providers)
     refusal = probe("ort-cuda", None) if tried else None
+    provider_refusal = probe("ort-trt", None) if gpus else None
     trt, passed_over = _tensorrt(probe)
     packs: tuple[Pack, ...] = ()
     unknown_pack = ""
@@ -194,6 +199,7 @@ def gather(worker: Worker, timeout: float) -> Facts:
         providers=providers,
         cuda_works=tried and refusal is None and "ort-cuda" not in probe.faults,
         cuda_refusal=refusal,
+        provider_refusal=provider_refusal,
         trt=trt,
         passed_over=passed_over,
         nvml_status=nvml_status,

@@ -310,6 +310,7 @@ def _rungs(facts: Facts) -> Iterator[Rung]:
         network = Rung("trt-network", True, what)
     yield network
     yield _trt_gpu(facts, build)
+    yield _ort_trt(facts)
 
 
 def _rung(name: str, runs_on: str, blocking: Sequence[Problem]) -> Rung:
@@ -341,6 +342,15 @@ def _ort_cuda(facts: Facts) -> Rung:
         blocking = [Problem(reason, _replace_command(installed, _gpu_package(facts)))]
     blocking += [*_cuda_mismatch(facts), *_cuda_refused(facts)]
     return _rung("ort-cuda", f"{_runtime_and_version(facts)} on {facts.machine.gpus[0].name}", blocking)
+
+
+def _ort_trt(facts: Facts) -> Rung:
+    if not facts.machine.gpus:
+        return _rung("ort-trt", "", [_no_gpu(facts)])
+    fault, refusal = facts.faults.get("ort-trt"), facts.provider_refusal
+    blocking = [Problem(f"ONNX Runtime's TensorRT provider does not answer: {fault}", "")] if fault else []
+    blocking += [Problem(refusal.what, refusal.mend)] if refusal is not None else []
+    return _rung("ort-trt", f"{_runtime_and_version(facts)} on {facts.machine.gpus[0].name}", blocking)
 
 
 def _no_gpu(facts: Facts) -> Problem:

@@ -96,7 +96,7 @@ class Run:
         self.ray = ray
         options = [task.options.verification for task in tasks]
         checks = {name for one in options for name in (*(one.rungs or ()), *one.require)}
-        self.gpu = not checks.isdisjoint({"ort-cuda", "trt-gpu"})
+        self.gpu = not checks.isdisjoint({"ort-cuda", "ort-trt", "trt-gpu"})
         self.nodes = self._list_nodes()
         self.node_seen = time.monotonic()
         if not self.nodes:

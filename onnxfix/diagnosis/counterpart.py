@@ -221,10 +221,6 @@ def _describe(first: Array, second: Array, differing: int, factor: float | None)
         return f"is all zeros on the other side ({differing} of {elements} elements differ)"
     if factor is not None:
         return f"is the first model's times {factor:.4g} ({elements} elements)"
-    if differing > 1 and first.ndim > 1 and first.shape == second.shape:
-        axes = _transposed(first, second)
-        if axes:
-            return f"is transposed (the axes {axes[0]} and {axes[1]} are swapped)"
     flat = distance(first.reshape(-1), second.reshape(-1)).at
     many = "elements differs" if differing == 1 else "elements differ, most"
     where = at([int(i) for i in np.unravel_index(flat, first.shape)])
@@ -253,16 +249,6 @@ def _factor(first: Array, second: Array) -> float | None:
         if not np.all(np.abs(other - factor * one) <= step * np.abs(other) + smallest):
             return None
     return factor
-
-
-def _transposed(first: Array, second: Array) -> tuple[int, int] | None:
-    """Two axes that are swapped in the second; None where it is no such thing."""
-    for one in range(first.ndim):
-        for other in range(one + 1, first.ndim):
-            swapped = np.swapaxes(first, one, other)
-            if first.shape[one] == first.shape[other] and np.array_equal(swapped, second):
-                return one, other
-    return None
 
 
 def _rounded(first: Array, second: Array) -> str:

@@ -125,7 +125,7 @@ def _lost_cast(evidence: Evidence, focus: Focus) -> Explanation | None:
 
 
 def _skipped(evidence: Evidence, focus: Focus) -> Explanation | None:
-    """A node that the other side leaves out, or whose operands it swaps."""
+    """A node that the other side leaves out."""
     node = evidence.node
     within = max(1e-6 * focus.scale, 2 * (focus.wander or 0.0))
     if node.op_type == "Identity":
@@ -138,12 +138,6 @@ def _skipped(evidence: Evidence, focus: Focus) -> Explanation | None:
             return "operator", (
                 f"{evidence.side} returns the input {name!r} of {node.op_type} unchanged{left_out}: {focus.values}"
             )
-    if node.op_type in ("Sub", "Div") and all(name in evidence.inputs for name in node.input):
-        first, second = (evidence.inputs[name] for name in node.input)
-        with np.errstate(all="ignore"):
-            swapped = np.subtract(second, first) if node.op_type == "Sub" else np.divide(second, first)
-        if _is(swapped, focus, within):
-            return "operator", f"the operands of {node.op_type} are swapped: {focus.values}"
     return None
 
 

@@ -23,7 +23,7 @@ from onnxfix.diagnosis.evidence import (
     unit_of,
 )
 from onnxfix.diagnosis.records import Explanation
-from onnxfix.diagnosis.terms import PRODUCTS, Terms, attributes, element, terms_of
+from onnxfix.diagnosis.terms import PRODUCTS, Terms, element, terms_of
 
 _LOST = 0.01
 """Share of the true values that are not 0 from which on their underflow is a reason."""
@@ -174,15 +174,12 @@ def _lost(what: str, seen: Range, low: str, bounds: Limits, focus: Focus) -> str
 
 
 def saturation(evidence: Evidence, focus: Focus) -> Explanation | None:
-    """A value that an integer type cannot hold: a Cast, a quantizer, 64 bits computed in 32."""
+    """A value that an integer type cannot hold: a Cast, 64 bits computed in 32."""
     kind = focus.truth.dtype
     if kind.kind not in "iu" and focus.own.dtype.kind not in "iu":
         return None
-    op_type = evidence.node.op_type
-    if op_type == "Cast":
+    if evidence.node.op_type == "Cast":
         return _cast(evidence, focus)
-    if op_type == "QuantizeLinear":
-        return _quantized(evidence, focus)
     if kind.kind == "i" and kind.itemsize == 8 and abs(focus.true) > _INT32:
         return "saturation", f"int32 ends at {_INT32}: {evidence.side} has {focus.values}"
     return None
@@ -201,32 +198,6 @@ def _cast(evidence: Evidence, focus: Focus) -> Explanation | None:
     return "saturation", f"{ends}: Cast gets {number(value)}{at(focus.index)} and returns {focus.values}"
 
 
-def _quantized(evidence: Evidence, focus: Focus) -> Explanation | None:
-    node = evidence.node
-    data, scale = (evidence.inputs.get(name) for name in node.input[:2])
-    zero = evidence.inputs.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    if data is None or scale is None or data.shape != focus.truth.shape or focus.truth.dtype.kind not in "iu":
-        return None
-    steps = float(data[focus.index]) / _of_axis(scale, node, focus) + (
-        _of_axis(zero, node, focus) if zero is not None else 0.0
-    )
-    info = np.iinfo(focus.truth.dtype)
-    edge = np.iinfo(focus.own.dtype) if focus.own.dtype.kind in "iu" else info
-    if info.min <= round(steps) <= info.max and edge.min <= round(steps) <= edge.max:
-        return None
-    limit = f"{focus.truth.dtype} holds {info.min} to {info.max}"
-    given = f"{number(float(data[focus.index]))}{at(focus.index)} is {steps:.1f} steps"
-    return "saturation", f"{limit}: {given}, and the result is {focus.values}"
-
-
-def _of_axis(array: Array, node: object, focus: Focus) -> float:
-    """A scale or zero point for the worst element: one for all, or one a position on the axis."""
-    if array.size == 1:
-        return float(array.reshape(-1)[0])
-    axis = attributes(node).get("axis", 1)  # type: ignore[arg-type]
-    return float(array.reshape(-1)[focus.index[axis]])
-
-
 FLOAT32 = 2.0**-24
 """The relative size of one rounding of float32."""
 TF32 = 2.0**-11
@@ -237,8 +208,6 @@ _AMPLIFIED = 16.0
 """A node whose output moves so many times further than its inputs is ill-conditioned."""
 _ORDER = 4.0
 """Times the square root of the number of terms: how far sums of another order differ, in roundings of the magnitude."""
-_NEAR = 0.3
-"""Share of an error that a prediction of it may leave unexplained."""
 
 
 def unit(evidence: Evidence) -> float:
@@ -286,32 +255,18 @@ def tf32(evidence: Evidence, focus: Focus) -> Explanation | None:
     bound = 2 * TF32 * terms.magnitude
     if focus.error > bound:
         return None
-    predicted = terms.value(to_tf32)
     shown = f"the error is {focus.error:.2g}, {focus.error / terms.magnitude / TF32:.2g} units of 2^-11 of the terms"
-    if abs(focus.seen - predicted) <= _NEAR * focus.error:
-        shown = f"rounding the factors to 10 bits gives {number(predicted)}, {evidence.side} has {number(focus.seen)}"
     return "kernel", f"TF32: {shown} (exact: {number(terms.value())}{at(focus.index)}, {terms.count} terms)"
-
-
-def to_tf32(values: Array) -> Array:
-    """Values rounded to TensorFloat-32 (10 bits after the leading one, to nearest even), as float64."""
-    bits = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0xFFF + ((bits >> 13) & 1)) & ~np.uint64(0x1FFF)
-    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 def cancellation(evidence: Evidence, focus: Focus) -> Explanation | None:
     """Large terms that cancel out, so that what remains is made of their rounding errors."""
     if not math.isfinite(focus.error) or not focus.scale:
         return None
-    found = _centered(evidence, focus)
-    if found is None:
-        terms = _terms(evidence, focus)
-        if terms is None:
-            return None
-        found = terms.magnitude, terms.count, focus.scale
-    size, count, left = found
-    ratio = size / left
+    terms = _terms(evidence, focus)
+    if terms is None:
+        return None
+    count, ratio = terms.count, terms.magnitude / focus.scale
     # Terms of random signs add up to the square root of their number.
     if (
         ratio < max(_CANCELED, math.sqrt(count))
@@ -319,7 +274,7 @@ def cancellation(evidence: Evidence, focus: Focus) -> Explanation | None:
     ):
         return None
     return "cancellation", (
-        f"terms with magnitudes of {number(size)} cancel out to {number(left)} at most, which loses "
+        f"terms with magnitudes of {number(terms.magnitude)} cancel out to {number(focus.scale)} at most, which loses "
         f"{math.log10(ratio):.1f} decimal digits: {focus.values}"
     )
 
@@ -328,25 +283,6 @@ def _terms(evidence: Evidence, focus: Focus) -> Terms | None:
     if evidence.node.output[:1] != [focus.name]:
         return None
     return terms_of(evidence.node, evidence.inputs, focus.index)
-
-
-def _centered(evidence: Evidence, focus: Focus) -> tuple[float, int, float] | None:
-    """Of a normalization: the largest magnitude that it centers around the worst element, how many there are, and the
-    standard deviation that remains; None for other operators."""
-    node = evidence.node
-    data = evidence.inputs.get(node.input[0]) if node.input else None
-    if data is None or data.ndim < 2 or data.shape != focus.truth.shape:
-        return None
-    if node.op_type == "LayerNormalization":
-        axis = attributes(node).get("axis", -1) % data.ndim
-        row = data[focus.index[:axis]]
-    elif node.op_type == "InstanceNormalization":
-        row = data[focus.index[:2]]
-    else:
-        return None
-    values = np.asarray(row).astype(np.float64)
-    spread = float(values.std())
-    return (float(np.abs(values).max()), 1, spread) if spread else None
 
 
 def ill_conditioned(evidence: Evidence, focus: Focus) -> Explanation | None:

@@ -32,12 +32,9 @@ class Terms:
         """How many terms there are."""
         return int(self.left.size) + int(self.rest != 0.0)
 
-    def value(self, rounded: Callable[[Array], Array] | None = None) -> float:
-        """The sum, with the factors rounded first where a function is given."""
-        left, right = (
-            (self.left, self.right) if rounded is None else (rounded(self.left), rounded(self.right))
-        )
-        return float(self.factor * np.sum(left * right) + self.rest)
+    def value(self) -> float:
+        """The sum."""
+        return float(self.factor * np.sum(self.left * self.right) + self.rest)
 
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")

@@ -113,26 +113,3 @@ def test_damaged_metadata_is_a_line(
         (info / "METADATA").write_bytes(text)
     monkeypatch.syspath_prepend(tmp_path)
     assert facts.installed()["polygraphy"] == facts.UNREADABLE
-    assert list(facts.too_old({"polygraphy": facts.UNREADABLE, "onnx": facts.UNREADABLE})) == []
-
-
-def test_lower_bounds_are_those_that_packages_declare(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    declared = (
-        "onnx>=1.19", "ML-Dtypes (>=0.5)", "numpy>=99; python_version < '3'", "protobuf~=6.0", "typer>=99", "???",
-        "polygraphy<2,>=0.49.9 ; extra == 'tensorrt'",
-    )  # fmt: skip
-    distribution(tmp_path, "onnxfix", "0.1.0", declared)
-    monkeypatch.syspath_prepend(tmp_path)
-    have = {
-        "onnx": "1.18.9",
-        "ml_dtypes": "0.4.1",
-        "numpy": "1.0",
-        "polygraphy": "0.49.8",
-        "protobuf": "6.0rc1",
-    }
-    old = {one.name: one.lowest for one in facts.too_old(have) if one.owner.startswith("onnxfix")}
-    assert old == {"onnx": "1.19", "ml_dtypes": "0.5", "polygraphy": "0.49.9"}
-    newer = dict.fromkeys(have, "100.0")
-    assert list(facts.too_old(newer)) == []

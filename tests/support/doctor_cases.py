@@ -10,7 +10,7 @@ from onnxfix.runtime.nvidia import Gpu, Missing
 from onnxfix.tensorrt import package
 from onnxfix.tensorrt.package import Choice
 from onnxfix.verbs.examination import facts
-from onnxfix.verbs.examination.facts import Facts, TooOld
+from onnxfix.verbs.examination.facts import Facts
 from onnxfix.verbs.examination.records import Driver, Library, Machine
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0")
@@ -206,12 +206,6 @@ CASES = {
         "onnx.reference does not load: killed by SIGILL",
         "pip install --force-reinstall onnx numpy ml_dtypes protobuf",
         ("reference",),
-    ),
-    "onnx is too old": (
-        replace(SOUND, too_old=(TooOld("onnx", "1.15.0", "1.19", "onnxfix 0.1.0"),)),
-        "onnx 1.15.0 is too old: onnxfix 0.1.0 needs 1.19",
-        'pip install -U "onnx>=1.19"',
-        (),
     ),
     "metadata that cannot be read": (
         replace(SOUND, versions=versions(onnx=facts.UNREADABLE)),

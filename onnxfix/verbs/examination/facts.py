@@ -15,7 +15,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from onnxfix._version import __version__
 from onnxfix.errors import UsageError
 from onnxfix.rewrite.packs import Pack
 from onnxfix.rewrite.packs import installed as installed_packs
@@ -83,16 +82,6 @@ _LIBRARIES = {
 
 
 @dataclass(frozen=True)
-class TooOld:
-    """An installed distribution that is older than another one (or onnxfix) requires."""
-
-    name: str
-    version: str
-    lowest: str
-    owner: str
-
-
-@dataclass(frozen=True)
 class Facts:
     """All facts about this machine.
 
@@ -110,7 +99,6 @@ class Facts:
     machine: Machine
     versions: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    too_old: tuple[TooOld, ...] = ()
     ort_package: str = ""
     ort_cuda: str = ""
     providers: tuple[str, ...] = ()
@@ -193,7 +181,6 @@ def gather(worker: Worker, timeout: float) -> Facts:
         ),
         versions=versions,
         missing=tuple(name for name in versions if not _importable(MODULES[name])),
-        too_old=tuple(too_old(versions)),
         ort_package=ort_package,
         ort_cuda=ort_cuda,
         providers=providers,
@@ -318,44 +305,3 @@ def ort_build() -> tuple[str, str]:
             values = dict(re.findall(r"^(\w+)\s*=\s*['\"]([^'\"]*)['\"]", text, re.M))
             return values.get("package_name", ""), values.get("cuda_version", "")
     return "", ""
-
-
-def too_old(versions: Mapping[str, str]) -> Iterator[TooOld]:
-    """Distributions below the lower bound that onnxfix, onnx or ONNX Runtime declares in its metadata."""
-    seen = set()
-    for owner in ("onnxfix", *(name for name in versions if MODULES[name] in ("onnx", "onnxruntime"))):
-        for name, lowest in _bounds(owner):
-            have = versions.get(name, UNREADABLE)
-            if (name, lowest) not in seen and have != UNREADABLE and release(have) < release(lowest):
-                seen.add((name, lowest))
-                yield TooOld(name, have, lowest, f"onnxfix {__version__}" if owner == "onnxfix" else owner)
-
-
-def _bounds(owner: str) -> Iterator[tuple[str, str]]:
-    """(distribution as ``MODULES`` spells it, lowest version) of the requirements of a distribution."""
-    try:
-        declared = metadata.requires(owner) or []
-    except (metadata.PackageNotFoundError, *_METADATA_ERRORS):
-        return  # a source tree, or metadata that cannot be read
-    spelled = {_normal(name): name for name in MODULES}
-    for text in declared:
-        requirement, _, marker = text.partition(";")
-        head = re.match(r"\s*([\w.-]+)\s*(?:\[[^]]*])?(.*)", requirement)
-        lowest = re.search(r"(?:>=|~=)\s*([\d.]+)", head[2]) if head else None
-        # An extra counts if its package is installed; other conditions are for other machines.
-        extra_only = re.fullmatch(r"\s*(?:extra\s*==\s*['\"][^'\"]*['\"]\s*)?", marker)
-        if head and lowest and extra_only and _normal(head[1]) in spelled:
-            yield spelled[_normal(head[1])], lowest[1]
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def release(version: str) -> tuple[int, ...]:
-    """The numbers at the beginning of a version, without zeros at their end: "1.20.0rc1" is (1, 20)."""
-    found = re.match(r"\s*v?(\d+(?:\.\d+)*)", version)
-    numbers = [int(part) for part in found[1].split(".")] if found else []
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)

@@ -62,9 +62,6 @@ def _faults(facts: Facts, name: str) -> Iterator[str]:
         yield "does not load"
     if name in (facts.unloaded.get("contract"), facts.unloaded.get("reference")):
         yield "does not load"
-    for old in facts.too_old:
-        if old.name == name:
-            yield f"{old.owner} needs {old.lowest}"
     others = [other for other in _runtimes(facts) if other != name]
     if MODULES[name] == "onnxruntime" and others:
         yield f"installs the same files as {', '.join(others)}"
@@ -99,9 +96,6 @@ def _broken_packages(facts: Facts) -> Iterator[Problem]:
         yield Problem(facts.unknown_pack, f"unset {VARIABLE}, or name installed packs")
     for name in facts.missing:
         yield _missing(facts, name)
-    for old in facts.too_old:
-        text = f"{old.name} {old.version} is too old: {old.owner} needs {old.lowest}"
-        yield Problem(text, f'pip install -U "{old.name}>={old.lowest}"')
     names = _runtimes(facts)
     if len(names) > 1:
         what = " and ".join(f"{name} {facts.versions[name]}" for name in names)

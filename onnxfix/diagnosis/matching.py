@@ -2,9 +2,9 @@
 
 Evidence in the order of its strength, again and again until nothing is added: the interface; equal computations from
 what is paired; equal values of a run (with a probe); weights that occur once; names that surroundings confirm; nodes
-with paired inputs whose attributes or weights differ; inputs of paired nodes; nodes between the same paired values. A
-wrong pair would make a node look wrong that is not, while a missing one only makes a region larger: so what is unclear
-stays apart.
+with paired inputs whose attributes or weights differ; inputs of paired nodes; nodes of other operators where a
+difference begins. A wrong pair would make a node look wrong that is not, while a missing one only makes a region
+larger: so what is unclear stays apart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from onnxfix.diagnosis.pairing import (
     Pairs,
     following,
     inputs_of,
-    nearest,
     outputs_of,
 )
 from onnxfix.diagnosis.views import SINGLE, Classes, View
@@ -86,8 +85,7 @@ class _Matcher:
         steps = [self._equal_computations, self._speaking_names, self._equal_values, self._equal_weights]
         same_inputs = partial(self._unique, self._inputs_key, reshaped=True)
         steps += [self._equal_names, same_inputs, self._inputs_of_pairs]
-        keys = (self._begins_key, self._one_input_key, self._between_key) if self.a.prints else ()
-        return [*steps, *(partial(self._unique, key) for key in keys)]
+        return [*steps, partial(self._unique, self._begins_key)] if self.a.prints else steps
 
     def _settle(self, steps: Sequence[Callable[[], int]]) -> None:
         """Take evidence, the strongest first, until none is left."""
@@ -225,29 +223,6 @@ class _Matcher:
             index,
             view.prints[name].shape,
         )
-
-    def _one_input_key(self, view: View, name: str) -> Any:
-        """Nodes of one operator that share an input, where the other input comes from nodes of one operator."""
-        number, index = view.at[name]
-        one = view.roles[number]
-        signals = [view.source(value) for value in view.signals(number)]
-        numbers = self.classes.of(view)
-        known = [at for at, value in enumerate(signals) if numbers.get(value) in self._common]
-        if one.op in SINGLE or len(signals) < 2 or not known:
-            return None
-        shape = [
-            numbers[value] if at in known else f"by {view.op(value)}" for at, value in enumerate(signals)
-        ]
-        return one.op, tuple(sorted(shape, key=str) if one.commutative else shape), index
-
-    def _between_key(self, view: View, name: str) -> Any:
-        """Nodes of one operator between the same paired values."""
-        numbers, known = self.classes.of(view), self.pairs.to_a if view is self.b else self.pairs.to_b
-        if view.op(name) in SINGLE:
-            return None
-        before = frozenset(numbers[one] for one in nearest(view, known, name) if one in numbers)
-        after = frozenset(numbers[one] for one in following(view, known, name) if one in numbers)
-        return (view.op(name), view.at[name][1], before, after) if before and after else None
 
     def _unique(self, key: Callable[[View, str], Any], *, reshaped: bool = False) -> int:
         """Pair values of nodes that are the only ones with a key on both sides."""

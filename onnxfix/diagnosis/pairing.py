@@ -14,7 +14,7 @@ from onnx import TensorProto, ValueInfoProto
 from onnxfix.diagnosis import fingerprints
 from onnxfix.diagnosis.canonical import SHAPED
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.views import SINGLE, Classes, View
+from onnxfix.diagnosis.views import Classes, View
 from onnxfix.errors import UsageError
 from onnxfix.files import walk
 
@@ -192,17 +192,6 @@ def _around(view: View, bits: Mapping[str, int]) -> tuple[dict[str, int], dict[s
     return up, down
 
 
-def nearest(view: View, known: Mapping[str, object], name: str) -> set[str]:
-    """The closest paired values that a value is computed from."""
-
-    def makers(names: Iterable[str]) -> list[int]:
-        return [view.at[one][0] for one in names if one in view.at]
-
-    reads = view.graph.reads
-    numbers = walk.reached(makers([name]), lambda at: makers(one for one in reads[at] if one not in known))
-    return {value for number in numbers for value in reads[number] if value in known}
-
-
 def following(view: View, known: Mapping[str, object], name: str) -> set[str]:
     """The closest paired values that are computed from a value."""
 
@@ -230,6 +219,7 @@ def _ends_in(view: View, name: str, last: str) -> bool:
 
 _SHARED, _ALIKE = 0.5, 0.8
 """Share of B's names that A has too, and share of these with the same operator, from which on the two share names."""
+
 _NUMBER = re.compile(r"\d[^/]*$")
 
 
@@ -252,14 +242,11 @@ class Names:
         if not self._trusted or not self.alone:
             return []
         plain = [name for name in names if not _NUMBER.search(name)]
-        return [(name, name) for name in plain if self._is_likely(name, classes)]
+        return [(name, name) for name in plain if self._is_alike(name) or self._shared(name, classes)[0]]
 
     def confirmed(self, names: Sequence[str], classes: Classes) -> list[Pair]:
         """Names of which values or neighbors agree."""
         return [(name, name) for name in names if self._is_confirmed(name, classes)]
-
-    def _is_likely(self, name: str, classes: Classes) -> bool:
-        return self._is_alike(name) or self._shared(name, classes)[0] > 0 or self._is_read_alike(name)
 
     def _is_alike(self, name: str) -> bool:
         """Whether nodes of one operator compute both, before Casts."""
@@ -286,8 +273,7 @@ class Names:
         # of another shape: the fault, or a number that tells nothing
         if self.pairs.error(name, name) == math.inf:
             return same_op and shared > 0 and not name.isdigit()
-        read = self._is_read_alike(name)
-        return (same_op or read) and (shared > 0 or read)
+        return same_op and shared > 0
 
     def _elsewhere(self, ours: int, theirs: int) -> bool:
         """Whether the weights of both nodes differ, and B's is that of another node of A: then it is another node."""
@@ -301,27 +287,3 @@ class Names:
     def _all_weights(self) -> set[Any]:
         numbers = range(len(self.a.roles))
         return {content.key for number in numbers for _, content in self.a.weights(number)}
-
-    def _is_read_alike(self, name: str) -> bool:
-        """Whether nodes with paired outputs read both, as the same input."""
-        return any(
-            self.b.roles[one].op == self.a.roles[other].op
-            and (slot == their_slot or self.b.roles[one].commutative)
-            and self._is_pair(one, other)
-            for one, slot in _readers(self.b, name)
-            for other, their_slot in _readers(self.a, name)
-        )
-
-    def _is_pair(self, theirs: int, ours: int) -> bool:
-        outputs = self.a.graph.nodes[ours].output
-        made = [name for name in self.b.graph.nodes[theirs].output if name]
-        return any(self.pairs.to_a.get(name, "") in outputs for name in made)
-
-
-def _readers(view: View, name: str) -> Iterator[tuple[int, int]]:
-    """The nodes that read a value, behind Casts too, and as which input."""
-    for number, slot in view.uses.get(name, ()):
-        if view.roles[number].op in SINGLE:
-            yield from _readers(view, view.graph.nodes[number].output[0])
-        else:
-            yield number, slot

@@ -26,8 +26,7 @@ _SHIFTED = {
 
 class View:
     """One model. ``tensors`` are the computed ones in the order of computation, ``at`` has each one's node and the
-    number of the output, ``uses`` each value's readers with the number of the input. ``prints`` are fingerprints of a
-    run."""
+    number of the output. ``prints`` are fingerprints of a run."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -42,10 +41,6 @@ class View:
             if name
         }
         self.tensors = list(self.at)
-        self.uses: dict[str, list[tuple[int, int]]] = {}
-        for number, one in enumerate(self.roles):
-            for index, name in one.data:
-                self.uses.setdefault(name, []).append((number, index))
         self._contents: dict[str, Content | None] = {}
 
     def role(self, name: str) -> Role | None:

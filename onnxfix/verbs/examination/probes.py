@@ -4,12 +4,10 @@ would not be loaded.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from onnxfix.runtime.sandbox import note
@@ -79,7 +77,7 @@ def cuda_runtime(path: str, wheel: bool = False) -> Library | None:
     version = ctypes.c_int(0)
     library.cudaRuntimeGetVersion(ctypes.byref(version))
     text = cuda_version(version.value)
-    return Library("CUDA runtime", text, text, _loaded_from(path), wheel)
+    return Library("CUDA runtime", text, text, path, wheel)
 
 
 def cudnn(path: str, wheel: bool = False) -> Library | None:
@@ -90,7 +88,7 @@ def cudnn(path: str, wheel: bool = False) -> Library | None:
     for call in (library.cudnnGetVersion, library.cudnnGetCudartVersion):
         call.restype = ctypes.c_size_t
     cuda = cuda_version(int(library.cudnnGetCudartVersion()))
-    return Library("cuDNN", cudnn_version(int(library.cudnnGetVersion())), cuda, _loaded_from(path), wheel)
+    return Library("cuDNN", cudnn_version(int(library.cudnnGetVersion())), cuda, path, wheel)
 
 
 def _load(path: str, wheel: bool) -> Any:
@@ -100,18 +98,6 @@ def _load(path: str, wheel: bool) -> Any:
         if wheel:
             raise
         return None  # the loader finds no library of that name
-
-
-def _loaded_from(path: str) -> str:
-    """The file of a name that the loader resolved, where the system shows it."""
-    if Path(path).is_absolute():
-        return path
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-            mapped = line.split(maxsplit=5)[-1]
-            if Path(mapped).name.startswith(path):
-                return mapped
-    return path
 
 
 def cuda_version(number: int) -> str:

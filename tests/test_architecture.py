@@ -108,27 +108,27 @@ FACADE = "__init__"
 
 CEILINGS = {
     "": 1_600,
-    "api": 1_050,
+    "api": 980,
     "backend": 660,
     "cli": 1_820,
-    "config": 1_210,
-    "diagnosis": 6_840,
-    "files": 3_130,
-    "graph": 1_390,
-    "inputs": 3_710,
-    "lowering": 1_950,
-    "proof": 12_620,
-    "reduction": 1_800,
-    "report": 7_140,
-    "rewrite": 2_710,
-    "runtime": 3_570,
-    "shapes": 4_470,
+    "config": 1_180,
+    "diagnosis": 6_670,
+    "files": 3_070,
+    "graph": 1_340,
+    "inputs": 3_690,
+    "lowering": 2_070,
+    "proof": 12_630,
+    "reduction": 1_790,
+    "report": 7_180,
+    "rewrite": 2_700,
+    "runtime": 3_690,
+    "shapes": 4_120,
     "targets": 815,
-    "tensorrt": 7_550,
-    "verbs": 9_380,
+    "tensorrt": 7_580,
+    "verbs": 9_310,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
-TOTALS = {"onnxfix": 72_660, "rules": 47_800, "tests": 67_290, "benchmarks": 18_730}
+TOTALS = {"onnxfix": 72_830, "rules": 47_630, "tests": 66_780, "benchmarks": 18_820}
 """Lines that each folder may have."""
 FULL = "cut lines in the same room or folder (CEILINGS, TOTALS)"
 

@@ -16,7 +16,7 @@ from onnxfix.proof.checks import sessions
 from onnxfix.proof.checks.sessions import Bench
 from onnxfix.proof.compare.rounding import shaken
 from onnxfix.proof.readback.interface import partners
-from onnxfix.proof.readback.locate import downstream, lacks, node_of, place_of, settled, upstream
+from onnxfix.proof.readback.locate import downstream, lacks, locate_node, node_of, settled, upstream
 from onnxfix.proof.readback.values import aligned
 from onnxfix.runtime.backends.ort_messages import without_status
 from onnxfix.runtime.sandbox import Worker
@@ -161,14 +161,14 @@ NAMED = networks.model(
     ],
 )
 def test_the_node_that_onnx_runtime_names(words: str, output: str) -> None:
-    assert place_of(node_of(words, NAMED), NAMED).output == output
+    assert locate_node(node_of(words, NAMED), NAMED).output == output
 
 
 def test_a_node_in_a_body_is_that_of_the_main_graph() -> None:
     graph = networks.model("""g (float[2] x, bool k) => (float[2] y) {
         [outer] y = If(k)<then_branch = t () => (float[2] p) { [inner] p = Exp(x) },
                           else_branch = e () => (float[2] q) { q = Abs(x) }> }""").graph
-    assert place_of(node_of("running Exp node. Name:'inner'", graph), graph).text == "y (outer)"
+    assert locate_node(node_of("running Exp node. Name:'inner'", graph), graph).text == "y (outer)"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ ELSEWHERE = {
     "`input` must have static dimensions": "OPS046",
     "5-D input since 11.2": "OPS099",
     "Input must be 4D input": "OPS099",
-    "Broadcasting between inputs is not": "OPS124: the row of 10.12",
+    "Broadcasting between inputs is not": "8.6.1 and 10.6.0 broadcast (executed)",
     "opset 21 (scale and bias by channel)": "OPS100",
     "two conditional branches must have": "CTL011; the same names are taken (TensorRT-RTX 1.7.1)",
     "a bug made If nodes fail to import": "CTL011",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from itertools import combinations
 from typing import Any
 
 from onnx import TensorProto
 
-from onnxfix.rule import Dim, Model, Node, Severity, Value, equal, name_of, target_of
+from onnxfix.rule import Model, Node, Severity, Value, name_of, target_of
 from onnxfix_rules.ops.limits import _axes
 
 Predicate = Callable[[Node, Model], str | None]
@@ -145,25 +144,6 @@ def _operands(node: Node) -> list[str]:
     return str(node.attr("equation")).replace(" ", "").partition("->")[0].split(",")
 
 
-def has_no_broadcasting(node: Node, model: Model) -> str | None:
-    """Each label of an Einsum, and each dimension of its ellipsis, stands for dimensions of one size."""
-    sizes: dict[str, list[Dim]] = {}
-    for operand, value in zip(_operands(node), node.inputs, strict=False):
-        shape = None if value is None else model.shapes.shape(value)
-        head, dots, tail = operand.partition("...")
-        more = len(shape or ()) - len(head) - len(tail)
-        if shape is None or more < 0 or (more and not dots):
-            return None
-        labels = [*head, *(f"dimension -{index} of the ellipsis" for index in range(more, 0, -1)), *tail]
-        for label, dim in zip(labels, shape, strict=True):
-            sizes.setdefault(label, []).append(dim)
-    pairs = [(label, *pair) for label, dims in sizes.items() for pair in combinations(dims, 2)]
-    for label, a, b in pairs:
-        if equal(a, b).no:
-            return f"{label} stands for dimensions of {a} and {b}"
-    return "" if all(equal(a, b).yes for _, a, b in pairs) else None
-
-
 def has_floats(node: Node, model: Model) -> str | None:
     """ArgMax and ArgMin of floats: before 8.6 their importer refuses INT32, and INT64 is read as INT32."""
     elem = model.shapes.elem_type(node.require(0))
@@ -241,8 +221,7 @@ _ERRORS: _Rows = (
     ("Pad", "`axes` is taken since 10.0", lambda node, _: "axes is given" if node.input(3) is not None else ""),
     ("Pad", "mode wrap is taken since 10.0", has_attribute("mode", ("constant", "edge", "reflect"))),
     ("Einsum", "Ellipsis and diagonal operations are not supported", has_no_ellipsis),
-    ("Einsum", "diagonals and broadcasting are taken since 10.12", has_no_diagonal),
-    ("Einsum", "diagonals and broadcasting are taken since 10.12", has_no_broadcasting),
+    ("Einsum", "ellipses and diagonals are taken since 10.12", has_no_diagonal),
     ("Trilu", "N-D input is taken since 8.6", has_rank(2, 3)),
     ("RandomNormalLike RandomUniformLike", "the input must be a tensor (not weights) before 10.11", is_tensor),
     ("Hardmax", "`axis` dimension of input must be a build-time constant", has_static_axis),

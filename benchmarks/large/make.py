@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from benchmarks.symbolic.decoder import HALF, SINGLE, WIDE, WIDTH, WORDS, Decoder
 
 from benchmarks.command import parser_of
+from benchmarks.large.decoder import HALF, SINGLE, WIDE, WIDTH, WORDS, Decoder
 
 LAYER, REST = 4 * WIDTH**2 + 3 * WIDTH * WIDE, 2 * WIDTH * WORDS  # weights
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Set
 from typing import Any
 
-from onnxfix.rewrite import catalog
 from onnxfix.rewrite.packs import BUILT_IN
 
 _FACTS = ("EXPORTERS", "OPERATORS", "SAFETY", "TARGET", "EXPORT", "BEFORE", "AFTER")
@@ -62,5 +61,7 @@ def describe_pair(code: str) -> str:
 
 
 def _read(code: str) -> str:
+    from onnxfix.rewrite import catalog  # lazy: start-up
+
     path = catalog.path_of(BUILT_IN).with_name("pytorch") / f"{code.lower()}.py"
     return path.read_text(encoding="utf-8") if path.is_file() else ""

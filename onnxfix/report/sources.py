@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from onnxfix.report.findings import AppliedFix, Finding, Withdrawn
-from onnxfix.report.report import Report
 from onnxfix.source import Source
+
+if TYPE_CHECKING:
+    from onnxfix.report.report import Report
 
 ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Where GitHub and GitLab say which folder is the repository."""

@@ -190,9 +190,10 @@ class CudaSession(OrtSession):
         super().__init__(path, options, _providers(tf32))
         if PROVIDER not in self._session.get_providers():
             raise Unsupported("onnxruntime silently fell back to the CPU for this model")
-        self.places: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for part in self._session.get_provider_graph_assignment_info():
-            self.places[part.ep_name] += len(part.get_nodes())
+            counts[part.ep_name] += len(part.get_nodes())
+        self.places = dict(counts)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """As ``OrtSession.run``; also raises Broken."""

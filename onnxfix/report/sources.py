@@ -99,8 +99,11 @@ def _find(source: Source, lines: Sequence[str]) -> int:
     """The number of the line with the text that the exporter saw, or of the only line that has it; 0 for none."""
     if not source.code:
         return source.line if source.line <= len(lines) else 0
-    same = [number for number, text in enumerate(lines, 1) if text.strip() == source.code.strip()]
-    return source.line if source.line in same else same[0] if len(same) == 1 else 0
+    code = source.code.strip()
+    if any(text.strip() == code for text in lines[source.line - 1 : source.line]):
+        return source.line
+    same = [number for number, text in enumerate(lines, 1) if text.strip() == code]
+    return same[0] if len(same) == 1 else 0
 
 
 @lru_cache(256)

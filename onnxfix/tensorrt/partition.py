@@ -24,7 +24,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from onnxfix.files import dtypes, walk
 from onnxfix.graph.unfolding import unfolded
-from onnxfix.place import Place
+from onnxfix.place import place_of
 from onnxfix.runtime.sandbox import note
 from onnxfix.tensorrt import messages
 from onnxfix.tensorrt.build import Run, issue_of
@@ -84,7 +84,7 @@ class _Cutter:
         self.nodes += len(graph.node)
         for number, why in sorted(left.items()):
             node = graph.node[number]
-            place = Place((), node.name, node.op_type, next(iter(node.output), ""))
+            place = place_of(node)
             self.outside.append(replace(why, place=self._places.get(place.output, place)))
         return not left
 

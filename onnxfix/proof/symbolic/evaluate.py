@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 
@@ -30,6 +29,7 @@ from onnxfix.proof.symbolic.tensor import (
     Tensor,
     Undecided,
     Weights,
+    check_time,
     computed,
     constant,
     identify,
@@ -192,16 +192,9 @@ class Frame:
 class Evaluator:
     """Computes tensors of one model without local functions. ``as_real``: without rounding."""
 
-    def __init__(
-        self,
-        model: ModelProto,
-        weights: Weights,
-        *,
-        as_real: bool = False,
-        until: float = float("inf"),
-    ) -> None:
+    def __init__(self, model: ModelProto, weights: Weights, *, as_real: bool = False) -> None:
         self.versions = versions_of(model)
-        self._weights, self._as_real, self._until = weights, as_real, until
+        self._weights, self._as_real = weights, as_real
         self.elements = self._read = 0
 
     def initializer(self, proto: TensorProto) -> Tensor:
@@ -216,8 +209,7 @@ class Evaluator:
         domain = domain_of(node.domain)
         inputs = [frame.find(name) if name else None for name in node.input]
         call = Call(node, self.versions.get(domain, 0), inputs, self._as_real)
-        if time.process_time() > self._until:
-            raise call.stuck("time limit exceeded")
+        check_time()
         try:
             outputs = self._outputs(frame, call, domain)
         except FAULTS as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +13,11 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, tensors
+from onnxfix.files import lazy, tensors, walk
 from onnxfix.files.loading import Loaded, load
 from onnxfix.proof.symbolic.prove import prove
 from onnxfix.proof.symbolic.tensor import Weights
+from onnxfix.runtime.sandbox import note
 
 _STORED = 512
 """Bytes from which on weights stay in the file, however small that is."""
@@ -23,6 +25,9 @@ _SAMPLES, _SAMPLE = 8, 32
 """Of two weights, so many samples of so many bytes are compared first, then all bytes."""
 _MOST = 8
 """Weights with the same samples that another is compared with."""
+
+_NOTED = 1 << 20
+"""Bytes of a weight from which on comparing it takes its time."""
 
 
 class Proof(NamedTuple):
@@ -62,6 +67,8 @@ class _Bytes:
             places = range(where.offset, where.offset + where.length - _SAMPLE, step)
             samples = b"".join(where.source.read(place, _SAMPLE) for place in places)
             like = self._like.setdefault((where.field, where.length, samples), [])
+            if where.length >= _NOTED:
+                note("compare weights")
             same = next((one for one in like if lazy.equal(one, where)), where)
             if same is where and len(like) < _MOST:
                 like.append(where)
@@ -103,15 +110,19 @@ def prove_files(
 ) -> Proof:
     """Prove that two models, given by path, are the same at each of some shapes of their inputs, for all values.
 
-    A trial has the shapes, and elements of inputs that may decide shapes. ``limit`` is in seconds of the processor. The
-    reason says where the models are at least the same as real numbers.
+    A trial has the shapes, and elements of inputs that may decide shapes. ``limit`` is in seconds of the processor,
+    without those that compare weights. The reason says where the models are at least the same as real numbers.
 
     Raises:
         ModelError: a model cannot be read.
     """
-    until = time.process_time() + limit
     models, shared = [load(Path(path), large=_STORED) for path in (original, fixed)], _Bytes()
     weights = _StoredWeights(models[0], shared), _StoredWeights(models[1], shared)
+    for side, loaded in zip(weights, models, strict=True):  # which takes as long as the files are large
+        for tensor in walk.model_tensors(loaded.proto):
+            with suppress(ModelError, OSError):  # of a weight that is needed, it shows below
+                side.content(tensor)
+    until = time.process_time() + limit
 
     def prove_all(as_real: bool) -> Proof:
         given: dict[str, None] = {}
@@ -125,7 +136,7 @@ def prove_files(
         return Proof(len(trials), "", tuple(given))
 
     found = prove_all(as_real=False)
-    if not found.reason:
+    if not found.reason or time.process_time() > until:
         return found
     gc.collect()  # what was computed refers to itself, and may be large
     same = not prove_all(as_real=True).reason

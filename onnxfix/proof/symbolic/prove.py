@@ -27,7 +27,16 @@ from onnxfix.proof.symbolic.calls import OPERATORS, Value, versions_of
 from onnxfix.proof.symbolic.evaluate import FAULTS, RANDOM, SPECIAL, Evaluator, Frame, Table, check_names
 from onnxfix.proof.symbolic.identity import flat, identify_node, identify_tensor
 from onnxfix.proof.symbolic.inference import Kind, Shapes, infer, with_types
-from onnxfix.proof.symbolic.tensor import Tensor, Undecided, Weights, atoms, constant, unknown_sequence
+from onnxfix.proof.symbolic.tensor import (
+    UNTIL,
+    Tensor,
+    Undecided,
+    Weights,
+    atoms,
+    check_time,
+    constant,
+    unknown_sequence,
+)
 
 _Array = np.ndarray[Any, Any]
 _Values = Mapping[str, _Array]
@@ -53,22 +62,20 @@ class Outcome:
 
 
 class _Task(NamedTuple):
-    """Two models without local functions, with the shapes of their inputs, and how to prove that they are the same;
-    ``until`` is a time of the processor."""
+    """Two models without local functions, with the shapes of their inputs, and how to prove that they are the same."""
 
     models: Sequence[ModelProto]
     shapes: Shapes
     weights: tuple[Weights, Weights]
-    until: float
     as_real: bool
 
 
 class _Side:
     """One of the two models; ``ids`` says by name which tensor a name stands for."""
 
-    def __init__(self, model: ModelProto, weights: Weights, until: float, as_real: bool) -> None:
+    def __init__(self, model: ModelProto, weights: Weights, as_real: bool) -> None:
         self.model, self.weights = model, weights
-        self.evaluator = Evaluator(model, weights, as_real=as_real, until=until)
+        self.evaluator = Evaluator(model, weights, as_real=as_real)
         self._room = _HELD
         self.table = Table(model.graph)
         self.ids: dict[str, bytes] = {}
@@ -118,20 +125,23 @@ def prove(
     those of each model. ``limit`` is in seconds of the processor, so that a busy machine proves no less. ``as_real``:
     the outputs are the same as real numbers, that is without rounding.
     """
-    until = time.process_time() + limit
+    began = UNTIL.set(time.process_time() + limit)
     try:
         models = tuple(map(_inline, (original, fixed)))
+        task = _Task(models, shapes, weights, as_real)
+        outcome = _prove(task, values or {})
+        if not outcome.proven and any(map(_has_bodies, models)):
+            # ONNX defines some operators by functions of others, which say more than a black box.
+            with suppress(Exception):  # the inliner raises what it likes
+                check_time()
+                bodies = [inline_selected_functions(with_types(one), _KNOWN, True, True) for one in models]
+                again = _prove(task._replace(models=bodies), values or {})
+                outcome = again if again.proven else outcome
+        return outcome
     except Undecided as error:
         return Outcome(False, str(error))
-    task = _Task(models, shapes, weights, until, as_real)
-    outcome = _prove(task, values or {})
-    if not outcome.proven and any(map(_has_bodies, models)):
-        # ONNX defines some operators by functions of others, which say more than a black box.
-        with suppress(Exception):  # the inliner raises what it likes
-            bodies = [inline_selected_functions(with_types(one), _KNOWN, True, True) for one in models]
-            again = _prove(task._replace(models=bodies), values or {})
-            outcome = again if again.proven else outcome
-    return outcome
+    finally:
+        UNTIL.reset(began)
 
 
 def _inline(model: ModelProto) -> ModelProto:
@@ -187,7 +197,7 @@ class _Pair:
     def __init__(self, task: _Task, given: _Values, assumed: _Values) -> None:
         self._assumed = {name: constant(array) for name, array in assumed.items()}
         self.sides = [
-            _Side(model, weights, task.until, task.as_real)
+            _Side(model, weights, task.as_real)
             for model, weights in zip(task.models, task.weights, strict=True)
         ]
         self._kinds = infer(task.models[0], task.shapes)
@@ -340,6 +350,7 @@ class _Pair:
             values = [side.frames[effort].value(name) for side in self.sides]
             same = _same(*values)
         except (Undecided, *FAULTS) as error:
+            check_time()
             self._obstacles[name] = error if isinstance(error, Undecided) else Undecided(f"{name}: {error}")
             return False
         if not same:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +25,20 @@ class Undecided(Exception):
     def __init__(self, reason: str, names: Sequence[str] = ()) -> None:
         super().__init__(reason)
         self.names = tuple(names)
+
+
+class Late(Undecided):
+    """The time limit is exceeded."""
+
+
+UNTIL: ContextVar[float] = ContextVar("until", default=math.inf)
+"""The time of the processor at which a proof ends."""
+
+
+def check_time() -> None:
+    """Raise ``Late`` where the time limit is exceeded."""
+    if time.process_time() > UNTIL.get():
+        raise Late("time limit exceeded")
 
 
 class Weights:
@@ -113,9 +129,11 @@ class Tensor:
 
     @cached_property
     def _words(self) -> Words:
+        check_time()
         return self.compute() if self.compute is not None else self._hash()
 
     def _hash(self) -> Words:
+        check_time()
         return hashes.encode(self.known) if self.known is not None else hashes.atoms(self.atom, self.shape)
 
     @cached_property

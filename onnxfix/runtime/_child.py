@@ -125,17 +125,12 @@ def _free_mb() -> int | None:
         for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 available.append(int(line.split()[1]) << 10)
-    for names in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        # A container's limit may be far below that of /proc/meminfo. "max", no limit, is not a number.
-        with contextlib.suppress(OSError, ValueError):
-            available.append(_group_bytes(*(_GROUP / name for name in names)))
+    for folder in system.list_memory_groups():
+        for names in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):
+            # A container's limit may be far below that of /proc/meminfo. "max", no limit, is not a number.
+            with contextlib.suppress(OSError, ValueError):
+                available.append(_group_bytes(*(folder / f"memory.{name}" for name in (*names, "stat"))))
     return max(256, min(available) * 3 // 4 >> 20) if available else None
-
-
-_GROUP = Path("/sys/fs/cgroup")
 
 
 def _group_bytes(limit: Path, used: Path, statistics: Path) -> int:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 """Flags of ``os.open`` for reading bytes. Without O_BINARY, Windows translates line ends and stops at a byte 0x1A."""
 OPEN_FILES_CAN_BE_REPLACED = os.name != "nt"
 """Whether a file can be renamed, replaced and deleted while a process has it open. Where not, models are read whole."""
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Where Linux shows its memory groups, and of which this process is one."""
 _LOCKED_BYTE = 0x7FFF_0000
 """What Windows locks is unreadable for others, so that it is a byte which no journal has."""
 _POSITIONS = threading.Lock()
@@ -192,6 +195,19 @@ def data_bytes() -> int:
             if line.startswith("VmData:"):
                 return int(line.split()[1]) << 10
     return 0
+
+
+def list_memory_groups() -> list[Path]:
+    """The folders of this process's memory group, and of those around it (cgroups of Linux, version 2 or 1). A
+    container may see its own group as the outermost one, whatever path the kernel names."""
+    found = [GROUPS, GROUPS / "memory"]
+    with contextlib.suppress(OSError, ValueError):
+        for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if not kinds or "memory" in kinds.split(","):
+                parts = ("memory" * bool(kinds), *filter(None, path.split("/")))
+                found += [GROUPS.joinpath(*parts[:end]) for end in range(2, len(parts) + 1)]
+    return found
 
 
 def lock(fd: int) -> bool:

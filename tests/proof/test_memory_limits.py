@@ -21,7 +21,7 @@ from onnxfix.errors import UsageError
 from onnxfix.files import lazy, wire
 from onnxfix.proof.validity import Checked
 from onnxfix.proof.verify import Limits, RungResult, Verdict, verify
-from onnxfix.runtime import _child, forks, sandbox
+from onnxfix.runtime import forks, sandbox, system
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.runtime.backends import ort, ort_weights
 from onnxfix.runtime.sandbox import Outcome, Worker, allow_maps
@@ -101,7 +101,7 @@ def test_what_python_itself_needs_is_the_least(enough: int) -> None:
 def test_what_a_container_holds_of_files_is_not_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_child, "_GROUP", tmp_path)
+    monkeypatch.setattr(system, "GROUPS", tmp_path)
     (tmp_path / "memory.max").write_text(f"{2000 * MIB}\n")
     (tmp_path / "memory.current").write_text(f"{1900 * MIB}\n")
     assert sandbox.default_memory_mb() == 256
@@ -116,6 +116,29 @@ def test_what_a_container_holds_of_files_is_not_in_the_way(
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory" / "memory.stat").unlink()
     assert sandbox.default_memory_mb() == 256
+
+
+@pytest.mark.parametrize(
+    ("line", "names", "place"),
+    [
+        ("0::/PATH", ("max", "current"), "."),
+        ("3:cpuset:/\n4:hugetlb,memory:/PATH", ("limit_in_bytes", "usage_in_bytes"), "memory"),
+    ],
+)
+def test_the_least_of_the_groups_around_a_process_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, names: tuple[str, str], place: str
+) -> None:
+    (tmp_path / "own").write_text(f"{line.replace('PATH', 'outer/middle/inner')}\n")
+    monkeypatch.setattr(system, "GROUPS", tmp_path)
+    monkeypatch.setattr(system, "OWN_GROUPS", tmp_path / "own")
+    sizes = {"outer/middle/inner": 3000, "outer/middle": 800, "outer": 2000, "outer/other": 1000}
+    for group, most in sizes.items():
+        (tmp_path / place / group).mkdir(parents=True, exist_ok=True)
+        for name, size in zip(names, (most, 400), strict=True):
+            (tmp_path / place / group / f"memory.{name}").write_text(f"{size * MIB}\n")
+    assert sandbox.default_memory_mb() == 300
+    (tmp_path / place / "outer/middle" / f"memory.{names[0]}").write_text("max\n")
+    assert sandbox.default_memory_mb() == 1200
 
 
 # ------------------------------------------------------------------------------------------ weights of a file

@@ -230,9 +230,10 @@ def _memory_mb() -> int | None:
     with contextlib.suppress(OSError, ValueError):
         if sys.platform != "win32":
             found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
-            found.append(int(Path("/sys/fs/cgroup", name).read_text(encoding="utf-8")))
+    for folder in system.list_memory_groups():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # "max" means no limit
+                found.append(int((folder / name).read_text(encoding="utf-8")))
     return min(found) >> 20 if found else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -38,8 +38,9 @@ _BESIDE = 3
 _UNASKED: dict[str, Cause] = {"memory": "memory", "error": "not-loadable"}
 
 
-def run(request: Request) -> RungResult:
-    """Build both models, the fixed one with the profiles of the original.
+def run(request: Request, meanwhile: Callable[[Builder], object] | None = None) -> RungResult:
+    """Build both models, the fixed one with the profiles of the original. ``meanwhile`` compares the network of the
+    original, if it was read back, while TensorRT builds the fixed model.
 
     Raises:
         UsageError: an option of TensorRT's does not exist, or does not fit the model.
@@ -61,7 +62,14 @@ def run(request: Request) -> RungResult:
             key = key_of(request, found)
             if not _LAST or _LAST[0][0] != key:
                 _LAST[:] = [(key, _build(found, request.original, given, request.networks))]
-            before = _LAST[0][1]
+            before, networks = _LAST[0][1], request.networks
+            idle = (
+                networks is not None
+                and request.fixed in networks.begun
+                and request.original in networks.lifted
+            )
+            if meanwhile is not None and idle:
+                meanwhile(found)
             builds = (before, _build_fixed(found, request, _follow(before, given), before))
         result = judge(
             builds,

@@ -342,8 +342,10 @@ def _choice(
     return found
 
 
+@functools.cache
 def choose(package: trt_package.Package, compute_capability: str | None) -> Choice | Missing | str:
-    """``trt.package.choose`` for the sandbox, which returns no exceptions: its UsageError is the string."""
+    """``trt.package.choose`` for the sandbox, which returns no exceptions: its UsageError is the string. Once per
+    process: on a GPU, TensorRT-RTX builds and loads a small engine."""
     try:
         found = trt_package.choose(package, compute_capability)
         if isinstance(found, Missing) or not plugin_libraries():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import ModelProto
@@ -52,6 +52,10 @@ class Budget:
         nothing always is."""
         cost = sum(map(self.predicted, sizes))
         return not cost or self._spent + cost <= self._most
+
+    def remaining(self, feeds: Sequence[Mapping[str, int]]) -> float:
+        """What runs on inputs of these sizes cost, as far as they are within the budget."""
+        return max(0.0, min(sum(map(self.predicted, feeds)), self._most - self._spent))
 
     def predicted(self, sizes: Mapping[str, int]) -> float:
         """What a run on inputs of these sizes costs; 0 where nothing is known, or all of them are empty.

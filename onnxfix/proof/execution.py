@@ -175,6 +175,10 @@ class _Check:
             if not self.budget.allows(*(one.assignment for one in left)):
                 tried = [one.feed.assignment for one in self.seen.feeds if one.feed is not None]
                 feed = min(allowed, key=lambda one: one.assignment in tried and one.kind != hard)
+            seconds = self.budget.remaining([one.assignment for one in allowed])
+            about = f", about {seconds:.0f} s left" if seconds >= 1 else ""
+            done, total = len(feeds) - len(left), len(feeds) - len(left) + len(allowed)
+            self.request.tell(done / total, f"feed {done + 1} of {total}{about}")
             left.remove(feed)
             self._run_feed(self._with_hardest(feed, hard) if feed is needed else feed)
         return []

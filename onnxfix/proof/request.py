@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,7 +114,8 @@ class Request:
     must pass itself. ``special`` is how the fixed model is specialized: ``known`` has its values pinned and
     ``shapes`` has its sizes. ``allowed`` is the user's tolerance, which no ``exact`` request has. ``networks`` are
     what TensorRT's checks leave for each other (None: nothing). ``effort`` bounds what is spent on running models.
-    ``only`` are the inputs to run, where a failure on them is looked into; () for all."""
+    ``only`` are the inputs to run, where a failure on them is looked into; () for all. ``tell`` reports which part of
+    the check is done, and what it does next."""
 
     original: Path
     fixed: Path
@@ -139,6 +140,7 @@ class Request:
     networks: Networks | None = None
     effort: Effort = THOROUGH
     only: tuple[Fed, ...] = ()
+    tell: Callable[[float, str], None] = lambda part, words: None
 
     @property
     def terms(self) -> Terms:

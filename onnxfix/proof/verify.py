@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -43,6 +44,15 @@ Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 DEFAULT_RUNGS = RUNGS[:-1]
 #: Checks that need TensorRT.
 _TENSORRT = ("trt-build", "trt-network", "trt-gpu")
+#: What checks cost: shares of a proof, as measured on full-size exports (benchmarks/proof).
+_COSTS = dict.fromkeys(RUNGS, 3) | {
+    "symbolic": 10,
+    "ort-cpu": 25,
+    "trt-build": 45,
+    "trt-network": 15,
+    "trt-gpu": 10,
+}
+_BRIEF = 60.0  # seconds
 #: Checks that load models in the child but for TensorRT's.
 _EXECUTING = ("symbolic", "reference", "ort-cpu")
 
@@ -88,6 +98,7 @@ def verify(
     allowed: Allowed | None = None,
     effort: Effort = THOROUGH,
     only: Sequence[Fed] = (),
+    say: Callable[[str], None] = lambda text: None,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path; external data lies beside each.
 
@@ -99,6 +110,7 @@ def verify(
         require: checks that must pass. ``rungs`` are those to run (default: DEFAULT_RUNGS), and the required ones.
         worker: the sandbox to use, which stays open (default: ``sandbox.shared``, or one with the memory limit).
         models: the contents of the two files, where the caller has them.
+        say: is told which check runs, and how far the proof is.
 
     Raises:
         UsageError: checks, shapes or inputs that do not exist or do not fit the model.
@@ -145,21 +157,24 @@ def verify(
             only=tuple(only),
         )
         spare = rungs is None and "reference" not in require and not effort.whole
-        proof = _Proof(request, limits, contract, models[1] if models is not None else None, stack)
+        proof = _Proof(request, limits, contract, models[1] if models is not None else None, stack, say)
         results = proof.run(wanted, require, spare=spare)
         return Verdict(results, tuple(require), allowed=request.allowed)
 
 
 @dataclass
 class _Proof:
-    """Runs check after check: ``fixed`` is the fixed model where the caller has it; ``stack`` unwinds at the end."""
+    """Runs check after check: ``fixed`` is the fixed model where the caller has it; ``stack`` unwinds at the end.
+    ``wanted`` are the checks to run."""
 
     request: Request
     limits: Limits
     contract: Contract | None
     fixed: onnx.ModelProto | None
     stack: ExitStack
+    say: Callable[[str], None]
     worker: Worker | None = None  # the child, where it runs models
+    wanted: tuple[str, ...] = ()
     _parts: dict[bool, Rest | str] = field(default_factory=dict)
 
     def run(
@@ -180,8 +195,8 @@ class _Proof:
         results: dict[str, RungResult] = {}
         if any(name in wanted for name in _EXECUTING):
             self.worker = self.request.worker
-        redundant = ""
-        for name in (name for name in RUNGS if name in wanted):
+        redundant, self.wanted = "", tuple(name for name in RUNGS if name in wanted)
+        for name in self.wanted:
             if name == "reference" and spare and "ort-cpu" in wanted:
                 redundant = self._is_redundant(results)
                 if redundant:
@@ -208,7 +223,9 @@ class _Proof:
 
     def _check(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
         """The result of a check after those ``before``."""
-        began, results, request = time.monotonic(), tuple(before.values()), self.request
+        began, results = time.monotonic(), tuple(before.values())
+        request = replace(self.request, tell=partial(self._tell, name))
+        self._tell(name, 0.0, self._time_limit(name))
         proven = len(results) == 1 and results[0].name == "contract" and not results[0].refutes
         if proven and request.networks is not None and name in CPU_RUNGS:
             from onnxfix.proof.checks import build  # lazy: start-up
@@ -229,6 +246,17 @@ class _Proof:
             if all(one.stopped == "original" and one.cause == "refused" for one in result.feeds):
                 request.networks.refused = tuple(feed for feed, _ in feeds)
         return replace(result, seed=request.seed, seconds=time.monotonic() - began)
+
+    def _tell(self, name: str, part: float, words: str) -> None:
+        """Say that a check runs, of which this part is done, and what it does."""
+        done = sum(_COSTS[one] for one in self.wanted[: self.wanted.index(name)]) + part * _COSTS[name]
+        percent = 100 * done / sum(_COSTS[one] for one in self.wanted)
+        self.say(f"verifying, {percent:.0f} %: {name}{', ' * bool(words)}{words}")
+
+    def _time_limit(self, name: str) -> str:
+        """The time that a check takes at most, as text, if that is short; else ""."""
+        limits = {"symbolic": self.limits.symbolic_total, "reference": self.limits.reference_total}
+        return f"at most {limits[name]:g} s" if limits.get(name, math.inf) <= _BRIEF else ""
 
     def _result(self, name: str, request: Request) -> RungResult:
         """The result of a check. Its own failure is one too: that proves nothing about the models, and the other checks

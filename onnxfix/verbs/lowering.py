@@ -196,6 +196,7 @@ def _prove(
         exact=False,
         interface=result.io_types == "keep",
         rungs=_rungs(options),
+        say=say,
     )
     checks += [(rung.name, rung.status, rung.reason) for rung in verdict.rungs]
     result = replace(result, checks=tuple(checks))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,6 +74,7 @@ def run_checks(
     rungs: Sequence[str] | None = None,
     inherit: bool = True,
     only: Sequence[Fed] = (),
+    say: Callable[[str], None] = lambda text: None,
 ) -> Verdict:
     """The proof on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
     of ``before``.
@@ -111,6 +112,7 @@ def run_checks(
         allowed=allowed_by(verification) or comparison.budget,
         effort=verification.effort,
         only=only,
+        say=say,
     )
     changed = [] if interface else contract.interface_changes(before, after, special)
     return _with_changes(verdict, changed) if changed else verdict

@@ -167,6 +167,7 @@ class _Prover:
                 interface=all(item.safety != Safety.UNSAFE for item in applied),
                 rungs=select_checks_to_repeat(like) if like is not None else rungs,
                 only=find_failing_inputs(like) if like is not None else (),
+                say=self.say,
             )
 
     def settle(
@@ -326,7 +327,7 @@ class _Prover:
             return Verdict((same,), settled=True)
         self.say("verifying")
         compared = steps.compared(comparison)
-        verdict = run_checks(path, written, proto, proto, compared, exact=True, rungs=rungs)
+        verdict = run_checks(path, written, proto, proto, compared, exact=True, rungs=rungs, say=self.say)
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
         return replace(verdict, settled=True)

@@ -59,7 +59,7 @@ def verify(
                 sources: dict[Path, lazy.Source] = {}
                 before, after = (_with_defaults(one, sources) for one in (first, second))
                 comparison = replace(comparison, budget=recorded_budget(after, a))
-                verdict = run_checks(a, b, before, after, comparison, exact=exact, inherit=False)
+                verdict = run_checks(a, b, before, after, comparison, exact=exact, inherit=False, say=say)
         if not verdict.passed and not changed:
             from onnxfix.verbs.suspects import in_verdict  # lazy: start-up, seldom used
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -63,6 +64,8 @@ class Steps:
         """The running models: one with its step and how far that is, several by name."""
         if len(self._running) == 1:
             [(name, step)] = self._running.items()
+            if self.total == 1:  # a narrow terminal cuts the end of the line
+                name = os.path.basename(name)
             running = f"{printable(name)}: {step}{f' ({printable(self._share)})' * bool(self._share)}"
         else:
             running = ", ".join(map(printable, self._running))

@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 from onnx import ModelProto
 
 from onnxfix.errors import UsageError
+from onnxfix.inputs.feeds import plan
+from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.profiles import chosen_profiles
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.options import Verification
@@ -21,7 +23,7 @@ from onnxfix.proof.checks.builds import Builds
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback import network
 from onnxfix.proof.request import Request
-from onnxfix.proof.verify import Limits, bound_sizes, given_feeds
+from onnxfix.proof.verify import Limits
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt import build as tensorrt
@@ -149,8 +151,8 @@ def _request(builder: Builder, path: Path, model: ModelProto, verification: Veri
         worker=shared(),
         exact=False,
         seed=verification.seed,
-        shapes=bound_sizes(known, verification.input_shapes),
-        given=given_feeds(known, verification.inputs),
+        shapes=plan.bind_sizes(known, verification.input_shapes),
+        given=read_feeds(known, verification.inputs),
         coarse=half_type(model),
         step=limits.step,
         total=limits.total,

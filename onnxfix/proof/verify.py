@@ -17,7 +17,8 @@ import onnx
 
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.signature import Signature, signature
+from onnxfix.inputs.feeds.files import read_feeds
+from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
 from onnxfix.names import RUNGS
 from onnxfix.proof import budget, validity
@@ -142,8 +143,8 @@ def verify(
             worker=worker,
             exact=exact,
             seed=seed,
-            shapes={**bound_sizes(known, input_shapes), **(special.sizes if special is not None else {})},
-            given=given_feeds(known, inputs),
+            shapes={**plan.bind_sizes(known, input_shapes), **(special.sizes if special is not None else {})},
+            given=read_feeds(known, inputs),
             step=limits.step,
             total=limits.total,
             trt=trt,
@@ -384,31 +385,6 @@ def _existing(path: Path | str) -> Path:
     if not path.is_file():
         raise ModelError(f"{path} is not a file")
     return path
-
-
-def bound_sizes(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The sizes of symbols (name -> size) that given shapes of inputs fix.
-
-    Raises:
-        UsageError: they do not fit the model.
-    """
-    return plan.bind_shapes(known, plan.parse_shapes(shapes, known.names))
-
-
-def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
-    """The user's inputs, from a path or as feeds; None where there are none.
-
-    Raises:
-        UsageError: they cannot be read, or do not fit the model.
-    """
-    if inputs is None:
-        return None
-    from onnxfix.inputs.feeds.files import check_inputs, load_inputs  # lazy: start-up
-
-    feeds = load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-    if not feeds:
-        raise UsageError("the given inputs contain no feed")
-    return check_inputs(known, feeds)
 
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:

@@ -20,6 +20,7 @@ from onnxfix.diagnosis.rows import Side
 from onnxfix.diagnosis.sides import Impossible, itself, lowered, opened, optimized, paired
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
+from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.options import RunOptions
 from onnxfix.proof import cuda
@@ -32,7 +33,7 @@ from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.contract import recorded_budget
 from onnxfix.verbs.job import Progress
 from onnxfix.verbs.opening import Source, name_of, on_disk
-from onnxfix.verbs.samples import generate_mild, read_inputs
+from onnxfix.verbs.samples import generate_mild
 
 if TYPE_CHECKING:
     from onnxfix.proof.checks.builder import Builder
@@ -110,7 +111,7 @@ def _diagnose(
                 **({builder.choice.package: builder.choice.version} if builder else {}),
             },
         )
-        given = read_inputs(known, options.verification.inputs)
+        given = read_feeds(known, options.verification.inputs)
         for name in dict.fromkeys(name for sample in given or () for name in sample):
             if known[name].default is not None:
                 raise UsageError(f"input {name} has a default, which diagnose does not replace: leave it out")

@@ -17,6 +17,7 @@ from onnxfix._version import __version__
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors, walk
 from onnxfix.files.atomic import Temporary, temporary_beside
+from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import converted as convert
@@ -33,7 +34,7 @@ from onnxfix.verbs.contract import record_budget
 from onnxfix.verbs.job import Progress
 from onnxfix.verbs.opening import Source, destination_of, name_of, on_disk, refuse_conflicts
 from onnxfix.verbs.proof import comparison_of, run_checks
-from onnxfix.verbs.samples import generate_large, read_inputs
+from onnxfix.verbs.samples import generate_large
 
 _ALWAYS = ("contract", "ort-cpu")
 _RUNGS = ("trt-build", "trt-network")
@@ -84,7 +85,7 @@ def lower(
         path = on_disk(loaded, stack)
         bench = stack.enter_context(Bench())
         known, verification = signature(loaded.proto), options.verification
-        given = read_inputs(known, verification.inputs)
+        given = read_feeds(known, verification.inputs)
         generated = generate_large(known, verification.input_shapes, verification.seed, SAMPLES)
         inputs = given[:MOST_SAMPLES] if given is not None else list(generated)
         try:

@@ -18,6 +18,7 @@ from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
+from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Signature, signature
@@ -47,7 +48,7 @@ from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtBuild, TrtOptions
 from onnxfix.verbs import reduced
 from onnxfix.verbs.opening import Source, name_of, on_disk
-from onnxfix.verbs.samples import list_sizes, read_inputs
+from onnxfix.verbs.samples import list_sizes
 
 CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
 """The checks besides commands."""
@@ -253,7 +254,7 @@ class _Run:
     def inputs(self) -> Iterator[dict[str, Any]]:
         """The user's inputs, or else generated inputs: preferably ones that ONNX Runtime accepts."""
         declared = signature(self.loaded.proto)
-        user_inputs = read_inputs(declared, self.options.run.verification.inputs)
+        user_inputs = read_feeds(declared, self.options.run.verification.inputs)
         if user_inputs is not None:
             yield from user_inputs
             return

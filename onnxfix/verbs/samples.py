@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.files import Inputs, check_inputs, load_feeds
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Assignment, Signature
@@ -16,23 +15,13 @@ Shapes = Sequence[str] | Mapping[str, Sequence[int]]
 _MILD: tuple[Kind, ...] = ("normal", "small", "ones")
 
 
-def read_inputs(known: Signature, inputs: Inputs) -> list[dict[str, Any]] | None:
-    """The user's inputs for a model; None where there are none.
-
-    Raises:
-        UsageError: they cannot be read, or do not fit the model.
-    """
-    feeds = load_feeds(inputs)
-    return None if feeds is None else check_inputs(known, feeds)
-
-
 def list_sizes(known: Signature, shapes: Shapes) -> list[Assignment]:
     """Sizes of the model's symbols to try, some of which the user may have fixed by shapes of inputs.
 
     Raises:
         UsageError: the shapes do not fit the model.
     """
-    return plan.assignments(known, plan.bind_shapes(known, plan.parse_shapes(shapes, known.names)))
+    return plan.assignments(known, plan.bind_sizes(known, shapes))
 
 
 def generate_mild(known: Signature, shapes: Shapes, seed: int) -> Iterator[Mapping[str, Any]]:
@@ -52,7 +41,6 @@ def generate_large(known: Signature, shapes: Shapes, seed: int, count: int) -> I
     every = list_sizes(known, shapes)
     sizes = [one for one in every if 0 not in one.values()] or every
     sizes.reverse()
-    bound = plan.bind_shapes(known, plan.parse_shapes(shapes, known.names))
-    grown = list(plan.grown(known, bound))
+    grown = list(plan.grown(known, plan.bind_sizes(known, shapes)))
     for number, one in enumerate([*itertools.islice(itertools.cycle(sizes), count), *grown]):
         yield Feed(one, "normal", seed + number).values(known)

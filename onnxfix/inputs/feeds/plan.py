@@ -159,6 +159,11 @@ def bind_shapes(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> As
     return bound
 
 
+def bind_sizes(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]) -> Assignment:
+    """The same, of shapes as the user gives them."""
+    return bind_shapes(known, parse_shapes(shapes, known.names))
+
+
 def assignments(signature: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
     """The shape sweep: every symbol 1, every symbol 2, distinct larger values, and the first two 0 in turn.
 

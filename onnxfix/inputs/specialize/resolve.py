@@ -44,7 +44,7 @@ def resolve(
     """
     feeds = load_feeds(inputs)
     sizes = _named_sizes(known, request.dims)
-    shapes = plan.bind_shapes(known, plan.parse_shapes(input_shapes, known.names)) if input_shapes else {}
+    shapes = plan.bind_sizes(known, input_shapes) if input_shapes else {}
     if request.static:
         first = plan.bind_shapes(known, _shapes_of(known, feeds[0] if feeds else {}, known.names))
         for found, origin in ((first, "the first of --inputs"), (shapes, "--input-shapes")):

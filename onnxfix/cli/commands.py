@@ -171,7 +171,13 @@ _ALL = (
         "diff", "looking", "Find out why",
         "Show which nodes, constants, inputs and outputs differ between two models, and the rule behind each change.",
         (Argument("first", "A", "An ONNX file."), Argument("second", "B", "The one to compare.")),
-        _options(PLAIN, "quiet verbose"),
+        _options(
+            Option(
+                "fixes", Kind.TEXT, "FILE",
+                "The JSON report of the apply that wrote B: names the rules of models before IR version 10, too.",
+            ),
+            PLAIN, "quiet verbose",
+        ),
         {
             "onnxfix diff model.onnx fixed.onnx": "What changed, and the rule behind each change.",
             "onnxfix diff model.onnx fixed.onnx --format json": "The same for another program.",

@@ -19,7 +19,8 @@ def diff(given: Given) -> None:
     from onnxfix.report.render.difference import difference_json, difference_lines  # lazy: start-up
     from onnxfix.verbs.difference.compare import diff  # lazy: start-up
 
-    result = diff(Path(given.first), Path(given.second))
+    report = Path(given.fixes) if given.fixes is not None else None
+    result = diff(Path(given.first), Path(given.second), report)
     lines = difference_lines(result, quiet=given.quiet, verbose=given.verbose)
     _publish(given, difference_json(result), lines, result.exit_code)
 

@@ -16,8 +16,8 @@ from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.report.neighborhood import Box, Mark, Neighborhood, Picture, Wire
 from onnxfix.report.report import AppliedFix, Finding, Report
-from onnxfix.verbs.difference.compare import content_of
 from onnxfix.verbs.difference.contents import attribute_text, constant_text
+from onnxfix.verbs.difference.pairs import content_of
 
 MOST_NODES = 9
 """Nodes of one picture."""

@@ -59,5 +59,9 @@ def test_diff_of_two_files(cast: Path) -> None:
     )
     assert [one["rules"] for one in document["changes"]] == [["CST002"], ["CST002"]]
     assert run("diff", cast, cast, "-q")[:2] == (0, f"{cast} → {cast}  no difference\n")
+    report = cast.with_name("report.json")
+    report.write_text('{"reports": [{"output": "fixed.onnx", "applied": []}]}')
+    assert output(1, "diff", cast, fixed, "--fixes", report) == out
+    assert "is not the JSON report of an apply" in errors(2, "diff", cast, fixed, "--fixes", fixed)
     error = refused("diff", cast, cast.with_name("none.onnx"))
     assert "no such file" in error

@@ -201,3 +201,42 @@ def test_external_weights_are_read_from_the_folder_of_each_model(tmp_path: Path)
     same = Model(model("m (float[4000] x) => (float[4000] y) { y = Add(x, w) }", w=np.ones(4000, np.float32)))
     assert numpy_helper.to_array(same.proto.graph.initializer[0])[0] == 1
     assert not difference(loaded[0], same, ("a", "c")).changes
+
+
+def _norms(count: int, decomposed: bool) -> ModelProto:
+    """Blocks that end in a norm, of one node or of seven; before them a Cast that only the decomposed model has."""
+    lines = ["h0 = Cast<to: int = 1>(x)" if decomposed else "h0 = Relu(x)"]
+    for at in range(count):
+        lines.append(f"m{at} = Relu(h{at})")
+        if decomposed:
+            lines += [
+                f"a{at} = ReduceMean<axes: ints = [-1]>(m{at})  s{at} = Sub(m{at}, a{at})  p{at} = Mul(s{at}, s{at})",
+                f"v{at} = ReduceMean<axes: ints = [-1]>(p{at})  q{at} = Sqrt(v{at})  d{at} = Div(s{at}, q{at})",
+                f"h{at + 1} = Mul(d{at}, g)",
+            ]
+        else:
+            lines.append(f"h{at + 1} = LayerNormalization(m{at}, g)")
+    body = "\n".join(lines)
+    return model(f"m (float[N,4] x) => (float[N,4] h{count}) {{ {body} }}", 17, g=ONE)
+
+
+def test_many_changes_are_grouped_by_what_was_replaced() -> None:
+    both = found(_norms(4, True), _norms(4, False))
+    assert texts(both) == [
+        "4 times: 2 ReduceMean, 2 Mul, 1 Sub, 1 Sqrt, 1 Div → 1 LayerNormalization",
+        "at a0, a1, a2",
+        "1 Cast → 1 Relu",
+        "at h0 (Cast → Relu)",
+    ]
+    assert len(texts(both, verbose=True)) == len(both.changes) == 29
+    first = both.groups[0]
+    assert (first.rule, first.times, first.added) == ("", 4, {"LayerNormalization": 4})
+    assert sorted(number for one in both.groups for number in one.changes) == [*range(29)]
+
+
+def test_many_changes_are_grouped_by_the_rule_that_is_behind_most_of_them() -> None:
+    applied = [("PRC001", Place(output=f"h{at}")) for at in range(1, 5)]
+    both = found(_norms(4, True), _norms(4, False), applied=[*applied, ("CST002", Place(output="h1"))])
+    lines = texts(both)
+    assert lines[0].startswith("PRC001 decomposed-norm-in-half-precision: 8 ReduceMean, 8 Mul, 4 Sub")
+    assert [one.rule for one in both.groups] == ["PRC001", ""]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,19 @@ from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import plain
 from onnxfix.report.sources import repository_path
-from onnxfix.verbs.difference.records import Detail, ModelChange, ModelDifference
+from onnxfix.rewrite.registry import registry
+from onnxfix.verbs.difference.records import ChangeGroup, Detail, ModelChange, ModelDifference
 
 if TYPE_CHECKING:
     from onnxfix.verbs.viewing import View
 
 _SIGNS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow")}
 _CONSTANTS = ("constant", "initializer")
+_LISTED = 20
+"""Most changes that have a line each without ``--verbose``."""
+_APART, _GROUPS, _NAMES, _OPERATORS = 4, 7, 60, 6
+"""Where there are more: changes beside the nodes, groups, characters of the names in a group, and its operators."""
+_HINT = "  (-v lists every change)"
 _SUBJECT_WIDTH = 20
 """Maximum width of the column of subjects."""
 _VALUE_LENGTH = 90
@@ -58,21 +64,76 @@ def outcome(difference: ModelDifference) -> str:
 
 
 def change_lines(difference: ModelDifference, verbose: bool) -> Iterator[Line]:
-    """A line for each change. Without ``verbose``, constants are only counted: their readers show them."""
-    shown = [
-        change
-        for change in difference.changes
-        if verbose or change.subject not in _CONSTANTS or change.sign == "changed"
-    ]
-    width = min(max((len(_subject(change)) for change in shown), default=0), _SUBJECT_WIDTH)
-    for change in shown:
-        sign, style = _SIGNS[change.sign]
-        yield line("  ", (f"{sign} {_subject(change):<{width}}", style), *_details(change), hang=6)
-    total = Counter[str](change.sign for change in difference.changes)
-    hidden = total - Counter(change.sign for change in shown)
+    """A line for each change, in the order of the models. Without ``verbose``, many are grouped by their cause, and
+    constants are only counted: their readers show them."""
+    shown = [change for change in difference.changes if verbose or _is_shown(change)]
+    if verbose or len(shown) <= _LISTED:
+        yield from _list(shown)
+    else:
+        grouped = {number for group in difference.groups for number in group.changes}
+        apart = [change for number, change in enumerate(difference.changes) if number not in grouped]
+        yield from _list(apart[:_APART])
+        if len(apart) > _APART:
+            yield line(f"  … and {len(apart) - _APART:,} more beside the nodes{_HINT}", style="dim")
+        yield from _group_lines(difference)
+    hidden = Counter(change.sign for change in difference.changes if not verbose and not _is_shown(change))
     if hidden:
         counts = ", ".join(f"{hidden[sign]:,} {sign}" for sign in _SIGNS if hidden[sign])
         yield labeled("constants", counts, ("  (-v lists them)", "dim"), style="")
+
+
+def _group_lines(difference: ModelDifference) -> Iterator[Line]:
+    """The largest groups: the rule or how often it happened, the operators, and some of the places."""
+    groups = []
+    for group in difference.groups:
+        if some := [one for one in map(difference.changes.__getitem__, group.changes) if _is_shown(one)]:
+            groups.append((group, some))
+    for group, some in groups[:_GROUPS]:
+        yield line("  ", *_cause(group, len(some)), hang=6)
+        places = [difference.changes[number] for number in group.examples]
+        names = [change.place.short for change in places]
+        detail = next((f" ({_detail(one, places[0])})" for one in places[0].details), "")
+        fitting = [name for at, name in enumerate(names) if not at or len("".join(names[: at + 1])) <= _NAMES]
+        yield line("    at ", (f"{fitting[0]}{detail}{', '.join(['', *fitting[1:]])}", "cyan"), hang=7)
+    if rest := groups[_GROUPS:]:
+        count = counted(sum(len(some) for _, some in rest), "change")
+        yield line(f"  … and {counted(len(rest), 'more group')} of {count}{_HINT}", style="dim")
+
+
+def _is_shown(change: ModelChange) -> bool:
+    return change.subject not in _CONSTANTS or change.sign == "changed"
+
+
+def _cause(group: ChangeGroup, shown: int) -> Iterator[str | tuple[str, str]]:
+    """The rule, or how often it happened; then the operators."""
+    times = 1
+    if group.rule:
+        name = next((rule.name for rule in registry().rules if rule.code == group.rule), "")
+        yield group.rule, "bold cyan"
+        yield f" {name}: "
+    elif group.times > 1 and (group.removed or group.added):
+        times = group.times
+        yield f"{times:,} times: ", "bold"
+    removed, added, changed = (
+        _operators(some, times) for some in (group.removed, group.added, group.changed)
+    )
+    words = [f"{removed or 'nothing'} → {added or 'nothing'}"] if removed or added else []
+    words += [f"{changed} changed"] if changed else []
+    yield "; ".join(words) or counted(shown, "constant")
+
+
+def _operators(counts: Mapping[str, int], times: int) -> str:
+    """How many of each operator, at one of ``times`` places."""
+    named = [f"{count // times:,} {name}" for name, count in [*counts.items()][:_OPERATORS]]
+    return ", ".join(named) + f" and {len(counts) - _OPERATORS} more" * (len(counts) > _OPERATORS)
+
+
+def _list(changes: Sequence[ModelChange]) -> Iterator[Line]:
+    """A line for each change."""
+    width = min(max((len(_subject(change)) for change in changes), default=0), _SUBJECT_WIDTH)
+    for change in changes:
+        sign, style = _SIGNS[change.sign]
+        yield line("  ", (f"{sign} {_subject(change):<{width}}", style), *_details(change), hang=6)
 
 
 def _subject(change: ModelChange) -> str:

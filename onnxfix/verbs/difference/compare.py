@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 from onnx import FunctionProto, GraphProto
 
-from onnxfix.errors import decoded
+from onnxfix.errors import UsageError, decoded
 from onnxfix.files import loading
 from onnxfix.files.dtypes import name_of
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.graph.signatures import input_names
 from onnxfix.model import Model
 from onnxfix.place import NOWHERE, Place
-from onnxfix.rewrite.changes.state import marks
 from onnxfix.verbs.difference.contents import (
     attribute_text,
     constant_text,
@@ -23,21 +23,42 @@ from onnxfix.verbs.difference.contents import (
     same_constant,
     type_text,
 )
+from onnxfix.verbs.difference.pairs import Pairs, Reasons, Regions, find_regions, group, operator_name
 from onnxfix.verbs.difference.records import Detail, ModelChange, ModelDifference, Sign, Subject
 
 
-def diff(first: Path, second: Path) -> ModelDifference:
-    """What differs between two models; both are only read.
+def diff(first: Path, second: Path, report: Path | None = None) -> ModelDifference:
+    """What differs between two models; both are only read. ``report`` is the JSON report of the ``apply`` that wrote
+    the second one.
 
     Raises:
         ModelError: a model cannot be read, or defines names twice.
+        UsageError: the report cannot be read.
     """
+    applied = read_fixes(report, second) if report is not None else ()
     loaded = loading.load(first), loading.load(second)
     models = [Model(one.proto, one.base_dir) for one in loaded]
-    found = difference(models[0], models[1], (str(first), str(second)))
+    found = difference(models[0], models[1], (str(first), str(second)), applied)
     for one in loaded:
         one.check()
     return found
+
+
+def read_fixes(report: Path, model: Path) -> list[tuple[str, Place]]:
+    """Code and place of each fix that a JSON report names, for the model that was written under this name.
+
+    Raises:
+        UsageError: it is not such a report.
+    """
+    try:
+        reports = json.loads(report.read_bytes())["reports"]
+        found = [one for one in reports if Path(one["output"]).name == model.name] or reports
+        return [
+            (fix["code"], Place(tuple(fix["place"]["graph"]), output=fix["place"]["output"]))
+            for fix in found[0]["applied"]
+        ]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{report}: is not the JSON report of an apply: {error!r}") from None
 
 
 def difference(
@@ -57,6 +78,7 @@ def difference(
     """
     reasons = Reasons(applied)
     scopes = {scope.trail: scope for scope in after.scopes}
+    regions: Regions = {}
     parts: list[Iterable[ModelChange]] = [_about(before, after), _functions(before, after)]
     for scope in before.scopes:
         other = scopes.get(scope.trail)
@@ -64,7 +86,9 @@ def difference(
             pairs = Pairs(scope, other)
             parts += [_ends("input", pairs), _ends("output", pairs)]
             parts += [_initializers(pairs, reasons), _nodes(pairs, reasons)]
-    return ModelDifference(*names, tuple(chain.from_iterable(parts)))
+            regions |= find_regions(pairs)
+    changes = tuple(chain.from_iterable(parts))
+    return ModelDifference(*names, changes, group(changes, regions))
 
 
 def _about(before: Model, after: Model) -> Iterator[ModelChange]:
@@ -236,11 +260,6 @@ def details(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
         yield Detail("name", old.name, new.name)
 
 
-def operator_name(node: Node) -> str:
-    """The operator, with its domain where that is not ONNX's."""
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-
-
 def _inputs(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
     names = input_names(new.op_type, new.opset, new.domain)
     for index in range(max(len(old.inputs), len(new.inputs))):
@@ -280,120 +299,3 @@ def _text(value: Value | None, other: Value | None) -> str:
             items = ",".join(map(str, known.data))
             return f"[{items}]" if known.shape else items
     return value.name
-
-
-_STEPS = 64
-"""Nodes between one that is gone and the next that is left."""
-
-
-class Reasons:
-    """The rules behind each difference.
-
-    Args:
-        applied: code and place of each fix that is known to be in the second model; the marks in its nodes count too.
-    """
-
-    def __init__(self, applied: Iterable[tuple[str, Place]] = ()) -> None:
-        self._applied: dict[tuple[tuple[str, ...], str], set[str]] = {}
-        for code, place in applied:
-            self._applied.setdefault((place.graph, place.output), set()).add(code)
-
-    def of_pair(self, old: Node, new: Node) -> tuple[str, ...]:
-        """Why a node changed: by its marks, or by the fixes for it, or for what it no longer reads."""
-        found = (marks(new) - marks(old)) | self._at(old) | self._at(new)
-        if not found:
-            reads = set(new.proto.input)
-            gone = [one.producer for one in old.inputs if one is not None and one.name not in reads]
-            found = {code for node in gone if node is not None for code in self._at(node)}
-        return tuple(sorted(found))
-
-    def of_added(self, node: Node, pairs: Pairs) -> tuple[str, ...]:
-        """Why a node is new: by its own mark, or by those of the nodes that read it. A fix for the node itself comes
-        last: it changed what another fix had made."""
-        found = marks(node) or self._near(node.outputs, pairs.back, old=False) or self._at(node)
-        return tuple(sorted(found))
-
-    def of_removed(self, node: Node, pairs: Pairs) -> tuple[str, ...]:
-        """Why a node is gone: a fix was for it, or changed what read it, or else what it read."""
-        found = self._at(node) or self._near(node.outputs, pairs.to, old=True)
-        if not found:
-            for value in node.inputs:
-                producer = value.producer if value is not None else None
-                if producer is not None and producer in pairs.to:
-                    found |= set(self.of_pair(producer, pairs.to[producer]))
-        return tuple(sorted(found))
-
-    def of_value(self, value: Value | None, pairs: Pairs, *, old: bool) -> tuple[str, ...]:
-        """Why a constant is new, or gone (``old``): a fix changed what reads it."""
-        return tuple(sorted(self._near([value], pairs.to if old else pairs.back, old=old)))
-
-    def _at(self, node: Node) -> set[str]:
-        return self._applied.get((node.scope.trail, node.first_output), set())
-
-    def _near(self, values: Iterable[Value | None], twins: dict[Node, Node], *, old: bool) -> set[str]:
-        """The rules that touched the nearest nodes downstream, of those that both models have or that a fix names."""
-        found: set[str] = set()
-        later: set[str] = set()
-        edge = [use.node for value in values if value is not None for use in value.uses]
-        seen: set[Node] = set()
-        while edge and len(seen) < _STEPS:
-            node = edge.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            twin = twins.get(node)
-            if twin is not None:
-                found |= set(self.of_pair(node, twin) if old else self.of_pair(twin, node))
-                continue
-            own = self._at(node) if old else marks(node)
-            found |= own
-            later |= self._at(node)
-            if not own:
-                edge += [use.node for value in node.outputs if value is not None for use in value.uses]
-        return found or later
-
-
-class Pairs:
-    """The nodes of a graph of one model and of the graph in its place in another, in pairs.
-
-    Nodes belong together by their first output. Those that are left: by name and operator, then by operator, inputs and
-    attributes, each where that is unique. ``renamed`` are the outputs of pairs whose names differ, old to new.
-    """
-
-    def __init__(self, before: Scope, after: Scope) -> None:
-        self.before, self.after = before, after
-        self.to: dict[Node, Node] = {}
-        self.renamed: dict[str, str] = {}
-        self._pair(lambda node: node.first_output)
-        self._pair(lambda node: (node.domain, node.op_type, node.name) if node.name else None)
-        self._name()
-        self._pair(content_of)
-        self._name()
-        self.back = {new: old for old, new in self.to.items()}
-
-    def _pair(self, key: Callable[[Node], Hashable]) -> None:
-        taken = set(self.to.values())
-        left = _unique((node for node in self.before.nodes if node not in self.to), key)
-        right = _unique((node for node in self.after.nodes if node not in taken), key)
-        self.to.update((node, right[one]) for one, node in left.items() if one in right)
-
-    def _name(self) -> None:
-        for old, new in self.to.items():
-            names = zip(old.proto.output, new.proto.output, strict=False)
-            self.renamed.update((one, other) for one, other in names if one != other and one and other)
-
-
-def _unique(nodes: Iterable[Node], key: Callable[[Node], Hashable]) -> dict[Hashable, Node]:
-    """Nodes by a key that no other one has; without those that have none."""
-    found: dict[Hashable, Node | None] = {}
-    for node in nodes:
-        one = key(node)
-        if one is not None and one != "":
-            found[one] = None if one in found else node
-    return {one: node for one, node in found.items() if node is not None}
-
-
-def content_of(node: Node) -> Hashable:
-    """Operator, inputs and attributes: equal for nodes that compute the same."""
-    attributes = sorted(one.SerializeToString(deterministic=True) for one in node.proto.attribute)
-    return node.domain, node.op_type, tuple(node.proto.input), tuple(attributes)

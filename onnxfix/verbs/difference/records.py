@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -38,15 +39,35 @@ class ModelChange:
 
 
 @dataclass(frozen=True)
+class ChangeGroup:
+    """Changes of nodes and constants with one cause: the fixes of ``rule``, or where that is not known ("") the same
+    replacement at ``times`` places.
+
+    ``removed``, ``added`` and ``changed`` count the nodes by operator, in all places; of a node that became another
+    operator, one is removed and one added. ``changes`` are numbers of ``ModelDifference.changes``.
+    """
+
+    rule: str
+    times: int
+    removed: Mapping[str, int]
+    added: Mapping[str, int]
+    changed: Mapping[str, int]
+    changes: tuple[int, ...]
+    examples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class ModelDifference:
     """All differences between the models ``path`` and ``other``, in the order of the first model.
 
-    ``removed``, ``added`` and ``changed`` count nodes, without Constants.
+    ``groups`` are the changes of nodes and constants by their cause, the largest group first. ``removed``, ``added``
+    and ``changed`` count nodes, without Constants.
     """
 
     path: str
     other: str
     changes: tuple[ModelChange, ...] = ()
+    groups: tuple[ChangeGroup, ...] = ()
 
     RENDERED: ClassVar[tuple[str, ...]] = ("removed", "added", "changed")
 

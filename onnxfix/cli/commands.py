@@ -185,10 +185,10 @@ _ALL = (
     ),
     Command(
         "view", "looking", "Find out why",
-        "Write the few nodes around a finding, or around a node, as a model that opens in Netron.",
+        "Show a node or a finding with the few nodes around it; also as a model that opens in Netron.",
         (MODEL,),
         _options(
-            _output("File to write.", required=True),
+            _output("Also write these nodes as a model to this file (default: none)."),
             Option("rule", Kind.TEXT, "RULE", "Show a finding of this rule.", complete="rules"),
             Option(
                 "place", Kind.TEXT, "NAME",
@@ -205,8 +205,8 @@ _ALL = (
             PLAIN,
         ),
         {
+            "onnxfix view model.onnx --node /layers.3/Softmax": "A node, what it reads, and what reads it.",
             "onnxfix view model.onnx --rule PRC001 -o part.onnx": "The first finding of a rule, for Netron.",
-            "onnxfix view model.onnx --node /layers.3/Softmax -o part.onnx": "A node, by its name.",
         },
     ),
     Command(

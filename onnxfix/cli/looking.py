@@ -35,13 +35,13 @@ def inspect(given: Given) -> None:
 
 
 def view(given: Given) -> None:
-    """Write the nodes around a place."""
+    """Show the nodes around a place."""
     from onnxfix.report.render.difference import view_json, view_lines  # lazy: start-up
     from onnxfix.verbs.viewing import view  # lazy: start-up
 
     result = view(
         Path(given.model),
-        Path(given.output),
+        Path(given.output) if given.output is not None else None,
         rule=given.rule or "",
         node=given.node or "",
         place=given.place or "",

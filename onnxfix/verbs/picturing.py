@@ -172,7 +172,12 @@ def _key(node: Node) -> Key:
 
 
 def neighborhood(
-    model: Model, nodes: Collection[Node], focus: Collection[Node], mark: Callable[[Node], Mark] | None = None
+    model: Model,
+    nodes: Collection[Node],
+    focus: Collection[Node],
+    mark: Callable[[Node], Mark] | None = None,
+    *,
+    full: bool = False,
 ) -> Neighborhood:
     """Boxes for nodes of one graph and for the graph's inputs and outputs next to them.
 
@@ -181,6 +186,7 @@ def neighborhood(
         nodes: the nodes.
         focus: those of them that it is about.
         mark: what became of a node in another model.
+        full: whether the boxes of ``focus`` have all lines, uncut.
     """
     kept = dict.fromkeys(nodes)
     scope = next(iter(kept)).scope
@@ -202,7 +208,7 @@ def neighborhood(
                 "node",
                 node.op_type,
                 node.name or node.first_output,
-                _describe(node),
+                _describe(node, full=full and node in focus),
                 node in focus,
                 mark(node) if mark is not None else "",
                 sum(one.scope is scope for one in above),
@@ -240,14 +246,16 @@ def type_text(model: Model, value: Value) -> str:
     return f"{elem}[{','.join(dims)}]"
 
 
-def _describe(node: Node) -> tuple[str, ...]:
-    """Attributes, and inputs that are constant; what does not fit is counted."""
+def _describe(node: Node, full: bool) -> tuple[str, ...]:
+    """Attributes, and inputs that are constant; without ``full``, what does not fit is counted."""
     lines = [f"{one.name} = {attribute_text(one, node)}" for one in node.proto.attribute]
     names = input_names(node.op_type, node.opset, node.domain)
     for index, value in enumerate(node.inputs):
         if value is not None and value.is_constant:
             name = names[min(index, len(names) - 1)] if names else f"input {index}"
             lines.append(f"{name}: {constant_text(value)}")
+    if full:
+        return tuple(lines)
     if len(lines) > LINES:
         lines[LINES - 1 :] = [f"… {len(lines) - LINES + 1} more"]
     return tuple(line if len(line) <= WIDE else f"{line[: WIDE - 1]}…" for line in lines)

@@ -1,10 +1,10 @@
-"""``view``: the nodes around a finding or a node, written as a model that opens in Netron."""
+"""``view``: the nodes around a finding or a node, for a terminal, and as a model that opens in Netron."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,11 +18,12 @@ from onnxfix.options import Rules, RunOptions
 from onnxfix.place import Place
 from onnxfix.proof.validity import check
 from onnxfix.report.findings import Finding, finding_of
+from onnxfix.report.neighborhood import Neighborhood
 from onnxfix.rewrite import engine
 from onnxfix.runtime.forks import forked
 from onnxfix.verbs.job import make_plan
 from onnxfix.verbs.opening import output_file
-from onnxfix.verbs.picturing import Atlas, surround
+from onnxfix.verbs.picturing import Atlas, neighborhood, surround
 
 _SECONDS = 60.0
 """Time for onnx.checker."""
@@ -34,21 +35,25 @@ _FAN = 8
 
 @dataclass(frozen=True)
 class View:
-    """A model that was written to ``output``: ``nodes`` counts its nodes, around ``finding`` (None if a node is named).
-    ``others`` are the places of the rule's other findings. ``complaint`` is the error of onnx.checker for the part,
-    "" if the part passes."""
+    """The nodes around ``place``: ``nodes`` counts them, ``around`` has them with their values. ``finding`` is what was
+    searched for (None if a node is named), and ``findings`` are all of the run's rules at the node. ``others`` are the
+    places of the rule's other findings. ``output`` is the file that was written ("": none), and ``complaint`` the error
+    of onnx.checker for it, "" if it passes."""
 
     path: str
     output: str
-    finding: Finding | None
+    place: Place
+    around: Neighborhood
     nodes: int
+    finding: Finding | None = None
+    findings: tuple[Finding, ...] = ()
     others: tuple[Place, ...] = ()
     complaint: str = ""
 
 
 def view(
     source: Path,
-    output: Path,
+    output: Path | None,
     *,
     rule: str = "",
     node: str = "",
@@ -56,11 +61,11 @@ def view(
     distance: int = 2,
     target: str | None = None,
 ) -> View:
-    """Write the nodes around a finding of a rule, or around a node, as a model.
+    """The nodes around a finding of a rule, or around a node; as a model, too.
 
     Args:
         source: the model.
-        output: the file to write.
+        output: the file to write the nodes to; None writes none.
         rule: the code or the name of the rule.
         node: the name of a node, or of a value that it computes; ``*`` selects all matching nodes of one graph.
         place: the name of the finding's node or value, also with ``*``; "" selects the first finding.
@@ -77,12 +82,14 @@ def view(
         )
     plan = make_plan(RunOptions(rules=Rules(select=[rule] if rule else None, target=target)))
     loaded = loading.load(source)
-    output_file(output)
-    apart.separate([apart.File("the output", output)], list(apart.files_of(loaded)))
+    if output is not None:
+        output_file(output)
+        apart.separate([apart.File("the output", output)], list(apart.files_of(loaded)))
     model = Model(loaded.proto, loaded.base_dir)
     model.target = plan.target
+    findings = [finding_of(one) for one in engine.check(model, plan.rules)]
+    atlas = Atlas(model)
     finding: Finding | None = None
-    others: tuple[Place, ...] = ()
     if node:
         named = [one for one in model.nodes() if _matches(one.at, node) or node in one.proto.output]
         if not named:
@@ -90,8 +97,6 @@ def view(
         seeds = [one for one in named if one.scope is named[0].scope]
         title, text = seeds[0].at.text, f"--node {node}"
     else:
-        findings = [finding_of(one) for one in engine.check(model, plan.rules)]
-        atlas = Atlas(model)
         finding = next((one for one in findings if _matches(one.place, place) and atlas.at(one.place)), None)
         if finding is None:
             where = f" at {place!r}" if place else ""
@@ -100,12 +105,25 @@ def view(
             )
         seeds = list(atlas.at(finding.place))
         title, text = finding.place.text, f"{finding.code} {finding.name}: {finding.message}"
-        others = tuple(one.place for one in findings if one is not finding)
     nodes = surround(seeds, distance, _FAN, len(model.orders[seeds[0].scope]))
-    part = extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}")
+    found = View(
+        str(source),
+        str(output or ""),
+        seeds[0].at,
+        neighborhood(model, nodes, seeds, full=True),
+        len(nodes),
+        finding,
+        tuple(one for one in findings if not {*atlas.at(one.place)}.isdisjoint(seeds)),
+        tuple(one.place for one in findings if finding is not None and one is not finding),
+    )
+    part = (
+        extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}") if output is not None else None
+    )
     loaded.check()
+    if output is None or part is None:
+        return found
     atomic.put(output, saving.serialize(part))
-    return View(str(source), str(output), finding, len(nodes), others, _complaint(output))
+    return replace(found, complaint=_complaint(output))
 
 
 def _matches(place: Place, wanted: str) -> bool:

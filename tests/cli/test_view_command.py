@@ -68,14 +68,38 @@ def test_a_node_by_its_name(path: Path, name: str) -> None:
     made.graph.node[-1].name = "abs"
     onnx.save(made, path)
     part = path.with_name("part.onnx")
-    code, out, _ = run("view", path, "--node", name, "--around", "1", "-o", part)
-    assert (code, out) == (0, f"{path}  2 nodes → {part}\n")
+    out = output(0, "view", path, "--node", name, "--around", "1", "-o", part)
+    assert out.startswith(f"{path}  2 nodes → {part}\n")
     shown = onnx.load(part)
     onnx.checker.check_model(shown, full_check=True)
     assert [(node.op_type, bool(node.doc_string)) for node in shown.graph.node] == [
         ("Neg", False),
         ("Abs", True),
     ]
+
+
+def test_a_node_is_shown_with_its_values_findings_and_neighbors_and_nothing_is_written(path: Path) -> None:
+    made = onnx.load(path)
+    made.graph.node[2].metadata_props.add(
+        key="pkg.torch.onnx.stack_trace", value='File "net.py", line 7, in forward'
+    )
+    onnx.save(made, path)
+    out = output(0, "view", path, "--node", "c", "--around", "1")
+    assert out.splitlines() == [
+        f"{path}  3 nodes",
+        "  node      Cast  c",
+        "            to = float",
+        "  reads     b  float[600,4]  from Add b",
+        "  writes    c  float[600,4]  to Mul d",
+        "  from      net.py:7 (forward)",
+        "  note      CST002 no-op-cast: Cast of float to float does nothing [fix: remove it (exact)]",
+        "  around    Add b  B: float[600,4]",
+        "            Mul d  B: float [2,2,2,2]",
+    ]
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    code, found = told("view", path, "--node", "c")
+    assert (code, found["output"], [one["code"] for one in found["findings"]]) == (0, "", ["CST002"])
+    assert "Cast" in [box["title"] for box in found["around"]["boxes"] if box["focus"]]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +148,6 @@ def test_a_node_of_a_function_is_shown_where_its_types_are_known(tmp_path: Path)
     for node, words in (("a", "a: the type of v"), ("r", "r: the rank of b")):
         error = refused("view", path, "--node", node, "-o", part, "--around", "0")
         assert f"fn my::F / {words} is set by each call of the function" in error
-    code, out, error = run("view", path, "--node", "c", "-o", part, "--around", "0")
-    assert (code, out, error) == (0, f"{path}  1 node → {part}\n", "")
+    out = output(0, "view", path, "--node", "c", "-o", part, "--around", "0")
+    assert out.startswith(f"{path}  1 node → {part}\n")
     onnx.checker.check_model(onnx.load(part), full_check=True)

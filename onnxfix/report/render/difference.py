@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from onnxfix.report.neighborhood import Box
+from onnxfix.report.render.findings import NOUNS, STYLES, describe_remedy
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import plain
-from onnxfix.report.sources import repository_path
+from onnxfix.report.sources import describe_source, repository_path
 from onnxfix.rewrite.registry import registry
 from onnxfix.verbs.difference.records import ChangeGroup, Detail, ModelChange, ModelDifference
 
@@ -177,20 +179,48 @@ def view_json(view: View) -> str:
 
 
 def view_lines(view: View) -> Iterator[Line]:
-    """The written file, the finding that it shows (if any), and other places of the same rule."""
-    yield line(
-        (view.path, "bold"),
-        f"  {counted(view.nodes, 'node')} → {view.output}",
-        hang=2,
-    )
-    finding = view.finding
-    if finding is not None:
-        yield labeled("finding", (finding.code, "bold"), f" {finding.name}", style="")
-        place, message = finding.place.short, finding.message
-        yield line("    ", (f"{place}:", "cyan"), f" {message}", hang=6)
-    for other in view.others[:PLACES]:
-        yield labeled("--place", other.short, style="")
+    """The node or nodes with attributes, values and findings, what is around, the written file, and other places of the
+    same rule."""
+    written = f" → {view.output}" if view.output else ""
+    yield line((view.path, "bold"), f"  {counted(view.nodes, 'node')}{written}", hang=2)
+    boxes, wires = view.around.boxes, view.around.wires
+    for number, box in enumerate(boxes):
+        if not box.focus:
+            continue
+        yield labeled("node", (box.title, "bold"), "  ", (box.name, "cyan"), style="")
+        yield from (labeled("", text) for text in box.lines)
+        for label, other in (("reads", "source"), ("writes", "target")):
+            end = "target" if other == "source" else "source"
+            values: dict[str, list[str]] = {}
+            for wire in wires:
+                if getattr(wire, end) == number:
+                    values.setdefault(f"{wire.value}  {wire.label}", []).append(
+                        _box_text(boxes[getattr(wire, other)])
+                    )
+            for value, ends in values.items():
+                yield labeled(
+                    label,
+                    value,
+                    (f"  {'from' if label == 'reads' else 'to'} {', '.join(ends)}", "dim"),
+                    style="",
+                )
+    if view.place.source is not None and (origin := describe_source(view.place.source)):
+        yield labeled("from", origin, style="")
+    for finding in view.findings:
+        remedy = describe_remedy(finding)
+        title = f" {finding.name}: {finding.message}{f' [{remedy}]' if remedy else ''}"
+        yield labeled(NOUNS[finding.severity], (finding.code, "bold"), title, style=STYLES[finding.severity])
+    near = [box for box in boxes if box.kind == "node" and not box.focus]
+    for at, box in enumerate(near):
+        lines = f"  {', '.join(box.lines)}" if box.lines else ""
+        yield labeled("" if at else "around", _box_text(box), (lines, "dim"), style="")
+    for place in view.others[:PLACES]:
+        yield labeled("--place", place.short, style="")
     if len(view.others) > PLACES:
         yield labeled("", f"and {len(view.others) - PLACES:,} more (onnxfix check lists them)")
     if view.complaint:
         yield labeled("checker", view.complaint, style="yellow")
+
+
+def _box_text(box: Box) -> str:
+    return f"{box.title} {box.name}" if box.kind == "node" else f"{box.kind} {box.title}"

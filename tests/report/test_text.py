@@ -7,10 +7,12 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import onnxfix
 from onnxfix.place import Place
+from onnxfix.proof.compare.compare import compare
 from onnxfix.proof.verdict import FeedResult, RungResult, Verdict
 from onnxfix.report.render.lines import GLUE, wrapped
 from onnxfix.report.render.stream import _CONTROLS, escaped
@@ -58,6 +60,21 @@ def fixed(code: str, severity: str = "info", place: str = "y (node)", **more: An
 
 def notes(code: str, count: int) -> list[Finding]:
     return [finding(code, "info", f"v{number}") for number in range(count)]
+
+
+def test_verbose_shows_the_errors_of_the_output_that_is_furthest_off() -> None:
+    truth = np.linspace(1, 2, 100, dtype=np.float32)
+    pairs = (("far", truth + 0.02), ("near", truth + 1e-5), ("same", truth))
+    metrics = tuple(one for name, other in pairs for one in compare(name, truth, other))
+    check = RungResult(
+        "ort-cpu", "failed", "far differs", feeds=(FeedResult("f", None, "different", "", metrics),)
+    )
+    report = replace(CHECKED, command="verify", output="n.onnx", verdict=Verdict((check,)))
+    lines = shown(report, verbose=True)
+    start = lines.index("absolute errors of far, the output with the largest")
+    assert lines[start + 1] == "  ort-cpu different"
+    assert f"    1e-2  {40 * '█'} 100" in lines[start:]
+    assert not [line for line in shown(report) if "█" in line]
 
 
 # --------------------------------------------------------------------------------------------------------- findings

@@ -116,7 +116,7 @@ def _feed_rows(feed: FeedResult) -> Iterator[tuple[ui.Content, ...]]:
 # ------------------------------------------------------------------------------------------------------- outputs
 
 
-def output_section(report: Report) -> ui.Section | None:
+def _by_output(report: Report) -> dict[str, dict[str, list[Metrics]]]:
     """Every output under every check that compared it with the original's."""
     by_output: dict[str, dict[str, list[Metrics]]] = {}
     for check in report.checks:
@@ -124,6 +124,23 @@ def output_section(report: Report) -> ui.Section | None:
             for metric in feed.metrics if check.compares and feed.status != "not counted" else ():
                 checks = by_output.setdefault(metric.output or metric.name, {})
                 checks.setdefault(check.name, []).append(metric)
+    return by_output
+
+
+def worst_section(report: Report) -> ui.Section | None:
+    """The output with the largest error, as a share of its scale, under the check that found it."""
+    pairs = [(name, *pair) for name, checks in _by_output(report).items() for pair in checks.items()]
+    apart = [pair for pair in pairs if not _same(pair[2])]
+    if not apart:
+        return None
+    name, check, metrics = max(apart, key=lambda pair: max(one.relative for one in pair[2]))
+    title = f"Absolute errors of {name}, the output with the largest"
+    return ui.Section("worst", title, (_card(name, check, metrics),), titled=True)
+
+
+def output_section(report: Report) -> ui.Section | None:
+    """Every output under every check that compared it with the original's."""
+    by_output = _by_output(report)
     if not by_output:
         return None
     same = [name for name, checks in by_output.items() if all(map(_same, checks.values()))]
@@ -174,7 +191,7 @@ def _card(output: str, check: str, metrics: Sequence[Metrics]) -> ui.Part:
     identical = (one for one in metrics if one.errors is None and one.agreement == "identical")
     equal = sum(metric.elements for metric in identical)
     bars = error_bars([metric.errors for metric in metrics], equal, f"{output}, {check}")
-    return ui.Part([ui.strong(check), chip], (figures, *bars))
+    return ui.Part([ui.strong(check), " ", chip], (figures, *bars))
 
 
 def _excused(metrics: Sequence[Metrics]) -> Iterator[str]:

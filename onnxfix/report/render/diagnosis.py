@@ -228,7 +228,7 @@ def _outputs(outputs: Sequence[OutputComparison]) -> ui.Section | None:
     ranked = sorted(outputs, key=_badness, reverse=True)  # stable: in the model's order where alike
     first = [one for one in ranked if not one.same][:MOST] or ranked[:1]
     rest = ranked[len(first) :]
-    blocks: list[ui.Block] = [_output(one) for one in first]
+    blocks: list[ui.Block] = [_output(one, one is first[0]) for one in first]
     if rest:
         same = sum(one.same for one in rest)
         which = "all identical" if same == len(rest) else f"{same} of them identical"
@@ -248,7 +248,7 @@ def _badness(output: OutputComparison) -> float:
     return output.max_abs / output.scale if output.scale else output.max_abs
 
 
-def _output(output: OutputComparison) -> ui.Part:
+def _output(output: OutputComparison, worst: bool = False) -> ui.Part:
     shape = "" if output.shape is None else f" [{', '.join(map(str, output.shape))}]"
     heading: list[ui.Content] = [ui.strong(output.name), f"  {output.dtype}{shape}  "]
     if output.same:
@@ -259,7 +259,7 @@ def _output(output: OutputComparison) -> ui.Part:
         ("values: truth and other side", tuple(_value_bars(output.histogram, output.name))),
     )
     cards = [ui.Part(ui.strong(title), chart) for title, chart in charts if chart]
-    return ui.Part([*heading, words], (ui.Items(tuple(_figures(output))), ui.Cards(cards)))
+    return ui.Part([*heading, words], (ui.Items(tuple(_figures(output))), ui.Cards(cards, worst)))
 
 
 def _figures(output: OutputComparison) -> Iterator[str]:

@@ -20,7 +20,7 @@ LONGEST = 1000
 _CONTROLS = "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
 """A regular expression for characters to escape, all of which ``str.isprintable`` rejects. Few texts need it, so it is
 compiled on first use: that takes a millisecond."""
-_PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-"}
+_PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-", "█": "#"}
 
 
 def printable(text: str | bytes) -> str:

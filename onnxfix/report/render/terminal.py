@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnxfix.report.render import ui
@@ -14,8 +15,10 @@ STYLES = {"good": "green", "warn": "yellow", "bad": "bold red", "note": "cyan", 
 _TEXTS = {"command": "bold", "strong": "bold", "small": "dim", "up": "yellow", "down": "green"}
 _LAST = 30
 """Columns below which the last column of a table is not wrapped."""
-_BAR = 36
-"""Characters of the longest bar."""
+_BAR, _BINS = 40, 10
+"""Characters of the longest bar, or of two side by side, and bins of errors."""
+_POWER = re.compile("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
+_PLAIN_DIGITS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 Piece = tuple[str, str]
 
 
@@ -40,7 +43,7 @@ def section_lines(sections: Iterable[ui.Section], verbose: bool) -> Iterator[Lin
 
 
 def block_lines(blocks: Iterable[ui.Block], verbose: bool, indent: int = 2) -> Iterator[Line]:
-    """The lines of blocks; drawings and cards, which take more room, are left out."""
+    """The lines of blocks; drawings are left out."""
     margin = " " * indent
     for block in blocks:
         match block:
@@ -68,11 +71,11 @@ def block_lines(blocks: Iterable[ui.Block], verbose: bool, indent: int = 2) -> I
                 yield from block_lines(inner, verbose, indent + 2)
             case ui.Groups():
                 yield from group_lines(block, verbose)
-            case ui.Cards(cards) if verbose:
-                for card in cards:
+            case ui.Cards(cards, worst) if verbose or worst:
+                for card in cards if verbose else cards[:1]:
                     yield line(margin, *pieces(card.heading))
                     yield from block_lines(card.blocks, verbose, indent)
-            case ui.Bars() | ui.PairBars() if verbose:
+            case ui.Bars() | ui.PairBars():
                 yield from (line(margin, text) for text in _bar_lines(block))
 
 
@@ -195,10 +198,17 @@ def _columns(
 
 
 def _bar_lines(chart: ui.Bars | ui.PairBars) -> Iterator[str]:
-    """A histogram as bars of text; at least one sign for what is not nothing."""
-    most = max((value for _, *values in chart.bars for value in values), default=1) or 1
-    wide = max(len(name) for name, *_ in chart.bars)
-    for name, *values in chart.bars:
-        signs = ["#" * (max(round(_BAR * value / most), 1) if value else 0) for value in values]
-        bars = [f"{sign} {value:,.0f}" if value else "" for sign, value in zip(signs, values, strict=True)]
-        yield f"{name:>{wide}}  {'  '.join(f'{bar:<{_BAR + LABEL}}' for bar in bars)}".rstrip()
+    """A histogram as bars of text; at least one sign for what is not nothing. Of errors, the smallest are joined."""
+    bars = [*chart.bars]
+    first = 1 if bars[0][0] == "0" else 0
+    if isinstance(chart, ui.Bars) and (extra := len(bars) - first - _BINS) > 0:
+        joined = bars[first : first + extra + 1]
+        total = sum(values[0] for _, *values in joined)
+        bars[first : first + extra + 1] = [(f"to {bars[first + extra + 1][0]}", total)]
+    names = [_POWER.sub(lambda match: f"1e{match[1].translate(_PLAIN_DIGITS)}", name) for name, *_ in bars]
+    most = max((value for _, *values in bars for value in values), default=1) or 1
+    wide, longest = max(map(len, names)), _BAR // max(len(values) for _, *values in bars)
+    for name, (_, *values) in zip(names, bars, strict=True):
+        signs = ["█" * (max(round(longest * value / most), 1) if value else 0) for value in values]
+        cells = [f"{sign} {value:,.0f}" if value else "" for sign, value in zip(signs, values, strict=True)]
+        yield f"{name:>{wide}}  {'  '.join(f'{cell:<{longest + LABEL}}' for cell in cells)}".rstrip()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from onnxfix.report.findings import SEVERITIES
 from onnxfix.report.render import ui
-from onnxfix.report.render.checks import check_section, operator_section, tensorrt_section
+from onnxfix.report.render.checks import check_section, operator_section, tensorrt_section, worst_section
 from onnxfix.report.render.details import intake_lines, partition_lines, stopped_lines
 from onnxfix.report.render.difference import change_lines
 from onnxfix.report.render.findings import (
@@ -61,7 +61,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield from section_lines(filter(None, (operator_section(report),)), verbose)
         yield from group_lines(group_by_rule(report.applied, "fix"), verbose)
     if verbose:
-        yield from section_lines(filter(None, (check_section(report), tensorrt_section(report))), verbose)
+        more = check_section(report), worst_section(report), tensorrt_section(report)
+        yield from section_lines(filter(None, more), verbose)
     else:
         yield from note_lines(report.findings)
     yield from _left_lines(report)

@@ -160,9 +160,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Cards:
-    """Parts side by side."""
+    """Parts side by side. A terminal shows them if it is verbose, and of the ``worst`` always the first."""
 
     cards: Sequence[Part]
+    worst: bool = False
 
 
 @dataclass(frozen=True)

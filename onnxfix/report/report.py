@@ -96,11 +96,12 @@ class NodeCounts:
     """The nodes of a model, in subgraphs and functions too.
 
     ``operators`` are all but ONNX's Constant, which computes nothing: name (with the domain, if that is not ONNX's) ->
-    count, the most frequent first.
+    count, the most frequent first. ``weights`` are the bytes of stored tensors by element type, the most first.
     """
 
     operators: Mapping[str, int]
     constants: int = 0
+    weights: Mapping[str, int] = field(default_factory=dict)
 
     RENDERED: ClassVar[tuple[str, ...]] = ("compute",)
 

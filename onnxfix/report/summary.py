@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 #: required check did not pass, or no check could run.
 Proof = Literal["", "verified", "partly", "unchanged", "not compared", "failed", "unproven"]
 Agreement = Literal["", "identical", "within"]
+#: May the result be deployed? "open": nothing speaks against it, but not everything was found out.
+Ready = Literal["yes", "open", "no"]
+#: What speaks against the result (``AGAINST``), then what is open. "only read": ``check``
+#: computes nothing. Four are as in ``Proof``.
+Doubt = Literal[
+    "failed", "unproven", "incomplete", "refused", "misread", "wrong engine", "errors",
+    "warnings", "withdrawn", "not compared", "partly", "only read", "cut", "no TensorRT", "in part", "no engine",
+    "other TensorRT",
+]  # fmt: skip
+AGAINST = ("failed", "unproven", "incomplete", "refused", "misread", "wrong engine", "errors")
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,8 @@ class Summary:
     changed first), and ``layers`` the layers of TensorRT's network (None: unknown). ``tensorrt`` is the
     TensorRT that judged (None: none did). ``remedies`` lists commands, safest first. ``explain`` is the code
     of the rule to read about first ("": none): the rule of the worst remaining finding, or else of the worst
-    fixed one.
+    fixed one. ``ready`` says whether the result may be deployed, ``doubts`` why not, and ``next`` is the command that
+    leads on ("": none).
     """
 
     severities: Mapping[str, int]
@@ -142,6 +153,9 @@ class Summary:
     tensorrt: TrtFact | None = None
     remedies: tuple[Remedy, ...] = ()
     explain: str = ""
+    ready: Ready = "open"
+    doubts: tuple[Doubt, ...] = ()
+    next: str = ""
 
 
 def summarize(report: Report) -> Summary:
@@ -153,6 +167,8 @@ def summarize(report: Report) -> Summary:
     proof = _proof(report)
     compared = any(check.judged and check.compares for check in report.checks)
     compute, constants, operators = _nodes(report.operators_before, report.operators_after)
+    tensorrt, remedies = _tensorrt(report), tuple(_remedies(report))
+    doubts = tuple(_doubts(report, proof, tensorrt))
     return Summary(
         severities={name: severities[name] for name in SEVERITIES},
         findings=findings,
@@ -164,9 +180,12 @@ def summarize(report: Report) -> Summary:
         constants=constants,
         operators=operators,
         layers=_layers(report),
-        tensorrt=_tensorrt(report),
-        remedies=tuple(_remedies(report)),
+        tensorrt=tensorrt,
+        remedies=remedies,
         explain=ranked[0].code if ranked else "",
+        ready="no" if any(one in AGAINST for one in doubts) else "open" if doubts else "yes",
+        doubts=doubts,
+        next=_next(report, doubts, remedies),
     )
 
 
@@ -293,3 +312,57 @@ def _remedies(report: Report) -> Iterator[Remedy]:
         options = list(dict.fromkeys(options))
         command = " ".join(["onnxfix apply", system.quoted_path(report.path), *options])
         yield Remedy(safety, tuple(options), command, counts["error"], counts["warning"], counts["info"])
+
+
+def _doubts(report: Report, proof: Proof, tensorrt: TrtFact | None) -> Iterator[Doubt]:
+    """What speaks against deploying the result, and what is open."""
+    if proof == "failed" or proof == "unproven":
+        yield proof
+        return
+    cut = report.partition_after or report.partition
+    executed = report.executed.outcome if report.executed is not None else ""
+    build = tensorrt.builds[-1] if tensorrt is not None and tensorrt.builds else ""
+    facts: dict[Doubt, object] = {
+        "incomplete": report.problems,
+        "refused": build in ("refused", "crash", "timeout", "memory"),
+        "misread": tensorrt is not None and "differs" in tensorrt.reads[-1:],
+        "wrong engine": executed in ("alike", "wrong"),
+        "errors": report.errors,
+        "warnings": report.warnings,
+        "withdrawn": report.withdrawn,
+        "not compared": proof == "not compared",
+        "partly": proof == "partly",
+        "only read": report.command == "check",
+        "cut": cut is not None and cut.outside,
+        "no TensorRT": tensorrt is None,
+        "in part": tensorrt is not None and tensorrt.part,
+        "no engine": tensorrt is not None and not tensorrt.gpu,
+        "other TensorRT": tensorrt is not None and tensorrt.target,
+    }
+    yield from (doubt for doubt, holds in facts.items() if holds)
+
+
+def _next(report: Report, doubts: tuple[Doubt, ...], remedies: tuple[Remedy, ...]) -> str:
+    """The command that leads on: it fixes the worst finding that has a fix, explains an error that has none, or
+    finds out what is open. "" for none."""
+    path, new = system.quoted_path(report.path), system.quoted_path(report.output)
+    if "unproven" in doubts:
+        return "onnxfix doctor"
+    if report.path.startswith("<"):
+        return ""
+    if "failed" in doubts:
+        differ = [
+            check.name for check in report.checks if any(one.status == "different" for one in check.feeds)
+        ]
+        found = report.output and {"reference", "ort-cpu"}.intersection(differ)
+        return f"onnxfix diagnose {path} {new}" if found else ""
+    helpful = [one for one in remedies if one.errors] or [one for one in remedies if one.warnings]
+    if helpful or (remedies and report.command == "check"):
+        return (helpful or remedies)[0].command
+    if report.errors:
+        return f"onnxfix explain {report.errors[0].code}"
+    if "no TensorRT" in doubts:
+        return f"onnxfix check {path} --trt" if report.command == "check" else "onnxfix doctor"
+    if report.command == "check" or "no engine" not in doubts or any(one in AGAINST for one in doubts):
+        return ""
+    return " ".join(["onnxfix verify", path, *[new][: len(report.output)], "--require trt-gpu"])

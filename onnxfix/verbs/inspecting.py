@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfix.errors import decoded
-from onnxfix.files import dtypes, loading, tensors, walk
+from onnxfix.files import loading, tensors, walk
 from onnxfix.model import Model
 from onnxfix.options import Rules, RunOptions
 from onnxfix.report.report import NodeCounts
@@ -55,10 +55,8 @@ def inspect(source: Path, *, target: str | None = None) -> Inspection:
     proto = loaded.proto
     model = Model(proto, loaded.base_dir)
     model.target = plan.target
-    weights: Counter[str] = Counter()
     stored = [*walk.model_tensors(proto)]
-    for tensor in stored:
-        weights[dtypes.name_of(tensor.data_type)] += tensors.nbytes(tensor)
+    nodes = node_counts(proto)
     found = Counter(one.severity for one in engine.check(model, plan.rules, []))
     given = [value for value in model.main.inputs if value.initializer is None]
     return Inspection(
@@ -69,10 +67,10 @@ def inspect(source: Path, *, target: str | None = None) -> Inspection:
         opsets=model.main.imports(),
         inputs={value.name: type_text(model, value) for value in given},
         outputs={value.name: type_text(model, value) for value in model.main.outputs},
-        weights=dict(weights.most_common()),
+        weights=nodes.weights,
         tensors=len(stored),
         elements=sum(tensors.element_count(tensor.dims) for tensor in stored),
-        operators=node_counts(proto),
+        operators=nodes,
         subgraphs=len(model.scopes) - 1 - len(model.functions),
         functions=len(model.functions),
         target=plan.target.name,

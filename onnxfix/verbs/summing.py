@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix.files import loading, walk
+from onnxfix.files import dtypes, loading, tensors, walk
 from onnxfix.model import Model
 from onnxfix.report.findings import OPTIONS, SAFETIES, Finding, finding_of
 from onnxfix.report.report import NodeCounts, Report
@@ -26,14 +26,17 @@ _REFUSED = ("TRT001", "TRT002")
 
 
 def node_counts(proto: ModelProto) -> NodeCounts:
-    """The number of nodes by operator, at any depth. Constant nodes are counted separately."""
+    """The number of nodes by operator, at any depth, and the size of weights. Constant nodes are counted separately."""
     counts = Counter((node.domain, node.op_type) for node in walk.model_nodes(proto))
     constants = sum(counts.pop((domain, "Constant"), 0) for domain in _ONNX)
     by_name: Counter[str] = Counter()
     for (domain, name), count in counts.items():
         by_name[name if domain in _ONNX else f"{domain}.{name}"] += count
     ordered = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
-    return NodeCounts(dict(ordered), constants)
+    weights: Counter[str] = Counter()
+    for tensor in walk.model_tensors(proto):
+        weights[dtypes.name_of(tensor.data_type)] += tensors.nbytes(tensor)
+    return NodeCounts(dict(ordered), constants, dict(weights.most_common()))
 
 
 def bytes_read(loaded: loading.Loaded) -> int:

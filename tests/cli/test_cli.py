@@ -236,7 +236,7 @@ def test_verify_shows_the_worst_element_of_each_output(tmp_path: Path) -> None:
             r"where [\d.e-]+ is allowed",
             told,
         )
-    assert f"where onnxfix diagnose {a} {b}" in told
+    assert f"next onnxfix diagnose {a} {b}" in told
 
 
 def test_models_that_fail_by_warnings_are_named_at_the_end(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 import onnxfix
 from onnxfix.inputs.feeds.plan import Feed
-from onnxfix.proof.verdict import FeedResult, RungResult, Verdict
+from onnxfix.proof.verdict import Executed, FeedResult, RungResult, Verdict
 from onnxfix.report.report import Finding, Report, Withdrawn
 from onnxfix.report.summary import summarize
+from onnxfix.tensorrt.records import Outside, Partition, TrtBuild
 from support.paths import ROOT
 from support.places import at
 
@@ -49,6 +50,48 @@ SKIPPED = RungResult("ort-cuda", "skipped", "no NVIDIA driver found", cause="no-
 )  # fmt: skip
 def test_what_was_proven(report: Report, proof: str, compared: bool | None) -> None:
     assert (report.summary.proof, report.summary.values_compared) == (proof, compared)
+
+
+BUILD = TrtBuild("accepted", package="tensorrt", version="11.2.0")
+ASKED = RungResult("trt-build", "passed", builds=(BUILD, BUILD))
+GPU = Executed("tensorrt", "11.2.0", "NVIDIA T4", "7.5", True, "float32", "agree", "")
+DONE = replace(
+    APPLIED,
+    output="o.onnx",
+    verdict=Verdict((CONTRACT, PROVEN, ASKED, RungResult("trt-gpu", "passed", executed=GPU))),
+)
+CUT = Partition(9, 2, 8, (Outside("parse", "error", "no importer"),))
+FAILED = ran("ort-cpu", "different", status="failed")
+
+
+VERIFY = "onnxfix verify m.onnx o.onnx --require trt-gpu"
+NUMERIC = (finding("A", "warning", safety="numeric"), finding("B", "info", safety="numeric"))
+REFUSED = replace(ASKED, builds=(BUILD, replace(BUILD, status="refused")))
+READ = ("only read", "no TensorRT")
+
+
+@pytest.mark.parametrize(
+    ("report", "ready", "doubts", "command"),
+    [
+        (DONE, "yes", (), ""),
+        (replace(DONE, partition_after=CUT), "open", ("cut",), ""),
+        (replace(DONE, target="trt10"), "open", ("other TensorRT",), ""),
+        (replace(DONE, withdrawn=(Withdrawn("A", at("y"), "f", "r"),)), "open", ("withdrawn",), ""),
+        (replace(DONE, findings=(finding("A", "error"),)), "no", ("errors",), "onnxfix explain A"),
+        (replace(DONE, findings=NUMERIC), "open", ("warnings",), "onnxfix apply m.onnx --numeric-fixes"),
+        (replace(DONE, verdict=Verdict((PROVEN, ASKED))), "open", ("no engine",), VERIFY),
+        (replace(DONE, verdict=Verdict((PROVEN,))), "open", ("no TensorRT",), "onnxfix doctor"),
+        (replace(DONE, verdict=Verdict((PROVEN, REFUSED))), "no", ("refused", "no engine"), ""),
+        (replace(APPLIED, verdict=Verdict((SKIPPED,))), "no", ("unproven",), "onnxfix doctor"),
+        (replace(APPLIED, verdict=Verdict((FAILED,))), "no", ("failed",), ""),
+        (replace(DONE, verdict=Verdict((FAILED,))), "no", ("failed",), "onnxfix diagnose m.onnx o.onnx"),
+        (CHECKED, "open", READ, "onnxfix check m.onnx --trt"),
+        (replace(CHECKED, findings=(finding("A", "info", safety="exact"),)), "open", READ, "onnxfix apply m.onnx"),
+    ],
+)  # fmt: skip
+def test_may_it_be_shipped(report: Report, ready: str, doubts: tuple[str, ...], command: str) -> None:
+    summary = report.summary
+    assert (summary.ready, summary.doubts, summary.next) == (ready, doubts, command)
 
 
 def test_rungs_in_short() -> None:

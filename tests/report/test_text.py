@@ -148,15 +148,21 @@ def test_names_that_forge_lines_or_colors_are_harmless() -> None:
 
 
 def test_one_line_of_proof() -> None:
-    assert begun(APPLIED, "VERIFIED:") == [
-        "reference, ort-cpu bit-identical (4 feeds) · not run: ort-cuda (no GPU)"
+    assert shown(APPLIED)[1:] == [
+        "  VERIFIED: reference, ort-cpu bit-identical (4 feeds)",
+        "  not run   ort-cuda (no GPU)",
+        "  written   o.onnx  1.23 MB (was 2 kB)",
+        "  ship it?  not yet: TensorRT was not asked",
+        "  next      onnxfix doctor",
     ]
     close = replace(VERIFIED.rungs[2], feeds=(*FEEDS, FeedResult("f", None, "within")))
     both = replace(APPLIED, verdict=Verdict((*VERIFIED.rungs[:2], close)))
     assert begun(both, "VERIFIED:") == [
         "reference bit-identical (4 feeds), ort-cpu within tolerance (5 feeds)"
     ]
-    assert begun(APPLIED, "written") == ["o.onnx  1.23 MB (was 2 kB)"]
+    counts = NodeCounts({"Add": 1}, weights={"float16": 900_000, "float": 300_000, "int64": 80, "bool": 1})
+    words = "o.onnx  1.23 MB (was 2 kB); weights: float16 900 kB, float 300 kB, int64 80 bytes, …"
+    assert begun(replace(APPLIED, operators_after=counts), "written") == [words]
     assert [size(999), size(1), size(999_999), size(2_000_000_000)] == ["999 bytes", "1 byte", "1 MB", "2 GB"]
 
 

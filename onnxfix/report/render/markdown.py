@@ -97,7 +97,9 @@ def _model(report: Report) -> Iterator[str]:
         yield f"- {_SIGNS[one.severity]} **{safe(one.code)}** {safe(one.text)}"
     if others:
         yield ""
-    yield from _sections(report_page(report).sections)
+    page = report_page(report)
+    yield from _blocks(filter(None, (page.answer,)))
+    yield from _sections(page.sections)
 
 
 def _facts(report: Report) -> Iterator[str]:
@@ -105,7 +107,6 @@ def _facts(report: Report) -> Iterator[str]:
     summary = report.summary
     yield f"target {safe(report.target)}" if report.target else ""
     if report.output and report.command == "apply":
-        yield f"written {code(report.output)}"
         yield ", ".join(f"{one.kind} data {code(one.path)}" for one in report.data[:SHOWN])
     for change in (summary.compute, summary.layers):
         if change is not None and change.changed:
@@ -146,7 +147,13 @@ def _blocks(blocks: Iterable[ui.Block]) -> Iterator[str]:
             case ui.Items():
                 yield from (*(f"- {_inline(entry)}" for entry in block.entries), "")
             case ui.Facts():
-                yield from (*(f"- {name}: {_inline(content)}" for name, content in block.pairs), "")
+                yield from (
+                    *(
+                        f"- {name}{':' * (name[-1:] != '?')} {_inline(content)}"
+                        for name, content in block.pairs
+                    ),
+                    "",
+                )
             case ui.Part(heading, inner):
                 yield from (_inline(heading), "") if heading else ()
                 yield from _blocks(inner)

@@ -15,7 +15,6 @@ from onnxfix.report.render.terminal import STYLES
 from onnxfix.report.render.words import counted, percent
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, TrtFact
-from onnxfix.runtime.system import quoted_path
 
 if TYPE_CHECKING:
     from onnxfix.proof.verdict import RungResult
@@ -63,11 +62,11 @@ def describe_status(report: Report) -> tuple[str, str]:
         refused = _REFUSALS.get(refuting[0]) if len(refuting) == 1 else None
         return (f"NOT VERIFIED: {refused}" if refused else f"FAILED: {', '.join(refuting)}"), "bold red"
     if proof == "unproven":
-        return f"NOT VERIFIED: {_why_unproven(report)}", "bold red"
+        return f"NOT VERIFIED: {why_not_proven(report)}", "bold red"
     return _PROOFS.get(proof, ("", ""))
 
 
-def _why_unproven(report: Report) -> str:
+def why_not_proven(report: Report) -> str:
     """Why nothing is proven although no check found a difference: a required one did not pass, or none ran."""
     for name in report.verdict.required if report.verdict is not None else ():
         check = report.check(name)
@@ -103,12 +102,6 @@ def proof_lines(report: Report) -> Iterator[Line]:
     for check in worst:
         yield check_line(check)
         yield from _other_outputs(check)
-    differing = {
-        check.name for check in report.checks if any(feed.status == "different" for feed in check.feeds)
-    }
-    if report.command == "verify" and report.output and differing & {"reference", "ort-cpu"}:
-        command = f"onnxfix diagnose {quoted_path(report.path)} {quoted_path(report.output)}"
-        yield labeled("where", (command, "bold"))
     yield from _value_lines(report, apart)
     if report.summary.tensorrt is not None:
         yield tensorrt_line(report.summary.tensorrt)
@@ -130,12 +123,15 @@ def _other_outputs(check: RungResult) -> Iterator[Line]:
 def _value_lines(report: Report, apart: Sequence[RungResult]) -> Iterator[Line]:
     """The line about values, without the checks that have lines of their own, and what was left out."""
     names = {check.name for check in apart}
-    parts = _values(report, [fact for fact in report.summary.rungs if fact.name not in names])
+    facts = [fact for fact in report.summary.rungs if fact.name not in names]
+    parts = _values(report, facts)
     label, style = _LABELS.get(report.summary.proof, ("checked", "bold"))
     if report.command == "verify":  # the headline has the verdict
         label, style = "checked", "bold"
     if parts:
         yield labeled(label, " · ".join(parts), style=style)
+    if skipped := _skipped(facts):
+        yield labeled("not run", skipped, style="")
     for words in filter(None, map(describe_left_out, report.summary.rungs)):
         yield labeled("left out", words.replace(_THOROUGH, _THOROUGH.replace(" ", GLUE)))
 
@@ -149,10 +145,9 @@ def describe_left_out(fact: RungFact) -> str:
 
 
 def _values(report: Report, facts: Sequence[RungFact]) -> list[str]:
-    """What compared values, what else passed, and what was not run: ``for all values at 3 shapes (symbolic), ort-cpu
-    bit-identical (4 feeds)``."""
+    """What compared values, and what else passed: ``for all values at 3 shapes (symbolic), ort-cpu bit-identical
+    (4 feeds)``."""
     compared: dict[str, list[str]] = {}
-    reasons: dict[str, list[str]] = {}
     proven = [
         f"{fact.reason} ({fact.name})"
         for fact in facts
@@ -161,10 +156,6 @@ def _values(report: Report, facts: Sequence[RungFact]) -> list[str]:
     for fact in facts:
         if fact.status == "passed" and fact.agreement and fact.name not in _REFUSALS:
             compared.setdefault(_how(fact), []).append(fact.name)
-        if fact.cause in ("undecided", "redundant"):
-            continue
-        if (fact.status == "skipped" and fact.name != "trt-network") or fact.cause in _WHY_NOT:
-            reasons.setdefault(_WHY_NOT.get(fact.cause, fact.reason), []).append(fact.name)
     proven += [f"{', '.join(names)} {how}" for how, names in compared.items()]
     parts = [", ".join(proven)] if proven else []
     contract = next((fact for fact in facts if fact.name == "contract"), None)
@@ -177,10 +168,17 @@ def _values(report: Report, facts: Sequence[RungFact]) -> list[str]:
         more = f" and {len(random) - 2} more" if len(random) > 2 else ""
         parts.append(f"the same random numbers in both for {', '.join(random[:2])}{more}")
     parts += [f"{fact.name} undecided ({fact.reason})" for fact in facts if fact.cause == "undecided"]
-    if reasons:
-        skipped = (f"{', '.join(names)} ({why.replace(' ', GLUE)})" for why, names in reasons.items())
-        parts.append(f"not run: {', '.join(skipped)}")
     return parts
+
+
+def _skipped(facts: Iterable[RungFact]) -> str:
+    """The checks that were not run, by the reason: ``ort-cuda, trt-gpu (no GPU)``."""
+    reasons: dict[str, list[str]] = {}
+    for fact in facts:
+        asked = fact.status == "skipped" and fact.name != "trt-network"
+        if fact.cause not in ("undecided", "redundant") and (asked or fact.cause in _WHY_NOT):
+            reasons.setdefault(_WHY_NOT.get(fact.cause, fact.reason), []).append(fact.name)
+    return ", ".join(f"{', '.join(names)} ({why.replace(' ', GLUE)})" for why, names in reasons.items())
 
 
 def _how(fact: RungFact) -> str:

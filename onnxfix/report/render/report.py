@@ -7,17 +7,15 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from onnxfix.report.render import ui
+from onnxfix.report.render.answer import page_facts
 from onnxfix.report.render.checks import check_section, operator_section, output_section, tensorrt_section
-from onnxfix.report.render.details import partition_lines
 from onnxfix.report.render.findings import (
     KINDS,
     LISTED,
     NOUNS,
     accepted_section,
-    count_severities,
     group_by_rule,
 )
-from onnxfix.report.render.proof import proof_lines, tensorrt_line
 from onnxfix.report.render.words import counted, seconds, size
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Change
@@ -53,10 +51,11 @@ def report_page(report: Report) -> ui.Page:
         report.output if report.command == "verify" else "",
         _outcome(report),
         report.exit_code,
-        tuple(_lead(report)),
+        (ui.Paragraph(report.headline, "headline"),) if report.headline else (),
         tuple(_tiles(report)),
         problems(report),
         tuple(one for one in sections if one is not None),
+        page_facts(report),
     )
 
 
@@ -70,26 +69,15 @@ def _outcome(report: Report) -> ui.Chip:
         chip = ui.Chip(KINDS[worst], counted(summary.severities[worst], NOUNS[worst]))
     else:
         chip = ui.Chip("good", "No errors or warnings")
-    if report.exit_code and chip.kind == "good":
-        return ui.Chip("warn" if report.exit_code == 1 else "bad", chip.text)
+    if summary.ready == "no" or (report.exit_code and chip.kind == "good"):
+        return ui.Chip("warn" if summary.ready != "no" and report.exit_code == 1 else "bad", chip.text)
     return chip
-
-
-def _lead(report: Report) -> Iterator[ui.Paragraph]:
-    """TensorRT's result where it is news, and what was proven, in the words of the command line."""
-    if report.headline:
-        yield ui.Paragraph(report.headline, "headline")
-    for words in partition_lines(report.partition, report.partition_after, 1_000):
-        yield ui.Paragraph(words, "proof")
-    lines = [*proof_lines(report)]
-    if report.verdict is None and report.summary.tensorrt is not None:
-        lines.append(tensorrt_line(report.summary.tensorrt))
-    for line in lines:
-        yield ui.Paragraph(" ".join(line.plain.split()), "proof")
 
 
 def _tiles(report: Report) -> Iterator[ui.Tile]:
     summary = report.summary
+    if _unwritten(report):
+        return
     if report.command != "verify":
         for severity, kind in KINDS.items():
             count = summary.severities[severity]
@@ -103,6 +91,11 @@ def _tiles(report: Report) -> Iterator[ui.Tile]:
     if report.builds and summary.layers is None:
         build = report.builds[-1]
         yield ui.Tile(build.status, "by TensorRT", "good" if build.accepted else "bad")
+
+
+def _unwritten(report: Report) -> bool:
+    """Whether the findings and fixes are those of a result that did not verify."""
+    return report.command == "apply" and report.verdict is not None and not report.verdict.passed
 
 
 def before_and_after(change: Change) -> str:
@@ -120,23 +113,18 @@ def problems(report: Report) -> list[ui.Content]:
 
 
 def _findings(report: Report) -> ui.Section | None:
-    """What is left, the worst first, and the commands that fix it."""
+    """What is left, the worst first."""
     if report.command == "verify":
         return None
     count = len(report.findings)
-    if not count:
-        none = ui.Paragraph([ui.Chip("good", "none"), " No rule has a finding."], "empty")
-        return ui.Section("findings", "Findings", (none,))
-    remedies = [
-        ui.Paragraph([f"Fixes {count_severities(one.severities)}: ", ui.command(one.command)], "remedy")
-        for one in report.summary.remedies
-    ]
     blocks: tuple[ui.Block, ...] = (
-        *remedies,
         group_by_rule(report.findings, "finding", report.pictures, LISTED),
         *_left_out(count),
     )
-    return ui.Section("findings", "Findings", blocks, counted(count, "finding"), brief=True, folded=False)
+    if not count:
+        blocks = (ui.Paragraph([ui.Chip("good", "none"), " No rule has a finding."], "empty"),)
+    aside = counted(count, "finding") + " in the result, which was not written" * _unwritten(report)
+    return ui.Section("findings", "Findings", blocks, aside, brief=bool(count), folded=False)
 
 
 def _fixes(report: Report) -> ui.Section | None:
@@ -148,7 +136,8 @@ def _fixes(report: Report) -> ui.Section | None:
         group_by_rule(report.applied, "fix", report.pictures, LISTED),
         *_left_out(count),
     )
-    return ui.Section("fixed", "Fixed", blocks, counted(count, "fix"), brief=True)
+    title = "Not written" if _unwritten(report) else "Fixed"
+    return ui.Section("fixed", title, blocks, counted(count, "fix"), brief=True)
 
 
 def _left_out(count: int) -> Iterator[ui.Paragraph]:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from onnxfix.report.findings import SEVERITIES
 from onnxfix.report.render import ui
+from onnxfix.report.render.answer import answer_lines, next_line, ship_line
 from onnxfix.report.render.checks import check_section, operator_section, tensorrt_section, worst_section
-from onnxfix.report.render.details import intake_lines, partition_lines, stopped_lines
+from onnxfix.report.render.details import intake_lines
 from onnxfix.report.render.difference import change_lines
 from onnxfix.report.render.findings import (
     accepted_section,
@@ -21,10 +22,10 @@ from onnxfix.report.render.findings import (
     note_lines,
 )
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.proof import check_line, describe_status, proof_lines, tensorrt_line
+from onnxfix.report.render.proof import check_line, describe_status, proof_lines
 from onnxfix.report.render.report import problems, step_section, withdrawn_section
 from onnxfix.report.render.terminal import block_lines, section_lines
-from onnxfix.report.render.words import counted, size
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import Errors, Report
 from onnxfix.targets import TARGETS, mismatch
 
@@ -48,15 +49,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield labeled("written", ("nothing, as --diff asks", "dim"), style="")
         return
     yield from group_lines(group_by_rule(report.findings, "finding"), verbose, report.producer == "pytorch")
-    parts = partition_lines(report.partition, report.partition_after, 1_000 if verbose else 8)
-    for number, each in enumerate(parts):
-        yield line(f"  {each}", hang=4) if number else labeled("parts", each, style="")
     if report.intake is not None:
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
-    if report.summary.tensorrt is not None and report.verdict is None:
-        yield tensorrt_line(report.summary.tensorrt)
-    yield from proof_lines(report)
-    yield from _outcome_lines(report)
     if verbose or report.verdict is None or report.verdict.passed:  # otherwise nothing was changed
         yield from section_lines(filter(None, (operator_section(report),)), verbose)
         yield from group_lines(group_by_rule(report.applied, "fix"), verbose)
@@ -65,12 +59,18 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield from section_lines(filter(None, more), verbose)
     else:
         yield from note_lines(report.findings)
-    yield from _left_lines(report)
     accepted = accepted_section(report.suppressed, report.vanished)
     yield from section_lines(filter(None, (accepted,)), verbose)
     yield from block_lines(
         [ui.Items([note for note in report.notes if note != _other_target(report)], "note")], verbose
     )
+    if report.summary.explain:
+        yield labeled("why", (f"onnxfix explain {report.summary.explain}".replace(" ", GLUE), "bold"))
+    yield from answer_lines(report, verbose)
+    if report.command == "apply":
+        yield ship_line(report)
+    if report.command == "apply" or report.summary.proof == "failed":
+        yield from next_line(report)
 
 
 def _other_target(report: Report) -> str:
@@ -148,79 +148,6 @@ def _repaired_objection(report: Report) -> Iterator[Line]:
 def _problems(report: Report) -> Iterator[Line]:
     entries = [[ui.Chip("bad", "problem"), one] for one in problems(report)]
     yield from block_lines([ui.Items(entries)], verbose=False)
-
-
-# ------------------------------------------------------------------------------------------------ what was written
-
-_UNVERIFIED = "--no-verify writes the result unverified: only its interface is checked"
-
-
-def _outcome_lines(report: Report) -> Iterator[Line]:
-    """What was written, or why nothing was and what to do about it."""
-    if report.command == "verify":
-        yield from _stopped(report)
-    if report.engine:
-        yield labeled("engine", report.engine)
-    if report.command != "apply":
-        return
-    if report.output:
-        was = f" (was {size(report.bytes_before)})" if report.bytes_before != report.bytes_after else ""
-        weight = f"  {size(report.bytes_after)}{was}" if report.bytes_after else ""
-        yield labeled("written", (report.output, "bold"), weight)
-        yield from _data(report)
-    elif report.verdict is not None and not report.verdict.passed:
-        yield labeled("written", ("nothing", "bold red"))
-        if not report.verdict.failed:
-            yield from _stopped(report)
-            yield labeled("help", f"{_help(report)}{_UNVERIFIED}", style="")
-
-
-def _data(report: Report) -> Iterator[Line]:
-    """The files that the result needs beside it."""
-    for label in ("data", "shared"):
-        files = [one for one in report.data if (one.kind == "shared") == (label == "shared")]
-        if files:
-            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            total = size(sum(one.bytes for one in files))
-            warning = f" with {report.path}: a change there changes the result" if label == "shared" else ""
-            yield labeled(label, (files[0].path, "bold"), f"{more}  {total}{warning}")
-
-
-def _help(report: Report) -> str:
-    """What may make a check run."""
-    if any(check.cause == "timeout" for check in report.checks):
-        return "time ran out: --timeout and --rung-timeout allow more. "
-    if report.stopped is not None and not report.stopped.loaded:
-        return ""
-    known = "onnxfix check --inputs-help shows what is known about them. "
-    if report.stopped is None:
-        return f"pass inputs that the model accepts by --inputs or --input-shapes; {known}"
-    return known
-
-
-def _stopped(report: Report) -> Iterator[Line]:
-    if report.stopped is not None:
-        lines = stopped_lines(report.stopped, report.path, report.command)
-        yield from (line(f"  {each}", hang=4) for each in lines)
-
-
-def _left_lines(report: Report) -> Iterator[Line]:
-    """What is left, the commands that fix it, and where to read about the worst of it."""
-    before = dict.fromkeys(SEVERITIES, 0)
-    for remedy in report.summary.remedies:
-        counts = remedy.severities
-        words = count_severities({name: counts[name] - before[name] for name in SEVERITIES})
-        before = counts
-        label, command = "fix", remedy.command
-        if report.command == "apply":
-            label, command = "left", " ".join(["rerun with", *remedy.options])
-        yield labeled(label, f"{words} → ", (command.replace(" ", GLUE), "bold"))
-    stuck = Counter(item.severity for item in report.findings if not item.fix and not item.pointer)
-    del stuck["info"]
-    if stuck:
-        yield labeled("left", f"{count_severities(stuck)} without an automatic fix")
-    if report.summary.explain:
-        yield labeled("why", (f"onnxfix explain {report.summary.explain}".replace(" ", GLUE), "bold"))
 
 
 # -------------------------------------------------------------------------------------------------- several models

@@ -220,7 +220,7 @@ class Tile:
 @dataclass(frozen=True)
 class Page:
     """A result: the model, what it was held against, what came of it, the figures that people look for, and sections.
-    ``problems`` say why the result is incomplete."""
+    ``problems`` say why the result is incomplete, ``answer`` whether it may be used."""
 
     path: str
     against: str
@@ -230,6 +230,7 @@ class Page:
     tiles: Sequence[Tile] = ()
     problems: Sequence[Content] = ()
     sections: Sequence[Section] = ()
+    answer: Facts | None = None
 
 
 def facts(pairs: Sequence[tuple[str, Content]], brief: int | None = None) -> Facts:

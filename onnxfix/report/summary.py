@@ -361,6 +361,8 @@ def _next(report: Report, doubts: tuple[Doubt, ...], remedies: tuple[Remedy, ...
         return (helpful or remedies)[0].command
     if report.errors:
         return f"onnxfix explain {report.errors[0].code}"
+    if "not compared" in doubts and report.output and report.check("ort-cpu") is None:
+        return f"onnxfix verify {path} {new}"
     if "no TensorRT" in doubts:
         return f"onnxfix check {path} --trt" if report.command == "check" else "onnxfix doctor"
     if report.command == "check" or "no engine" not in doubts or any(one in AGAINST for one in doubts):

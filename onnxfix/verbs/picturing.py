@@ -40,7 +40,7 @@ Key = tuple[tuple[str, ...], str]
 def with_pictures(
     report: Report, original: ModelProto, result: ModelProto | None = None, base_dir: Path | None = None
 ) -> Report:
-    """The report with what is around its findings, its fixes and its withdrawn fixes, the worst first.
+    """The report with what is around its findings and its fixes, the worst first.
 
     Args:
         report: of ``check``, or of an ``apply``.
@@ -123,10 +123,6 @@ def _draw_fixes(report: Report, before: Atlas, after: Atlas) -> Iterator[Picture
             first = neighborhood(before.model, old, there, removed) if old else None
             second = neighborhood(after.model, new, left, added) if new else None
             yield Picture(code, place, first, second)
-    for item in report.withdrawn:
-        there = before.at(item.place)
-        if there:
-            yield Picture(item.code, item.place, neighborhood(before.model, surround(there), there))
 
 
 def _worst(items: Sequence[Finding | AppliedFix]) -> list[tuple[str, Place]]:

@@ -74,7 +74,6 @@ def test_defaults_are_shown() -> None:
     [
         ("precision", {"--to", "--max-error"}),
         ("reduce", {"--check"}),
-        ("view", {"--output"}),
         ("apply", set()),
     ],
 )

@@ -81,6 +81,10 @@ READ = ("only read", "no TensorRT")
         (replace(DONE, findings=NUMERIC), "open", ("warnings",), "onnxfix apply m.onnx --numeric-fixes"),
         (replace(DONE, verdict=Verdict((PROVEN, ASKED))), "open", ("no engine",), VERIFY),
         (replace(DONE, verdict=Verdict((PROVEN,))), "open", ("no TensorRT",), "onnxfix doctor"),
+        (
+            replace(DONE, verdict=Verdict((CONTRACT,))),
+            "open", ("not compared", "no TensorRT"), "onnxfix verify m.onnx o.onnx",
+        ),
         (replace(DONE, verdict=Verdict((PROVEN, REFUSED))), "no", ("refused", "no engine"), ""),
         (replace(APPLIED, verdict=Verdict((SKIPPED,))), "no", ("unproven",), "onnxfix doctor"),
         (replace(APPLIED, verdict=Verdict((FAILED,))), "no", ("failed",), ""),

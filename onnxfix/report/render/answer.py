@@ -32,8 +32,8 @@ _DOUBTS: dict[Doubt, str] = {
     "no engine": "no engine was executed",
     "other TensorRT": "the target's TensorRT was not asked",
 }
-_PLACES, _TYPES = 8, 3
-"""Nodes outside of TensorRT that are named for a reason, and types of weights."""
+_PLACES = 8
+"""Nodes outside of TensorRT that are named for a reason."""
 
 
 def answer_lines(report: Report, verbose: bool = False) -> Iterator[Line]:
@@ -74,7 +74,9 @@ def page_facts(report: Report) -> ui.Facts:
     pairs: list[tuple[str, list[ui.Content]]] = []
     for each in (ship_line(report), *answer_lines(report, verbose=True), *next_line(report)):
         _, (label, _), *rest = each.parts
-        content = [ui.command(text) if text.startswith("onnxfix ") else text for text, _ in rest]
+        content: list[ui.Content] = [
+            ui.command(text) if text.startswith("onnxfix ") else text for text, _ in rest
+        ]
         if name := label.strip().rstrip(":"):
             pairs.append(
                 (
@@ -120,10 +122,11 @@ def _outcome_lines(report: Report) -> Iterator[Line]:
 
 
 def _weights(report: Report) -> Iterator[str]:
-    """The types of most of the weights."""
+    """The weights by type, without types of less than a hundredth of their bytes."""
     weights = report.operators_after.weights if report.operators_after is not None else {}
-    if most := [f"{name} {size(count)}" for name, count in weights.items() if count][:_TYPES]:
-        yield f"; weights: {', '.join(most)}{', …' * (len(weights) > _TYPES)}"
+    least = sum(weights.values()) / 100
+    if named := [f"{name} {size(count)}" for name, count in weights.items() if count > least]:
+        yield f"; weights: {', '.join(named)}"
 
 
 def _data(report: Report) -> Iterator[Line]:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from onnxfix.names import RUNGS
 from onnxfix.report.render import ui
-from onnxfix.report.render.details import build_lines, describe_exceptions, describe_outcome, network_lines
+from onnxfix.report.render.details import (
+    MEANINGS,
+    build_lines,
+    describe_exceptions,
+    describe_outcome,
+    network_lines,
+)
 from onnxfix.report.render.proof import describe_left_out
 from onnxfix.report.render.words import counted, number, seconds
 from onnxfix.report.report import Report
@@ -30,17 +36,6 @@ _LINES = 500
 """Lines about builds and networks, TensorRT's messages among them."""
 _CHANGED = 6
 """Operators that a terminal lists."""
-_MEANINGS = {
-    "contract": "interface unchanged, onnx.checker",
-    "symbolic": "hashes instead of numbers, for all values",
-    "reference": "ONNX's reference evaluator",
-    "ort-cpu": "ONNX Runtime on the CPU",
-    "ort-cuda": "ONNX Runtime on the GPU",
-    "trt-build": "TensorRT's parser and builder",
-    "trt-network": "TensorRT's import, compared with the model",
-    "trt-gpu": "TensorRT's engines on the GPU",
-    "ort-trt": "ONNX Runtime with its TensorRT provider",
-}
 _AGREES = {"identical": "good", "within": "good", "different": "bad", "not counted": "none"}
 _EXECUTED = {"agree": "good", "repaired": "good", "alike": "warn", "unsteady": "warn", "wrong": "bad"}
 
@@ -60,7 +55,7 @@ def check_section(report: Report) -> ui.Section | None:
 
 
 def _check_row(check: RungResult | None, fact: RungFact | None, name: str) -> tuple[ui.Content, ...]:
-    title = ui.name(name), ui.small(_MEANINGS.get(name, ""))
+    title = ui.name(name), ui.small(MEANINGS.get(name, ""))
     if check is None or fact is None:
         return (title, ui.NOT_REQUESTED, *[ui.DASH] * 4, "")
     values = error = ui.DASH

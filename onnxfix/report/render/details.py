@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 
 STATUSES = {"passed": "good", "failed": "bad", "broke": "bad", "skipped": "none"}
 """The chips of checks."""
+MEANINGS = {
+    "contract": "interface unchanged, onnx.checker",
+    "symbolic": "hashes instead of numbers, for all values",
+    "reference": "ONNX's reference evaluator",
+    "ort-cpu": "ONNX Runtime on the CPU",
+    "ort-cuda": "ONNX Runtime on the GPU",
+    "trt-build": "TensorRT's parser and builder",
+    "trt-network": "TensorRT's import, compared with the model",
+    "trt-gpu": "TensorRT's engines on the GPU",
+    "ort-trt": "ONNX Runtime with its TensorRT provider",
+}
 PLEASE_REPORT = "a bug in onnxfix, please report it"
 """Added to every check that broke, whatever the reason."""
 

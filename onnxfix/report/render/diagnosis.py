@@ -300,7 +300,7 @@ def _nonfinite(side: NonFinite) -> str:
     return f"{' and '.join(kinds) or 'none'}{first}"
 
 
-def _value_bars(histogram: Histogram | None, name: str) -> Iterator[ui.PairBars]:
+def _value_bars(histogram: Histogram | None, name: str) -> Iterator[ui.Bars]:
     """The values of both sides between the same edges."""
     if histogram is None:
         return
@@ -310,7 +310,7 @@ def _value_bars(histogram: Histogram | None, name: str) -> Iterator[ui.PairBars]
         for side in (histogram.truth, histogram.other)
     )
     bars = tuple(zip(map(share, histogram.edges[::step]), truth, other, strict=False))
-    yield ui.PairBars(bars, f"Values of {name} in the truth and on the other side, from {bars[0][0]} on")
+    yield ui.Bars(bars, f"Values of {name} in the truth and on the other side, from {bars[0][0]} on")
 
 
 # ------------------------------------------------------------------------------------------------------------ nodes

@@ -78,7 +78,9 @@ def change_lines(difference: ModelDifference, verbose: bool) -> Iterator[Line]:
         if len(apart) > _APART:
             yield line(f"  … and {len(apart) - _APART:,} more beside the nodes{_HINT}", style="dim")
         yield from _group_lines(difference)
-    hidden = Counter(change.sign for change in difference.changes if not verbose and not _is_shown(change))
+    hidden = Counter[str](
+        change.sign for change in difference.changes if not verbose and not _is_shown(change)
+    )
     if hidden:
         counts = ", ".join(f"{hidden[sign]:,} {sign}" for sign in _SIGNS if hidden[sign])
         yield labeled("constants", counts, ("  (-v lists them)", "dim"), style="")

@@ -111,9 +111,6 @@ def _facts(report: Report) -> Iterator[str]:
     for change in (summary.compute, summary.layers):
         if change is not None and change.changed:
             yield f"{change.before} → {change.after} {safe(change.name)}"
-    changed = [one for one in summary.operators if one.changed]
-    shown = (f"{safe(one.name)} {one.before} → {one.after}" for one in changed[:SHOWN])
-    yield ", ".join(shown) + ", …" * (len(changed) > SHOWN)
 
 
 # ------------------------------------------------------------------------------------------------------ one page

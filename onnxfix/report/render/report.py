@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from onnxfix.report.render import ui
 from onnxfix.report.render.answer import page_facts
@@ -132,11 +133,12 @@ def _fixes(report: Report) -> ui.Section | None:
     if not report.applied:
         return None
     count = len(report.applied)
-    blocks: tuple[ui.Block, ...] = (
-        group_by_rule(report.applied, "fix", report.pictures, LISTED),
-        *_left_out(count),
-    )
-    title = "Not written" if _unwritten(report) else "Fixed"
+    groups = group_by_rule(report.applied, "fix", report.pictures, LISTED)
+    blocks: tuple[ui.Block, ...] = (groups, *_left_out(count))
+    title = "Fixed"
+    if _unwritten(report):
+        title, tried = "Not written", ui.Chip("none", "tried")
+        blocks = (ui.Groups([replace(one, chip=tried) for one in groups.groups], "fix"), *blocks[1:])
     return ui.Section("fixed", title, blocks, counted(count, "fix"), brief=True)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from onnxfix._version import __version__
 from onnxfix.place import Place
+from onnxfix.report.render.details import MEANINGS
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
 from onnxfix.report.report import Errors, Report
@@ -160,7 +161,7 @@ def _descriptor(code: str, results: Sequence[Issue]) -> dict[str, Any]:
     if rule is not None:
         return _rule(rule)
     severity = next(issue.severity for issue in results if issue.code == code)
-    text = _CHECKS.get(code, f"What {code} reports.")
+    text = f"What {code} reports ({MEANINGS[code]})." if code in MEANINGS else f"What {code} reports."
     return {
         "id": code,
         "shortDescription": {"text": text},
@@ -174,20 +175,6 @@ def _describe_severity(severity: str, precision: str, tags: Sequence[str]) -> di
     """The severity and the precision of a rule's findings, in the terms of SARIF and GitHub."""
     properties = {"tags": tags, "problem.severity": _PROBLEMS[severity], "precision": precision}
     return {"defaultConfiguration": {"level": _LEVELS[severity]}, "properties": properties}
-
-
-_CHECKS = {
-    "contract": "The interface is unchanged and onnx.checker accepts the result.",
-    "symbolic": "Original and result are proven to compute the same for all values.",
-    "reference": "Original and result agree in ONNX's reference evaluator.",
-    "ort-cpu": "Original and result agree in ONNX Runtime on the CPU.",
-    "ort-cuda": "Original and result agree in ONNX Runtime on a GPU.",
-    "trt-build": "TensorRT's parser and builder accept the result.",
-    "trt-network": "TensorRT imports a network that computes what the model computes.",
-    "trt-gpu": "TensorRT's engine computes what the model computes.",
-    "ort-trt": "Original and result agree in ONNX Runtime with its TensorRT provider.",
-    "verification": "At least one check compares the result with the original.",
-}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

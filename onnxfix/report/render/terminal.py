@@ -75,7 +75,7 @@ def block_lines(blocks: Iterable[ui.Block], verbose: bool, indent: int = 2) -> I
                 for card in cards if verbose else cards[:1]:
                     yield line(margin, *pieces(card.heading))
                     yield from block_lines(card.blocks, verbose, indent)
-            case ui.Bars() | ui.PairBars():
+            case ui.Bars():
                 yield from (line(margin, text) for text in _bar_lines(block))
 
 
@@ -197,11 +197,11 @@ def _columns(
         pad = "  " if is_number else f"{gap}  "
 
 
-def _bar_lines(chart: ui.Bars | ui.PairBars) -> Iterator[str]:
+def _bar_lines(chart: ui.Bars) -> Iterator[str]:
     """A histogram as bars of text; at least one sign for what is not nothing. Of errors, the smallest are joined."""
     bars = [*chart.bars]
     first = 1 if bars[0][0] == "0" else 0
-    if isinstance(chart, ui.Bars) and (extra := len(bars) - first - _BINS) > 0:
+    if len(bars[0]) == 2 and (extra := len(bars) - first - _BINS) > 0:
         joined = bars[first : first + extra + 1]
         total = sum(values[0] for _, *values in joined)
         bars[first : first + extra + 1] = [(f"to {bars[first + extra + 1][0]}", total)]

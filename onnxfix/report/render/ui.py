@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Union
 
 if TYPE_CHECKING:
@@ -60,18 +61,10 @@ Content = Union[str, int, Chip, Text, Shares, "Paragraph", "Fold", None, Sequenc
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar for each of ``(name, value)``, the first one for 0 if it has that name. ``label`` says in words what is
-    shown."""
+    """A bar for each of ``(name, value)``, the first one for 0 if it has that name; or of ``(name, truth, other side)``
+    two bars, to one scale. ``label`` says in words what is shown."""
 
-    bars: Sequence[tuple[str, float]]
-    label: str
-
-
-@dataclass(frozen=True)
-class PairBars:
-    """Two bars for each of ``(name, truth, other side)``, to one scale."""
-
-    bars: Sequence[tuple[str, float, float]]
+    bars: Sequence[tuple[str, *tuple[float, ...]]]
     label: str
 
 
@@ -188,7 +181,7 @@ class Groups:
     noun: str
 
 
-Chart = Bars | PairBars | Depths
+Chart = Bars | Depths
 Block = Paragraph | Items | Lines | Facts | Table | Fold | Cards | Part | Groups | Chart
 
 
@@ -256,21 +249,7 @@ def name(text: str) -> Text | None:
     return Text(text, "name") if text else None
 
 
-def command(text: str) -> Text:
-    """A command to copy."""
-    return Text(text, "command")
-
-
-def strong(text: str) -> Text:
-    """What stands out."""
-    return Text(text, "strong")
-
-
-def small(text: str) -> Text:
-    """What stands back."""
-    return Text(text, "small")
-
-
-def extra(text: str) -> Text:
-    """What stands back on a page, and is left out on a terminal."""
-    return Text(text, "extra")
+command = partial(Text, kind="command")
+strong = partial(Text, kind="strong")
+small = partial(Text, kind="small")
+extra = partial(Text, kind="extra")

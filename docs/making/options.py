@@ -23,7 +23,7 @@ _AFTER = {
 }
 """What stands below the options of a group."""
 _READ = {
-    "around": "[which finding](diff.md#around-a-finding)",
+    "around": "[which finding](diff.md#around-a-node-or-a-finding)",
     "baseline": "[known findings](configuration.md#known-findings)",
     "diff": "[what would change](diff.md)",
     "effort": "[what checks may cost](proof.md#effort)",
@@ -34,7 +34,7 @@ _READ = {
     "memory_limit": "[large models](inputs.md#large-models)",
     "numeric_fixes": "[fixes that are not exact](proof.md#what-a-fix-may-change)",
     "partition": "[the parts for ONNX Runtime](tensorrt.md#parts-for-onnx-runtime)",
-    "place": "[which finding](diff.md#around-a-finding)",
+    "place": "[which finding](diff.md#around-a-node-or-a-finding)",
     "plugins": "[plugins](tensorrt.md#plugins)",
     "rtol": "[tolerance](configuration.md#tolerance)",
     "rungs": "[the checks](proof.md)",

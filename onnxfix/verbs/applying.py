@@ -69,6 +69,7 @@ def summarize(job: Job, proven: Proven) -> Report:
     by_code = {rule.code: rule for rule in plan.rules}
     pending = Pending(proven.proto, loaded)
     before = node_counts(loaded.proto)
+    after = node_counts(proven.proto) if proven.changed else before
     notes = (*job.notes, *proven.notes, *unmeasured(job.comparison.trt, proven.verdict))
     report = Report(
         path=name_of(loaded),
@@ -86,7 +87,7 @@ def summarize(job: Job, proven: Proven) -> Report:
         nodes_after=run.nodes_after,
         safety=plan.safety.name.lower(),
         operators_before=before,
-        operators_after=node_counts(proven.proto) if proven.changed else before,
+        operators_after=after,
         bytes_before=bytes_read(loaded),
         rounds=run.rounds,
         problems=run.problems,

@@ -134,7 +134,7 @@ def test_a_form_that_came_later_is_an_error_for_an_older_target() -> None:
 
 
 def test_the_nodes_of_a_determinant_are_credited_to_its_rule() -> None:
-    _, text = shown("apply", case("det"), "--diff", "--numeric-fixes", "--no-verify")
+    _, text = shown("apply", case("det"), "--diff", "--numeric-fixes", "--no-verify", "-v")
     assert "+ Gather /Det_output_0_gather OPS056" in text
     assert "~ Det /Det Det → ReduceSum" in text
     added = [line for line in text.split(" + ")[1:] if line.startswith(("Gather", "Mul", "Sub"))]

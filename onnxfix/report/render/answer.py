@@ -73,17 +73,13 @@ def page_facts(report: Report) -> ui.Facts:
     """The same for the head of a page, the answer first; lines without a label belong to the line before."""
     pairs: list[tuple[str, list[ui.Content]]] = []
     for each in (ship_line(report), *answer_lines(report, verbose=True), *next_line(report)):
-        _, (label, _), *rest = each.parts
+        parts = each.parts if len(each.parts) > 1 else (("", ""), ("", ""), *each.parts)
         content: list[ui.Content] = [
-            ui.command(text) if text.startswith("onnxfix ") else text for text, _ in rest
+            ui.command(text) if text.startswith("onnxfix ") else text for text, _ in parts[2:]
         ]
-        if name := label.strip().rstrip(":"):
-            pairs.append(
-                (
-                    name[:1].upper() + name[1:].lower() if name.isupper() else name[:1].upper() + name[1:],
-                    content,
-                )
-            )
+        name = parts[1][0].strip().rstrip(":")
+        if name:
+            pairs.append((name if name == "TensorRT" else name.capitalize(), content))
         elif pairs:
             pairs[-1][1].append(ui.Paragraph(content))
     return ui.Facts(pairs)

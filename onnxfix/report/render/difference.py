@@ -1,4 +1,4 @@
-"""Renders the differences of two models, and the part of a model that ``view`` wrote, as text and as JSON."""
+"""Renders the differences of two models, and the part of a model that ``view`` wrote, as text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from onnxfix.report.neighborhood import Box
 from onnxfix.report.render.findings import NOUNS, STYLES, describe_remedy
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import counted
-from onnxfix.report.report import plain
 from onnxfix.report.sources import describe_source, repository_path
 from onnxfix.rewrite.registry import registry
 from onnxfix.verbs.difference.records import ChangeGroup, Detail, ModelChange, ModelDifference
@@ -31,11 +29,6 @@ _SUBJECT_WIDTH = 20
 """Maximum width of the column of subjects."""
 _VALUE_LENGTH = 90
 """Maximum number of characters of a value, such as a list of numbers or a type."""
-
-
-def difference_json(difference: ModelDifference) -> str:
-    """One document: the record, and the exit code. In ASCII."""
-    return as_json({"exit_code": difference.exit_code, **plain(difference)})
 
 
 def difference_lines(
@@ -175,12 +168,7 @@ PLACES = 5
 """Maximum number of other places that are listed as text."""
 
 
-def view_json(view: View) -> str:
-    """One document: the record. In ASCII."""
-    return as_json(plain(view))
-
-
-def view_lines(view: View) -> Iterator[Line]:
+def view_lines(view: View, **_: bool) -> Iterator[Line]:
     """The node or nodes with attributes, values and findings, what is around, the written file, and other places of the
     same rule."""
     written = f" → {view.output}" if view.output else ""

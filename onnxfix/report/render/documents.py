@@ -72,7 +72,13 @@ _RESULTS = {
     "Examination": "doctor:examination",
 }
 #: What shows a result on a terminal, where that is not its page.
-_LINES = {"Report": "text:render_report", "Examination": "doctor:examination_lines"}
+_LINES = {
+    "Report": "text:render_report",
+    "Examination": "doctor:examination_lines",
+    "ModelDifference": "difference:difference_lines",
+    "View": "difference:view_lines",
+    "Inspection": "inspection:inspection_lines",
+}
 
 
 def target_of(text: str) -> tuple[Kind | None, Path]:
@@ -155,8 +161,13 @@ def note_lines(errors: Errors = (), warnings: Sequence[str] = ()) -> Iterator[st
 # ------------------------------------------------------------------------------------------------- any result
 
 
-def render_result(kind: Kind, result: Shown) -> str:
-    """The result of a command that makes no report on models, as JSON, Markdown or HTML."""
+def render_result(kind: Kind, result: object) -> str:
+    """The result of a command that makes no report on models, as JSON, Markdown or HTML. A record that does not show
+    itself has its fields as JSON."""
+    if not isinstance(result, Shown):
+        from onnxfix.report.report import plain  # lazy: start-up
+
+        return as_json(plain(result))
     if kind is Kind.html:
         return page(result)
     if kind is Kind.markdown:
@@ -164,7 +175,7 @@ def render_result(kind: Kind, result: Shown) -> str:
     return as_json(result.to_dict())
 
 
-def result_lines(result: Shown, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
+def result_lines(result: object, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """What the command line prints. ``quiet``: the outcome only; ``verbose`` adds details."""
     lines = _LINES.get(_class_of(result))
     if lines is not None:
@@ -198,12 +209,12 @@ def cell(result: Shown) -> str:
     return str(_load("html.render:render_lines")(result_lines(result)))
 
 
-def _class_of(result: Shown) -> str:
+def _class_of(result: object) -> str:
     """The name of the class that is described here: the result's own, or one that it is made from."""
-    return next(one.__name__ for one in type(result).__mro__ if one.__name__ in _RESULTS)
+    return next(one.__name__ for one in type(result).__mro__ if one.__name__ in (*_RESULTS, *_LINES))
 
 
-def _describe(result: Shown, form: str) -> Any:
+def _describe(result: object, form: str) -> Any:
     """The page or the data of a result."""
     return _load(f"{_RESULTS[_class_of(result)]}_{form}")(result)
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnxfix.report.render.findings import count_severities
 from onnxfix.report.render.lines import Line, labeled, line
-from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import counted, size
-from onnxfix.report.report import plain
 
 if TYPE_CHECKING:
     from onnxfix.verbs.inspecting import Inspection
@@ -18,12 +16,7 @@ _OPERATORS = 12
 """Operators that are named, the most frequent first."""
 
 
-def inspection_json(found: Inspection) -> str:
-    """One document: the record. In ASCII."""
-    return as_json(plain(found))
-
-
-def inspection_lines(found: Inspection) -> Iterator[Line]:
+def inspection_lines(found: Inspection, **_: bool) -> Iterator[Line]:
     """One screen: interface, weights, operators, and what onnxfix finds."""
     opsets = ", ".join(f"{domain or 'opset'} {version}" for domain, version in found.opsets.items())
     origin = f"{found.producer}, " if found.producer else ""

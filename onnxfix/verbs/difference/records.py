@@ -69,7 +69,7 @@ class ModelDifference:
     changes: tuple[ModelChange, ...] = ()
     groups: tuple[ChangeGroup, ...] = ()
 
-    RENDERED: ClassVar[tuple[str, ...]] = ("removed", "added", "changed")
+    RENDERED: ClassVar[tuple[str, ...]] = ("removed", "added", "changed", "exit_code")
 
     @property
     def removed(self) -> int:

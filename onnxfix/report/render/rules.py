@@ -6,6 +6,7 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.report.findings import SEVERITIES, AppliedFix, Finding
@@ -79,19 +80,21 @@ def describe_proofs(rule: Rule) -> str:
 def rule_markdown(rule: Rule, most: int | None = None, more: str = "") -> str:
     """The rule's page as Markdown: docstring, then the examples that its tests run, at most ``most`` of them. ``more``
     is how to see the others."""
-    safety = f"{rule.safety.name} fix" if rule.safety is not None else "detected only"
-    off = "" if rule.default else ", off by default"
-    parts = [f"# {rule.code} {rule.name}", f"{rule.severity.name.lower()}, {safety}{off}"]
-    parts += [f"Proof: {proofs}."] if (proofs := describe_proofs(rule)) else []
-    parts += filter(None, [rule.doc, describe_pair(rule.code)])
-    if rule.examples:
-        parts.append("## Examples")
+    from jinja2 import Template  # lazy: start-up
+
     shown = _some(rule.examples, most)
-    parts += [_example(example) for example in shown]
-    left = len(rule.examples) - len(shown)
-    if left and more:
-        parts.append(f"{left} more example{'s' * (left > 1)}: {more}")
-    return "\n\n".join(parts) + "\n"
+    template = Template(Path(__file__).with_name("rule.md.j2").read_text("utf-8"), trim_blocks=True)
+    text = template.render(
+        it=rule,
+        proofs=describe_proofs(rule),
+        pair=describe_pair(rule.code),
+        shown=shown,
+        left=len(rule.examples) - len(shown),
+        more=more,
+        opset=Example.opset,
+        fenced=lambda text: f"```text\n{inspect.cleandoc(text)}\n```",
+    )
+    return text.rstrip("\n") + "\n"
 
 
 def _some(examples: Sequence[Example], most: int | None) -> Sequence[Example]:
@@ -103,28 +106,6 @@ def _some(examples: Sequence[Example], most: int | None) -> Sequence[Example]:
     few = min(len(silent), max(most // 2, most - len(found)))
     chosen = [*found[: most - few], *silent[:few]]
     return [example for example in examples if example in chosen]
-
-
-def _example(example: Example) -> str:
-    notes = [] if example.after is not None else ["found" if example.found else "left alone"]
-    if example.opset != Example.opset:
-        notes.append(f"opset {example.opset}")
-    if example.target is not None:
-        notes.append(f"for {example.target}")
-    if example.after is not None and example.safety is not Safety.EXACT:
-        notes.append(f"`--{example.safety.name.lower()}-fixes`")
-    title = f"### {example.why}" + (f" ({', '.join(notes)})" if notes else "")
-    before = _fenced(example.before) if isinstance(example.before, str) else _BUILT
-    after = f"\n\nbecomes\n\n{_fenced(example.after)}" if example.after is not None else ""
-    return f"{title}\n\n{before}{after}"
-
-
-_BUILT = "A model that ONNX's text format cannot express; the rule's file builds it."
-
-
-def _fenced(text: str) -> str:
-    """ONNX text without the indentation that it has in the rule's file."""
-    return f"```text\n{inspect.cleandoc(text)}\n```"
 
 
 def family_lines(family: Family) -> Iterator[Line]:

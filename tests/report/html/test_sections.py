@@ -25,6 +25,7 @@ from onnxfix.runtime.causes import Problem
 from onnxfix.tensorrt.reading import Reading
 from onnxfix.tensorrt.records import Issue, TrtBuild
 from onnxfix.tensorrt.timing import Latency, Timing
+from onnxfix.verbs.stopped import Stopped
 
 
 def words(page: str, ident: str) -> str:
@@ -193,12 +194,18 @@ def test_tensorrt(page: str) -> None:
 def test_fixes_of_a_result_that_did_not_verify_are_not_shown_as_done() -> None:
     failed = Verdict((RungResult("ort-cpu", "failed", "differs"),))
     fixed = AppliedFix("EEE005", "e", "warning", Place(output="z"), "why", "remove it", "exact", 1)
-    page = render_html([Report("a.onnx", "apply", "trt11", verdict=failed, applied=(fixed,), changed=True)])
+    report = Report("a.onnx", "apply", "trt11", verdict=failed, applied=(fixed,), changed=True)
+    page = render_html([report])
     text = " ".join(unescape(re.sub("<[^>]+>", " ", page)).split())
     assert "✗ Failed: the models differ exit code 3 Ship it? no: nothing was written: ort-cpu failed" in text
     assert "Findings 0 findings in the result, which was not written" in text
     assert re.search("Not written 1 fix .*– tried EEE005", text)
     assert 'class="tile' not in page
+    stopped = Stopped(Place(output="z"), "Mul", "it stops", shapes="x:1")
+    skipped = Verdict((RungResult("ort-cpu", "skipped", "no inputs"),))
+    page = render_html([replace(report, verdict=skipped, stopped=stopped)])
+    assert "it stops at z (Mul): it stops" in page
+    assert "<code>onnxfix doctor</code>" in page
 
 
 def test_what_was_not_done_leaves_nothing() -> None:

@@ -346,10 +346,12 @@ def _next(report: Report, doubts: tuple[Doubt, ...], remedies: tuple[Remedy, ...
     """The command that leads on: it fixes the worst finding that has a fix, explains an error that has none, or
     finds out what is open. "" for none."""
     path, new = system.quoted_path(report.path), system.quoted_path(report.output)
-    if "unproven" in doubts:
-        return "onnxfix doctor"
     if report.path.startswith("<"):
         return ""
+    if "unproven" in doubts and report.verdict is not None:
+        ran = [check.name for check in report.checks if check.status != "skipped"]
+        absent = [name for name in report.verdict.required if name not in ran]
+        return "onnxfix doctor" if absent else f"onnxfix check {path} --inputs-help"
     if "failed" in doubts:
         differ = [
             check.name for check in report.checks if any(one.status == "different" for one in check.feeds)

@@ -91,39 +91,41 @@ def view(
     atlas = Atlas(model)
     finding: Finding | None = None
     if node:
-        named = [one for one in model.nodes() if _matches(one.at, node) or node in one.proto.output]
-        if not named:
-            raise UsageError(f"{source}: has no node {node!r}, and none that computes a value of that name")
-        seeds = [one for one in named if one.scope is named[0].scope]
-        title, text = seeds[0].at.text, f"--node {node}"
+        seeds, text = _named(model, node, source), f"--node {node}"
     else:
         finding = next((one for one in findings if _matches(one.place, place) and atlas.at(one.place)), None)
         if finding is None:
-            where = f" at {place!r}" if place else ""
-            raise UsageError(
-                f"{source}: {rule} finds nothing{where} that could be shown; onnxfix check lists the findings"
-            )
+            raise _unfound(source, rule, place)
         seeds = list(atlas.at(finding.place))
-        title, text = finding.place.text, f"{finding.code} {finding.name}: {finding.message}"
+        text = f"{finding.code} {finding.name}: {finding.message}"
     nodes = surround(seeds, distance, _FAN, len(model.orders[seeds[0].scope]))
-    found = View(
-        str(source),
-        str(output or ""),
-        seeds[0].at,
-        neighborhood(model, nodes, seeds, full=True),
-        len(nodes),
-        finding,
-        tuple(one for one in findings if not {*atlas.at(one.place)}.isdisjoint(seeds)),
-        tuple(one.place for one in findings if finding is not None and one is not finding),
-    )
-    part = (
-        extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}") if output is not None else None
-    )
-    loaded.check()
-    if output is None or part is None:
+    around = neighborhood(model, nodes, seeds, full=True)
+    here = tuple(one for one in findings if not {*atlas.at(one.place)}.isdisjoint(seeds))
+    others = tuple(one.place for one in findings if finding is not None and one is not finding)
+    found = View(str(source), str(output or ""), seeds[0].at, around, len(nodes), finding, here, others)
+    if output is None:
+        loaded.check()
         return found
+    title = (finding.place if finding is not None else found.place).text
+    part = extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}")
+    loaded.check()
     atomic.put(output, saving.serialize(part))
     return replace(found, complaint=_complaint(output))
+
+
+def _unfound(source: Path, rule: str, place: str) -> UsageError:
+    where = f" at {place!r}" if place else ""
+    return UsageError(
+        f"{source}: {rule} finds nothing{where} that could be shown; onnxfix check lists the findings"
+    )
+
+
+def _named(model: Model, name: str, source: Path) -> list[Node]:
+    """The nodes of one graph with this name, or that compute a value with it."""
+    named = [one for one in model.nodes() if _matches(one.at, name) or name in one.proto.output]
+    if not named:
+        raise UsageError(f"{source}: has no node {name!r}, and none that computes a value of that name")
+    return [one for one in named if one.scope is named[0].scope]
 
 
 def _matches(place: Place, wanted: str) -> bool:

@@ -94,7 +94,7 @@ def rule_markdown(rule: Rule, most: int | None = None, more: str = "") -> str:
         opset=Example.opset,
         fenced=lambda text: f"```text\n{inspect.cleandoc(text)}\n```",
     )
-    return text.rstrip("\n") + "\n"
+    return str(text).rstrip("\n") + "\n"
 
 
 def _some(examples: Sequence[Example], most: int | None) -> Sequence[Example]:

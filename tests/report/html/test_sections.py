@@ -205,7 +205,7 @@ def test_fixes_of_a_result_that_did_not_verify_are_not_shown_as_done() -> None:
     skipped = Verdict((RungResult("ort-cpu", "skipped", "no inputs"),))
     page = render_html([replace(report, verdict=skipped, stopped=stopped)])
     assert "it stops at z (Mul): it stops" in page
-    assert "<code>onnxfix doctor</code>" in page
+    assert "<code>onnxfix check a.onnx --inputs-help</code>" in page
 
 
 def test_what_was_not_done_leaves_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from onnxfix.verbs.difference.contents import (
     same_constant,
     type_text,
 )
-from onnxfix.verbs.difference.pairs import Pairs, Reasons, Regions, find_regions, group, operator_name
+from onnxfix.verbs.difference.pairs import Pairs, Reasons, find_regions, group, operator_name
 from onnxfix.verbs.difference.records import Detail, ModelChange, ModelDifference, Sign, Subject
 
 
@@ -78,17 +78,16 @@ def difference(
     """
     reasons = Reasons(applied)
     scopes = {scope.trail: scope for scope in after.scopes}
-    regions: Regions = {}
+    numbers: dict[Node, int] = {}
     parts: list[Iterable[ModelChange]] = [_about(before, after), _functions(before, after)]
     for scope in before.scopes:
         other = scopes.get(scope.trail)
         if other is not None:
             pairs = Pairs(scope, other)
             parts += [_ends("input", pairs), _ends("output", pairs)]
-            parts += [_initializers(pairs, reasons), _nodes(pairs, reasons)]
-            regions |= find_regions(pairs)
+            parts += [_initializers(pairs, reasons), _nodes(pairs, reasons, find_regions(pairs, numbers))]
     changes = tuple(chain.from_iterable(parts))
-    return ModelDifference(*names, changes, group(changes, regions))
+    return ModelDifference(*names, changes, group(changes))
 
 
 def _about(before: Model, after: Model) -> Iterator[ModelChange]:
@@ -196,20 +195,23 @@ def _sparse(value: Value) -> list[bytes]:
     return [row.SerializeToString(deterministic=True) for row in rows if row.values.name == value.name]
 
 
-def _nodes(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
+def _nodes(pairs: Pairs, reasons: Reasons, regions: Mapping[Node, int]) -> Iterator[ModelChange]:
     """The nodes in the order of the first graph; a new one stands before the next one that is in both."""
     new_before = _anchors(pairs)
     for node in pairs.before.nodes:
         twin = pairs.to.get(node)
-        yield from (_one(new, "added", reasons.of_added(new, pairs)) for new in new_before.get(node, ()))
+        for new in new_before.get(node, ()):
+            yield _one(new, "added", reasons.of_added(new, pairs), regions)
         if twin is None:
-            yield _one(node, "removed", reasons.of_removed(node, pairs))
+            yield _one(node, "removed", reasons.of_removed(node, pairs), regions)
             continue
         found = tuple(details(node, twin, pairs))
         if found:
             subject: Subject = "constant" if _is_constant(node) and _is_constant(twin) else "node"
-            yield ModelChange("changed", subject, node.at, found, reasons.of_pair(node, twin))
-    yield from (_one(new, "added", reasons.of_added(new, pairs)) for new in new_before.get(None, ()))
+            rules, region = reasons.of_pair(node, twin), regions.get(node, -1)
+            yield ModelChange("changed", subject, node.at, found, rules, region)
+    for new in new_before.get(None, ()):
+        yield _one(new, "added", reasons.of_added(new, pairs), regions)
 
 
 def _anchors(pairs: Pairs) -> dict[Node | None, Sequence[Node]]:
@@ -227,10 +229,10 @@ def _anchors(pairs: Pairs) -> dict[Node | None, Sequence[Node]]:
     return dict(found)
 
 
-def _one(node: Node, sign: Sign, rules: tuple[str, ...]) -> ModelChange:
+def _one(node: Node, sign: Sign, rules: tuple[str, ...], regions: Mapping[Node, int]) -> ModelChange:
     """A node that only one model has."""
     if not _is_constant(node):
-        return ModelChange(sign, "node", node.at, (), rules)
+        return ModelChange(sign, "node", node.at, (), rules, regions.get(node, -1))
     value = next((one for one in node.outputs if one is not None), None)
     text = constant_text(value) if value is not None and value.is_constant else ""
     detail = Detail("value", text, "") if sign == "removed" else Detail("value", "", text)

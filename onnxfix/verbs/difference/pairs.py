@@ -12,14 +12,10 @@ from onnxfix.place import Place
 from onnxfix.rewrite.changes.state import marks
 from onnxfix.verbs.difference.records import ChangeGroup, ModelChange, Sign
 
-Key = tuple[Sign, tuple[str, ...], str]
-"""A change of a node: its graph, and its first output."""
 _CONSTANTS = ("constant", "initializer")
 _EXAMPLES = 3
 _STEPS = 64
 """Nodes between one that is gone and the next that is left."""
-Regions = dict[Key, Key]
-"""The change of the first node of each change's region."""
 
 
 def operator_name(node: Node) -> str:
@@ -140,9 +136,10 @@ class Reasons:
         return found or later
 
 
-def find_regions(pairs: Pairs) -> Regions:
-    """Which changes of a graph belong together: connected nodes that are gone, and those that took their place. A value
-    of the same name ends a region: both graphs compute it."""
+def find_regions(pairs: Pairs, numbers: dict[Node, int]) -> dict[Node, int]:
+    """The nodes of a graph that belong together, by a number: connected ones that are gone, those that took their
+    place, and the readers of both. A value of the same name ends a region: both graphs compute it. ``numbers`` has the
+    regions of the whole model, by a node of each."""
     twins = pairs.to
     replaced = {old for old, new in twins.items() if operator_name(old) != operator_name(new)}
     whole = {*replaced, *(twins[old] for old in replaced)}
@@ -167,17 +164,11 @@ def find_regions(pairs: Pairs) -> Regions:
         join(old, twin)
         for one, other in zip(_producers(old), _producers(twin), strict=False):
             join(one, other)
-    regions = {_key("removed", node): _key("removed", first(node)) for node in gone if node in above}
-    regions |= {_key("added", node): _key("removed", first(node)) for node in new if node in above}
-    for (
-        old,
-        twin,
-    ) in twins.items():  # what reads such a region belongs to it, and connects it with no other one
-        reads = [
-            node for node in (*_producers(old), *_producers(twin)) if node in above and node not in whole
-        ]
-        near = next((node for node in (old, *reads) if node in above), None)
-        regions[_key("changed", old)] = _key("removed", first(near)) if near else _key("changed", old)
+    regions = {node: numbers.setdefault(first(node), len(numbers)) for node in joined}
+    for old, twin in twins.items():  # a reader belongs to one region, and connects it with no other one
+        reads = chain(_producers(old), _producers(twin))
+        if near := next((node for node in reads if node in above and node not in whole), None):
+            regions.setdefault(old, regions[near])
     return regions
 
 
@@ -185,22 +176,18 @@ def _producers(node: Node) -> list[Node | None]:
     return [value.producer if value is not None else None for value in node.inputs]
 
 
-def _key(sign: Sign, node: Node) -> Key:
-    return sign, node.scope.trail, node.first_output
-
-
-def group(changes: Sequence[ModelChange], regions: Regions) -> tuple[ChangeGroup, ...]:
+def group(changes: Sequence[ModelChange]) -> tuple[ChangeGroup, ...]:
     """The changes of nodes and constants by their cause, the largest group first. Of several rules, the one behind
     most changes counts."""
     often = Counter(code for change in changes for code in change.rules)
-    by_region: dict[tuple[str, Key], list[int]] = {}
+    by_region: dict[tuple[str, object], list[int]] = {}
     for number, change in enumerate(changes):
-        key = change.sign, change.place.graph, change.place.output
         rule = min(change.rules, key=lambda code: (-often[code], code), default="")
+        region: object = (change.region,) if change.region >= 0 else number
         if change.subject == "node" or (rule and change.subject in _CONSTANTS):
-            by_region.setdefault((rule, regions.get(key, key)), []).append(number)
+            by_region.setdefault((rule, region), []).append(number)
         elif change.subject in _CONSTANTS:
-            by_region.setdefault(("", ("changed", (), "")), []).append(number)
+            by_region.setdefault(("", "constants"), []).append(number)
     alike: dict[object, list[list[int]]] = {}
     for (rule, _), numbers in by_region.items():
         alike.setdefault(rule or _kind(changes[number] for number in numbers), []).append(numbers)

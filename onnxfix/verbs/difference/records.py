@@ -28,7 +28,8 @@ class ModelChange:
 
     ``place`` is that of the first model, or of the second for what was added; its ``output`` is the name of a value,
     domain or function that is no node. ``details`` are what changed, or the contents of a constant that is new or
-    gone. ``rules`` are the codes of the rules whose fixes did it, as far as that is known.
+    gone. ``rules`` are the codes of the rules whose fixes did it, as far as that is known. Changes of one ``region``
+    are connected (-1: with no other).
     """
 
     sign: Sign
@@ -36,6 +37,7 @@ class ModelChange:
     place: Place
     details: tuple[Detail, ...] = ()
     rules: tuple[str, ...] = ()
+    region: int = -1
 
 
 @dataclass(frozen=True)

@@ -351,7 +351,8 @@ def _next(report: Report, doubts: tuple[Doubt, ...], remedies: tuple[Remedy, ...
     if "unproven" in doubts and report.verdict is not None:
         ran = [check.name for check in report.checks if check.status != "skipped"]
         absent = [name for name in report.verdict.required if name not in ran]
-        return "onnxfix doctor" if absent else f"onnxfix check {path} --inputs-help"
+        helps = report.stopped is None or report.stopped.loaded
+        return "onnxfix doctor" if absent else f"onnxfix check {path} --inputs-help" if helps else ""
     if "failed" in doubts:
         differ = [
             check.name for check in report.checks if any(one.status == "different" for one in check.feeds)

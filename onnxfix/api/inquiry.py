@@ -140,6 +140,7 @@ def precision(
     input_shapes: Shapes = (),
     seed: int = 0,
     rungs: Names | None = None,
+    require: Names = (),
     target: str | None = None,
     trt: TrtOptions | None = None,
     timeout: float = 600.0,
@@ -161,6 +162,7 @@ def precision(
         inputs: samples, several if possible: ranges are theirs. Generated without.
         rungs: checks of the result besides the budget: ``contract``, ``trt-build`` (both by default, if available) and
             ``trt-network``.
+        require: checks that must pass, or nothing is written.
         timeout: seconds to search where the error comes from.
         input_shapes, seed, target, trt, memory_mb, progress: as for ``apply``.
 

@@ -298,7 +298,7 @@ _ALL = (
                 "io_types", Kind.CHOICE, "TYPES", "Types of inputs and outputs: as they are, or the low type.",
                 choices=("keep", "low"), default="keep",
             ),
-            f"{INPUTS} rungs target",
+            f"{INPUTS} rungs require target",
             Option(
                 "timeout", Kind.SECONDS, "SECONDS", "Seconds to search where the error comes from.",
                 default=600, least=1,

@@ -11,6 +11,7 @@ from onnxfix.cli.conflicts import refuse_conflicts
 from onnxfix.cli.given import Given
 from onnxfix.cli.guard import refuse_missing
 from onnxfix.cli.reports import OWN, Destination, destinations, refuse_unknown_kinds, write_reports
+from onnxfix.config.table import SETTINGS
 from onnxfix.files.apart import File
 from onnxfix.options import RunOptions
 from onnxfix.report.render.documents import Kind, render_result, result_lines
@@ -101,10 +102,12 @@ def precision(given: Given) -> None:
 
 
 def _options(given: Given) -> RunOptions:
-    """The options of a run; of the settings, these commands have the target alone."""
+    """The options of a run; of the settings, these commands have the target and the required checks alone."""
     options = RunOptions(trt=TrtOptions()).with_fields(given.fields())
-    target = getattr(given, "target", None)
-    return options.with_fields({"rules.target": target}) if target is not None else options
+    settings = given.settings()
+    return options.with_fields(
+        {SETTINGS[name].field: settings[name] for name in ("target", "require") if name in settings}
+    )
 
 
 def _destinations(

@@ -26,6 +26,7 @@ from onnxfix.lowering.quantized import opset_of
 from onnxfix.lowering.records import Lowering
 from onnxfix.lowering.search import worst
 from onnxfix.options import Output, RunOptions
+from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.targets import choose_target
@@ -188,12 +189,19 @@ def _prove(
         # The original ran, so that wrong types are the conversion's fault; a kernel that is missing is not.
         checks.append(("ort-cpu", "failed" if failure.mistyped else "skipped", str(failure)))
     say("verifying")
+    required = options.verification.require
+    verification = replace(
+        options.verification, rungs=None, require=[name for name in required if name != "ort-cpu"]
+    )
+    comparison = comparison_of(verification, options.trt or TrtOptions())
+    if not {*required} <= {*_ALWAYS, *_RUNGS}:  # values are compared
+        comparison = replace(comparison, budget=Allowed(share=budget))
     verdict = run_checks(
         original,
         file,
         before,
         after,
-        comparison_of(replace(options.verification, rungs=None), options.trt or TrtOptions()),
+        comparison,
         exact=False,
         interface=result.io_types == "keep",
         rungs=_rungs(options),
@@ -208,5 +216,8 @@ def _prove(
     refusing = next((rung for rung in verdict.rungs if rung.refutes and not rung.inherited), None)
     if refusing is not None:
         return replace(result, status="refused", reason=f"{refusing.name}: {refusing.reason}")
+    for name, status, reason in checks:
+        if name in required and status != "passed":
+            return replace(result, status="refused", reason=f"{name} was required and {status}: {reason}")
     reason = f"largest error {error:.3g} of the output's scale, budget {budget:.3g}"
     return replace(result, status="met", reason=reason)

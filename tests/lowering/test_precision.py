@@ -14,7 +14,10 @@ from onnx import TensorProto
 import onnxfix
 from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import between_casts
+from onnxfix.lowering.guards import Facts, guards
+from onnxfix.lowering.lowered import lowerable
 from onnxfix.lowering.records import Lowering
+from onnxfix.targets import choose_target
 from support import ort
 from support.cli import run as cli
 from support.models import model
@@ -279,6 +282,32 @@ def test_the_input_is_not_changed_and_nothing_is_left_behind(tmp_path: Path) -> 
     assert code == 2
     assert "input" in error
     assert path.read_bytes() == before
+
+
+def test_a_required_check_must_pass(tmp_path: Path) -> None:
+    path, output = tmp_path / "model.onnx", tmp_path / "low.onnx"
+    onnx.save(
+        _model("g (float[2,4] x) => (float[2,4] y) { y = MatMul(x, w) }", w=RNG.normal(size=(4, 4))), path
+    )
+    how = ("precision", path, "--to", "fp16", "--max-error", "0.01", "--rungs", "contract", "-o", output)
+    code, text, _ = cli(*how, "--require", "ort-cuda")  # there is no GPU
+    assert (code, output.exists()) == (1, False)
+    assert "ort-cuda was required and skipped" in " ".join(text.split())
+    assert (
+        cli(*how, "--require", "reference,ort-cpu")[0] == 0
+    )  # on the budget, and not on the types' tolerance
+    assert output.exists()
+    assert cli(*how, "--require", "rung")[0] == 2
+
+
+@pytest.mark.parametrize(("target", "whole"), [("trt10.6", True), ("trt11", False)])
+def test_the_target_decides_which_operators_have_the_type(target: str, whole: bool) -> None:
+    """Of an operator set that ONNX Runtime may not have yet."""
+    made = model("g (float[2,4] x) => (float[2,4] y) { y = Celu(x) }", 28)
+    able = lowerable(made, "fp16", strict=True)
+    assert able.slots
+    chosen = guards(Facts(made, able, {}, {}, {}, choose_target(target)[0]))
+    assert {one.why for one in chosen.values()} == ({"target"} if whole else set())
 
 
 def test_types_that_only_readers_of_other_operators_tell(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ class Graph:
             chosen = [one for one in sorted(members) if self.nodes[one].op_type != "Constant"]
             made = {name for one in chosen for name in self.nodes[one].output if name}
             new = {name: f"{number}{OWN}{name}" for name in made}
-            nodes.extend(renamed(self.nodes[one], new, prefix=f"{number}{OWN}") for one in chosen)
+            nodes.extend(walk.renamed(self.nodes[one], new, prefix=f"{number}{OWN}") for one in chosen)
             read.extend(name for one in chosen for name in self.reads[one] if name not in made)
             names.append({name: new[name] for name in outputs if name in new})
         wanted = [name for region in names for name in region.values()]
@@ -198,25 +198,6 @@ class Graph:
 
 def _computing(nodes: Iterable[NodeProto]) -> int:
     return sum(node.op_type != "Constant" for node in nodes)
-
-
-def renamed(node: NodeProto, names: Mapping[str, str], *, prefix: str = "") -> NodeProto:
-    """A copy of a node that reads and writes values by other names, in its subgraphs too, as far as these do not
-    define a value of that name themselves."""
-    found = walk.copied(node)
-    found.name = f"{prefix}{node.name}" if node.name else ""
-    found.output[:] = [names.get(name, name) for name in found.output]
-    waiting = [(found, names)]
-    while waiting:
-        one, new = waiting.pop()
-        one.input[:] = [new.get(name, name) for name in one.input]
-        for graph in walk.subgraphs(one):
-            hidden = walk.defined(graph)
-            seen = {name: to for name, to in new.items() if name not in hidden}
-            for info in graph.output:
-                info.name = seen.get(info.name, info.name)
-            waiting.extend((inner, seen) for inner in graph.node)
-    return found
 
 
 def open_graph(path: Path) -> Graph:

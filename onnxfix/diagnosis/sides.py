@@ -123,19 +123,31 @@ def opened(path: Path, bench: Bench) -> Graph:
         ModelError: it cannot be read.
     """
     stored = open_graph(path)
-    proto, origins = stored.proto, dict[str, Place]()
-    if proto.functions:
-        if reason := unfolding.too_many(proto):
-            raise ModelError(f"{path}: {reason}")
-        try:
-            data = bench.call("inlined", model=stamped(proto).SerializeToString())
-        except Fault as error:
-            raise ModelError(f"{path}: its local functions cannot be inlined: {error}") from error
-        proto = onnx.ModelProto.FromString(data)
-        origins = restored(proto, stored.proto)
+    try:
+        proto, origins = inlined(stored.proto, bench)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
     graph = Graph(proto, stored.folder, stored.mapped, path, _untensored(proto, bench))
     graph.origins = origins
     return graph
+
+
+def inlined(proto: ModelProto, bench: Bench) -> tuple[ModelProto, dict[str, Place]]:
+    """A model with its local functions in place of their calls, and the places of their nodes (see ``restored``).
+
+    Raises:
+        ModelError: that cannot be.
+    """
+    if not proto.functions:
+        return proto, {}
+    if reason := unfolding.too_many(proto):
+        raise ModelError(reason)
+    try:
+        data = bench.call("inlined", model=stamped(proto).SerializeToString())
+    except Fault as error:
+        raise ModelError(f"its local functions cannot be inlined: {error}") from error
+    made = onnx.ModelProto.FromString(data)
+    return made, restored(made, proto)
 
 
 def _untensored(proto: onnx.ModelProto, bench: Bench) -> list[str]:

@@ -56,6 +56,23 @@ def graphs(root: GraphProto) -> Iterator[GraphProto]:
         stack.extend(reversed([inner for node in graph.node for inner in subgraphs(node)]))
 
 
+def graph_nodes(root: GraphProto) -> list[NodeProto]:
+    """The nodes of a graph, then those of each graph inside it, in the order of ``graphs``."""
+    return [node for graph in graphs(root) for node in graph.node]
+
+
+def owners(root: GraphProto) -> list[int]:
+    """For each of ``graph_nodes`` the index of the node around it; -1 in the graph itself."""
+    found: list[int] = []
+    stack = [(root, -1)]
+    while stack:
+        graph, owner = stack.pop()
+        numbered = enumerate(graph.node, len(found))
+        stack.extend(reversed([(inner, index) for index, node in numbered for inner in subgraphs(node)]))
+        found += [owner] * len(graph.node)
+    return found
+
+
 def nodes(roots: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """These nodes, each followed by the nodes inside it."""
     stack = [iter(roots)]
@@ -102,6 +119,25 @@ def captures(node: NodeProto) -> list[str]:
         return list(node.input)
     inner = {name for one in nodes([node]) for graph in subgraphs(one) for name in defined(graph)}
     return [*node.input, *(name for name in reads(node) if name not in inner)]
+
+
+def renamed(node: NodeProto, names: Mapping[str, str], *, prefix: str = "") -> NodeProto:
+    """A copy of a node that reads and writes values by other names, in its subgraphs too, as far as these do not
+    define a value of that name themselves."""
+    found = copied(node)
+    found.name = f"{prefix}{node.name}" if node.name else ""
+    found.output[:] = [names.get(name, name) for name in found.output]
+    waiting = [(found, names)]
+    while waiting:
+        one, new = waiting.pop()
+        one.input[:] = [new.get(name, name) for name in one.input]
+        for graph in subgraphs(one):
+            hidden = defined(graph)
+            seen = {name: to for name, to in new.items() if name not in hidden}
+            for info in graph.output:
+                info.name = seen.get(info.name, info.name)
+            waiting.extend((inner, seen) for inner in graph.node)
+    return found
 
 
 def order(stored: Sequence[NodeProto], rank: Sequence[int] = ()) -> list[int]:

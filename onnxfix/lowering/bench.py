@@ -17,7 +17,8 @@ from onnx import ModelProto
 from onnxfix.diagnosis import bench
 from onnxfix.diagnosis.child import Reply, in_type
 from onnxfix.diagnosis.graph import Graph, declared_types, open_graph
-from onnxfix.errors import OnnxfixError
+from onnxfix.diagnosis.sides import inlined, opened
+from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.lowering import guards
 from onnxfix.lowering.lowered import Low, in_order, lowerable, with_casts
 from onnxfix.lowering.measure import Own, Tensor, measure
@@ -60,9 +61,12 @@ class Bench(AbstractContextManager["Bench"]):
 
     def open(self, path: Path, to: Low, feeds: Sequence[Mapping[str, Any]], most: int = 16) -> None:
         """Read the model and run it in float32, on at most ``most`` of the feeds that it accepts."""
-        self.graph = open_graph(path)
+        try:
+            self.graph = opened(path, self._bench)
+        except ModelError:  # its local functions cannot be inlined
+            self.graph = open_graph(path)
         self.model = self._original = in_order(self.graph.proto)
-        self.able = lowerable(self.model, to, path.parent, strict=True)
+        self.able = lowerable(self.model, to, path.parent, strict=True, inner=True)
         refused = Reply()
         for feed in feeds:
             if len(self.feeds) == most:
@@ -76,6 +80,11 @@ class Bench(AbstractContextManager["Bench"]):
         if refused.error and not self.feeds:
             raise Failed(refused.error, refused.cause)
 
+    def inlined(self, model: ModelProto) -> ModelProto:
+        """The model with local functions in place of their calls, as the one that was read."""
+        done = bool(model.functions) and not self.graph.proto.functions
+        return inlined(model, self._bench)[0] if done else model
+
     def saturate(self, names: Collection[str]) -> None:
         """From now on, saturate exactly these constants in variants; see ``guards.masks``. The float32
         outputs stay the same."""
@@ -83,13 +92,13 @@ class Bench(AbstractContextManager["Bench"]):
         self.model.CopyFrom(self._original)
         guards.saturate(self.model, names, self.able.to, Path(self.graph.folder))
 
-    def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:
-        """Ranges by tensor and own errors by node, over all feeds."""
-        graph = Graph(self.model, self.graph.folder, self.graph.mapped)
-        tensors, nodes, error = measure(self._bench, graph, self.able, self.feeds)
+    def measure(self) -> tuple[dict[str, Tensor], dict[int, Own], set[int]]:
+        """Ranges by tensor, own errors by node, and the nodes that do not run, over all feeds."""
+        graph = Graph(self.model, self.graph.folder, self.graph.mapped, untensored=self.graph.untensored)
+        tensors, nodes, unseen, error = measure(self._bench, graph, self.able, self.feeds)
         if error:
             raise Failed(error)
-        return tensors, nodes
+        return tensors, nodes, unseen
 
     def errors(self, low: Collection[int], quick: bool = False) -> tuple[OutputError, ...]:
         """The outputs' errors with these nodes in the low type; ``quick``: only on the sample that had the

@@ -17,13 +17,17 @@ MOST = 4
 """Computing nodes of an island that is given up for fewer Casts."""
 
 
-_PLAIN = frozenset({"Cast", "Constant", "ConstantOfShape", "DequantizeLinear", "Shape", "Size"})
-"""Operators that write floating point and compute nothing that has a type to choose."""
+_PLAIN = frozenset({
+    "Cast", "ConcatFromSequence", "Constant", "ConstantOfShape", "DequantizeLinear", "If", "Loop", "OptionalGetElement",
+    "Scan", "SequenceAt", "SequenceConstruct", "SequenceInsert", "SequenceMap", "Shape", "Size",
+})  # fmt: skip
+"""Operators that write floating point and compute nothing that has a type to choose, but for the nodes inside."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The main graph as far as types go. ``io_low``: inputs and outputs have the low type."""
+    """All graphs of a model as one, as far as types go: what enters or leaves an inner graph is float32. ``io_low``:
+    inputs and outputs of the model have the low type."""
 
     model: ModelProto
     able: Lowerable
@@ -31,7 +35,7 @@ class Graph:
 
     @cached_property
     def nodes(self) -> list[NodeProto]:
-        return list(self.model.graph.node)
+        return walk.graph_nodes(self.model.graph)
 
     @cached_property
     def producers(self) -> dict[str, int]:
@@ -46,8 +50,8 @@ class Graph:
 
     @cached_property
     def constants(self) -> frozenset[str]:
-        inputs = {info.name for info in self.model.graph.input}
-        stored = {tensor.name for tensor in self.model.graph.initializer} - inputs
+        graphs = walk.graphs(self.model.graph)
+        stored = {tensor.name for graph in graphs for tensor in graph.initializer} - self.inputs
         return frozenset(
             stored.union(
                 *(node.output for node in self.nodes if node.op_type == "Constant" and not node.domain)
@@ -56,17 +60,27 @@ class Graph:
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
-        """The nodes that read a float32 tensor, those that read it inside themselves too."""
+        """The nodes that read a float32 tensor."""
         found: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
-            names = set(walk.reads(node)) if walk.subgraphs(node) else set(node.input)
-            for name in names & self.able.floats:
+            for name in set(node.input) & self.able.floats:
                 found.setdefault(name, []).append(index)
         return found
 
     @cached_property
     def outputs(self) -> frozenset[str]:
         return frozenset(info.name for info in self.model.graph.output)
+
+    @cached_property
+    def inputs(self) -> frozenset[str]:
+        """The inputs of the model."""
+        return frozenset(info.name for info in self.model.graph.input)
+
+    @cached_property
+    def returned(self) -> frozenset[str]:
+        """What inner graphs return."""
+        inner = [*walk.graphs(self.model.graph)][1:]
+        return frozenset(info.name for graph in inner for info in graph.output)
 
     def computes(self, index: int) -> bool:
         """Whether the node computes something in floating point, and does not only move or compare it."""
@@ -104,8 +118,11 @@ class Graph:
     def low_tensor(self, name: str, low: set[int] | frozenset[int]) -> bool:
         """Whether a tensor has the low type."""
         made = self.producers.get(name)
+        if name in self.able.scans:
+            kinds = {self._reads_low(index, name, low) for index in self.readers.get(name, ())}
+            return True in kinds and False not in kinds and name not in self.returned
         if made is None:
-            return self.io_low
+            return self.io_low and name in self.inputs
         return made in low and name in set(self.results(made))
 
     def casts(self, low: set[int] | frozenset[int]) -> int:
@@ -116,6 +133,8 @@ class Graph:
             kinds = {self._reads_low(index, name, low) for index in self.readers.get(name, ())} - {None}
             if name in self.outputs:
                 kinds.add(self.io_low)
+            if name in self.returned:
+                kinds.add(False)
             count += len(kinds - {stored})
         return count
 
@@ -125,7 +144,12 @@ class Graph:
         if node.op_type in ("Shape", "Size", "Cast") and not node.domain:
             return None
         if index not in low:
-            return False
+            scanned = [
+                formal
+                for formal, (scan, slot) in self.able.scans.items()
+                if scan == index and node.input[slot] == name
+            ]
+            return bool(scanned) and all(self.low_tensor(formal, low) for formal in scanned)
         return any(node.input[slot] == name for slot in self.able.slots[index].inputs)
 
 
@@ -157,7 +181,8 @@ def _follow(graph: Graph, low: set[int], kept: frozenset[int]) -> None:
     def has_low_readers(index: int) -> bool:
         results = list(graph.results(index))
         found = {reader for name in results for reader in graph.readers.get(name, ())}
-        held = not graph.io_low and any(name in graph.outputs for name in results)
+        fixed = graph.returned if graph.io_low else graph.returned | graph.outputs
+        held = any(name in fixed for name in results)
         return bool(found) and not held and found <= low
 
     while True:

@@ -1,7 +1,8 @@
 """The mixed-precision model: types of tensors, weights in the type that reads them, and Casts where the type changes.
 
 A tensor has the type that its node writes. Its name stays with that type, unless something needs float32 under the
-name: an output of the graph, or a graph inside a node. A Cast is made once for each tensor and type.
+name: an output of a graph. A Cast is made once for each tensor and type, in the graph that defines the tensor: what a
+loop reads of the graph around it is not cast in each iteration.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors, walk
-from onnxfix.lowering.lowered import ELEMENT, FLOAT, HEAVY, Lowerable, names_of
+from onnxfix.lowering.choice import Graph
+from onnxfix.lowering.lowered import ELEMENT, FLOAT, HEAVY, Lowerable, apart_by_name, names_of, rebuild
 from onnxfix.lowering.quantized import QUANTIZERS, SCALES, fresh, opset_of, raise_opset
 from onnxfix.lowering.records import IoTypes
 from onnxfix.model import Model
@@ -42,7 +44,7 @@ def converted(
     Raises:
         ModelError: a weight cannot be read, or its file has changed.
     """
-    proto = walk.copied(model)
+    proto = walk.copied(apart_by_name(model))
     _Conversion(proto, able, low, base_dir, io_types, weights).run()
     return proto
 
@@ -64,30 +66,30 @@ class _Conversion:
         self.to = ELEMENT[able.to]
         self.names = names_of(proto)
         self.scales = False  # in the low type
-        self.nodes: list[NodeProto] = []
+        self.homes: dict[str, list[NodeProto]] = {}
         self.where: dict[tuple[str, int], str] = {}
         self.stored: dict[str, int] = dict.fromkeys(able.floats, FLOAT)
-        graph = proto.graph
-        inputs = {info.name for info in graph.input}
+        nodes, self.graphs = walk.graph_nodes(proto.graph), [*walk.graphs(proto.graph)]
+        inputs = {info.name for info in proto.graph.input}
         self.constants: dict[str, TensorProto | NodeProto] = {
-            tensor.name: tensor for tensor in graph.initializer if tensor.name not in inputs
+            tensor.name: tensor
+            for graph in self.graphs
+            for tensor in graph.initializer
+            if tensor.name not in inputs
         }
         self.constants.update(
-            (node.output[0], node) for node in graph.node if node.op_type == "Constant" and not node.domain
+            (node.output[0], node) for node in nodes if node.op_type == "Constant" and not node.domain
         )
         #: Weights of products and tables: what is not looked at without ``weights``.
         self.heavy = {
-            name
-            for node in graph.node
-            if node.op_type in HEAVY or node.op_type == "Gather"
-            for name in node.input
+            name for node in nodes if node.op_type in HEAVY or node.op_type == "Gather" for name in node.input
         }
-        self.outputs = {info.name for info in graph.output}
-        inside = (walk.reads(node) for node in graph.node if walk.subgraphs(node))
-        self.held = set().union(*inside) | {one.tensor_name for one in graph.quantization_annotation}
+        outputs = {info.name for info in proto.graph.output}
+        self.held = {info.name for graph in self.graphs[1:] for info in graph.output}
+        self.held |= {one.tensor_name for graph in self.graphs for one in graph.quantization_annotation}
         if io_types == "keep":
-            self.held |= self.outputs
-        self.read: set[str] = set(self.held) | self.outputs
+            self.held |= outputs
+        self.read: set[str] = self.held | outputs
 
     # -- the whole
 
@@ -98,33 +100,38 @@ class _Conversion:
             if info.name in self.able.floats and info.name not in self.held | initialized:
                 info.type.tensor_type.elem_type = self.to
                 self.stored[info.name] = self.to
-        for index, node in enumerate(list(graph.node)):
-            if index in self.low:
-                self._lower(index, node)
-            else:
-                for slot, name in enumerate(node.input):
-                    node.input[slot] = self._plain(node, name)
-                self.nodes.append(node)
-        del graph.node[:]
-        graph.node.extend(
-            node
-            for node in self.nodes
-            if node.op_type != "Constant" or node.domain or any(name in self.read for name in node.output)
-        )
+        chosen = Graph(self.proto, self.able)
+        self.scans = {name for name in self.able.scans if chosen.low_tensor(name, self.low)}
+        for info in (info for inner in self.graphs[1:] for info in inner.input if info.name in self.scans):
+            info.type.tensor_type.elem_type = self.to
+            self.stored[info.name] = self.to
+        rebuild(self.proto, self.homes, self._visit)
+        self.graphs = [*walk.graphs(graph)]  # the nodes around them are new
+        for inner in self.graphs:
+            for index in reversed(range(len(inner.node))):
+                node = inner.node[index]
+                if node.op_type == "Constant" and not node.domain and self.read.isdisjoint(node.output):
+                    del inner.node[index]
         self._drop_initializers()
         self._declare()
         self.proto.ir_version = max(self.proto.ir_version, 4)  # before, initializers had to be inputs too
         if self.scales and opset_of(self.proto) < SCALES:
             raise_opset(self.proto, self.names)
 
-    def _lower(self, index: int, node: NodeProto) -> None:
+    def _visit(self, index: int, node: NodeProto, nodes: list[NodeProto]) -> None:
+        if index not in self.low:
+            scanned = {slot for name in self.scans for scan, slot in [self.able.scans[name]] if scan == index}
+            for slot, name in enumerate(node.input):
+                node.input[slot] = self._as(name, self.to) if slot in scanned else self._plain(node, name)
+            nodes.append(node)
+            return
         slots = self.able.slots[index]
         for slot, name in enumerate(node.input):
             if slot in slots.inputs and node.op_type not in _ANY:
                 node.input[slot] = self._as(name, self.to)
             else:
                 node.input[slot] = self._plain(node, name)
-        self.nodes.append(node)
+        nodes.append(node)
         self.scales |= node.op_type in QUANTIZERS
         _retype(node, {FLOAT}, self.to)
         for slot in slots.outputs:
@@ -135,7 +142,7 @@ class _Conversion:
             if name in self.held:
                 node.output[slot] = fresh(self.names, f"{name}/{self.able.to}")
                 self.where[name, self.to] = node.output[slot]
-                self._cast(node.output[slot], name, FLOAT)
+                self._cast(node.output[slot], name, FLOAT, name)
                 self.where[name, FLOAT] = name
 
     def _plain(self, node: NodeProto, name: str) -> str:
@@ -158,13 +165,14 @@ class _Conversion:
             constant = self.constants.get(name) if to == self.to else None
             if constant is None or not self._store(constant, made):
                 self._seen(name)
-                self._cast(name, made, to)
+                self._cast(name, made, to, name)
             self.where[name, to] = made
         return self._seen(self.where[name, to])
 
-    def _cast(self, source: str, result: str, to: int) -> None:
+    def _cast(self, source: str, result: str, to: int, of: str) -> None:
+        """Add a Cast where the tensor ``of`` is defined."""
         name = fresh(self.names, f"{result}/Cast")
-        self.nodes.append(helper.make_node("Cast", [source], [result], name, to=to))
+        self.homes[of].append(helper.make_node("Cast", [source], [result], name, to=to))
 
     # -- constants
 
@@ -189,7 +197,6 @@ class _Conversion:
 
     def _drop_initializers(self) -> None:
         """Remove the constants that were read in float32 and are now in the low type only, which gets their name."""
-        graph = self.proto.graph
         renamed = {
             self.where[name, self.to]: name
             for name, one in self.constants.items()
@@ -200,24 +207,25 @@ class _Conversion:
             for name, one in self.constants.items()
             if isinstance(one, TensorProto) and name in self.stored and name not in self.read
         }
-        kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
-        for tensor in graph.initializer:
-            tensor.name = renamed.get(tensor.name, tensor.name)
         self.stored.update(dict.fromkeys(renamed.values(), self.to))
-        declared = [info for info in graph.value_info if info.name not in gone - set(renamed.values())]
-        del graph.value_info[:]
-        graph.value_info.extend(declared)
-        for node in graph.node:
-            for slot, name in enumerate(node.input):
-                if name in renamed:
-                    node.input[slot] = renamed[name]
+        for graph in self.graphs:
+            kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
+            del graph.initializer[:]
+            graph.initializer.extend(kept)
+            for tensor in graph.initializer:
+                tensor.name = renamed.get(tensor.name, tensor.name)
+            declared = [info for info in graph.value_info if info.name not in gone - set(renamed.values())]
+            del graph.value_info[:]
+            graph.value_info.extend(declared)
+            for node in graph.node:
+                for slot, name in enumerate(node.input):
+                    if name in renamed:
+                        node.input[slot] = renamed[name]
 
     def _declare(self) -> None:
         """Correct the declared types of inner tensors, and of outputs where these may be low."""
-        graph = self.proto.graph
-        for info in (*graph.value_info, *(graph.output if self.io_types == "low" else ())):
+        infos = [info for graph in self.graphs for info in graph.value_info]
+        for info in (*infos, *(self.proto.graph.output if self.io_types == "low" else ())):
             if self.stored.get(info.name) == self.to and info.name not in self.held:
                 info.type.tensor_type.elem_type = self.to
 
@@ -249,8 +257,8 @@ _AS_THEY_ARE = frozenset({"Cast", "CastLike", "Constant", "Identity", "Shape", "
 
 
 def between_casts(model: ModelProto) -> ModelProto:
-    """A copy of the model in which every node of the main graph that reads or writes half precision computes in
-    float32, between Casts; the model itself where there is none. Control flow and functions stay as they are.
+    """A copy of the model in which every node that reads or writes half precision computes in float32, between Casts;
+    the model itself where there is none. Functions stay as they are.
 
     ONNX Runtime has few half-precision kernels for the CPU. Where it lacks one it puts Casts around nodes itself and
     then drops pairs of them, with all optimizations off too: 300 * 300 / 300 is then 300, where it is infinite. Of
@@ -261,26 +269,30 @@ def between_casts(model: ModelProto) -> ModelProto:
     """
     if not _touches_half(model):
         return model
+    model = apart_by_name(model)
     made = walk.copied(model)
     overlay = Model(model, None)
-    infos = {name: overlay.shapes.info(value) for name, value in overlay.main.values.items()}
-    kinds = {name: info.elem for name, info in infos.items() if info.kind == "tensor"}
+    scopes = [*overlay.main.walk()]
+    originals = [node for scope in scopes for node in scope.nodes]
+    values = [(name, overlay.shapes.info(one)) for scope in scopes for name, one in scope.values.items()]
+    kinds = {name: info.elem for name, info in values if info.kind == "tensor"}
     names = names_of(made)
-    nodes: list[NodeProto] = []
     wide: dict[str, str] = {}
+    homes: dict[str, list[NodeProto]] = {}
 
-    def cast(source: str, result: str, to: int) -> str:
+    def cast(nodes: list[NodeProto], source: str, result: str, to: int) -> str:
         nodes.append(helper.make_node("Cast", [source], [result], fresh(names, f"{result}/Cast"), to=to))
         return result
 
-    for node, original in zip(list(made.graph.node), overlay.main.nodes, strict=True):
+    def visit(index: int, node: NodeProto, nodes: list[NodeProto]) -> None:
+        original = originals[index]
         if original.op_type in _AS_THEY_ARE or original.subgraphs or not original.is_onnx:
             nodes.append(node)
-            continue
+            return
         for slot, name in enumerate(node.input):
             if kinds.get(name) in _LOWS:
                 if name not in wide:
-                    wide[name] = cast(name, fresh(names, f"{name}/wide"), FLOAT)
+                    wide[name] = cast(homes.get(name, nodes), name, fresh(names, f"{name}/wide"), FLOAT)
                 node.input[slot] = wide[name]
         after = [(slot, name) for slot, name in enumerate(node.output) if kinds.get(name) in _LOWS]
         for slot, name in after:
@@ -288,17 +300,19 @@ def between_casts(model: ModelProto) -> ModelProto:
         _retype(node, _LOWS, FLOAT)
         nodes.append(node)
         for slot, name in after:
-            cast(node.output[slot], name, int(kinds[name] or FLOAT))
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    del made.graph.value_info[:]  # claims, which may be about types and shapes that are not there any more
+            cast(nodes, node.output[slot], name, int(kinds[name] or FLOAT))
+
+    rebuild(made, homes, visit)
+    for graph in walk.graphs(made.graph):
+        del graph.value_info[:]  # claims, which may be about types and shapes that are not there any more
     return made
 
 
 def _touches_half(model: ModelProto) -> bool:
     """Whether an input, a weight, a constant or the target of a Cast is in half precision."""
+    graphs = [*walk.graphs(model.graph)]
     declared = [info.type.tensor_type.elem_type for info in model.graph.input]
-    stored = [tensor.data_type for tensor in model.graph.initializer]
-    attributes = [one for node in model.graph.node for one in node.attribute]
+    stored = [tensor.data_type for graph in graphs for tensor in graph.initializer]
+    attributes = [one for graph in graphs for node in graph.node for one in node.attribute]
     named = [one.i if one.name in ("to", "dtype") else one.t.data_type for one in attributes]
     return not _LOWS.isdisjoint((*declared, *stored, *named))

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix.files import tensors
+from onnxfix.files import tensors, walk
 from onnxfix.files.dtypes import FLOATS
 from onnxfix.graph.overlay import Node
 from onnxfix.lowering.convert import converted
@@ -44,19 +45,19 @@ class Masks:
 
 
 def masks(model: ModelProto, base_dir: Path | None) -> Masks:
-    """The masks of the main graph.
+    """The masks of a model in which all tensors have names of their own.
 
     Raises:
         OnnxfixError: the rules could not be loaded.
     """
-    candidates = lowerable(model, "fp16", base_dir, strict=True)
+    candidates = lowerable(model, "fp16", base_dir, strict=True, inner=True)
     low = frozenset(candidates.slots)
     overlay = Model(converted(model, candidates, low, base_dir=base_dir, weights=False), None)
     constants: set[str] = set()
     mask_outputs: set[str] = set()
     for finding in check(overlay, registry().choose([_RULE])):
         node = finding.match.node
-        if node is None or node.op_type == "Cast" or node.scope is not overlay.main:
+        if node is None or node.op_type == "Cast" or node.scope.root is not overlay.main:
             continue
         names = {getattr(value, "name", "").removesuffix("/fp16") for value in finding.match.reads}
         constants |= {
@@ -74,7 +75,7 @@ def masks(model: ModelProto, base_dir: Path | None) -> Masks:
 def _nodes_to_softmax(model: ModelProto, starts: Collection[str]) -> frozenset[int]:
     """The indices of the nodes from these tensors to the next Softmax. Nodes are in topological order."""
     reached, indices = set(starts), set()
-    for index, node in enumerate(model.graph.node):
+    for index, node in enumerate(walk.graph_nodes(model.graph)):
         if reached.isdisjoint((*node.input, *node.output)):
             continue
         if node.op_type in _PASSES:
@@ -113,10 +114,11 @@ def _holders(model: ModelProto, names: Collection[str]) -> list[tuple[NodeProto 
     inputs = {info.name for info in model.graph.input}
     holders: list[tuple[NodeProto | None, TensorProto]] = [
         (None, tensor)
-        for tensor in model.graph.initializer
+        for graph in walk.graphs(model.graph)
+        for tensor in graph.initializer
         if tensor.name in names and tensor.name not in inputs
     ]
-    for node in model.graph.node:
+    for node in walk.graph_nodes(model.graph):
         if node.op_type == "Constant" and node.output and node.output[0] in names:
             array = tensors.constant_node_array(node, None, _LARGEST)
             if array is not None:
@@ -139,7 +141,8 @@ def hazards(model: ModelProto, able: Lowerable, base_dir: Path | None) -> dict[i
     Raises:
         OnnxfixError: the rules could not be loaded.
     """
-    index_of = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
+    nodes = walk.graph_nodes(model.graph)
+    index_of = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     groups = [*_outputs_of_matches(model, _BEFORE, base_dir)]
     if able.to == "fp16":
         low = converted(model, able, frozenset(able.slots), base_dir=base_dir, weights=False)
@@ -155,11 +158,11 @@ def hazards(model: ModelProto, able: Lowerable, base_dir: Path | None) -> dict[i
 def _outputs_of_matches(
     model: ModelProto, rules: dict[str, Why], base_dir: Path | None = None
 ) -> Iterator[tuple[list[str], tuple[Why, str]]]:
-    """For each match in the main graph: the outputs of its nodes, and the reason."""
+    """For each match outside of functions: the outputs of its nodes, and the reason."""
     overlay = Model(model, base_dir)
     for finding in check(overlay, registry().choose(list(rules))):
         why = rules[finding.rule.code], finding.rule.code
-        nodes = [node for node in _nodes(finding, finding.rule.code) if node.scope is overlay.main]
+        nodes = [node for node in _nodes(finding, finding.rule.code) if node.scope.root is overlay.main]
         yield [name for node in nodes for name in node.proto.output if name], why
 
 
@@ -218,6 +221,16 @@ class Facts:
     target: Target | None = None
     masked: frozenset[int] = frozenset()
 
+    @cached_property
+    def nodes(self) -> list[NodeProto]:
+        """The nodes of all graphs, by index."""
+        return walk.graph_nodes(self.model.graph)
+
+    @cached_property
+    def producers(self) -> dict[str, int]:
+        """The node that writes a tensor."""
+        return {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
+
     @property
     def highest(self) -> float:
         """The low type's largest number."""
@@ -232,9 +245,8 @@ class Facts:
 def guards(facts: Facts) -> dict[int, Guard]:
     """The nodes to keep in float32, by index, with the first reason that applies."""
     reasons: dict[int, Guard] = {}
-    producers = {name: i for i, node in enumerate(facts.model.graph.node) for name in node.output if name}
     for index in facts.able.slots:
-        for guarded, guard in (*_guards_of_node(facts, index), *_guards_of_values(facts, index, producers)):
+        for guarded, guard in (*_guards_of_node(facts, index), *_guards_of_values(facts, index)):
             if guarded in facts.able.slots:
                 reasons.setdefault(guarded, guard)
     return reasons
@@ -242,7 +254,7 @@ def guards(facts: Facts) -> dict[int, Guard]:
 
 def _guards_of_node(facts: Facts, index: int) -> Iterator[tuple[int, Guard]]:
     """Reasons that the target and the rules give."""
-    node = facts.model.graph.node[index]
+    node = facts.nodes[index]
     if facts.target is not None and facts.target.accepts(node.op_type, ELEMENT[facts.able.to]) is False:
         yield index, Guard("target")
     if index in facts.hazards:
@@ -250,9 +262,9 @@ def _guards_of_node(facts: Facts, index: int) -> Iterator[tuple[int, Guard]]:
         yield index, Guard(why, rule=rule)
 
 
-def _guards_of_values(facts: Facts, index: int, producers: Mapping[str, int]) -> Iterator[tuple[int, Guard]]:
+def _guards_of_values(facts: Facts, index: int) -> Iterator[tuple[int, Guard]]:
     """Reasons from the values that the node reads and writes, and from its own error."""
-    node, slots = facts.model.graph.node[index], facts.able.slots[index]
+    node, slots, producers = facts.nodes[index], facts.able.slots[index], facts.producers
     read = [node.input[slot] for slot in slots.inputs]
     written = (node.output[slot] for slot in slots.outputs if node.output[slot])
     values = {name: facts.tensors[name] for name in (*read, *written) if name in facts.tensors}
@@ -261,7 +273,7 @@ def _guards_of_values(facts: Facts, index: int, producers: Mapping[str, int]) ->
             yield index, Guard("overflow", stats.highest)
     lossy_inputs = {name: stats for name, stats in values.items() if name in read and stats.lost}
     for name, stats in lossy_inputs.items():
-        is_constant = name not in producers or facts.model.graph.node[producers[name]].op_type == "Constant"
+        is_constant = name not in producers or facts.nodes[producers[name]].op_type == "Constant"
         if is_constant and stats.count <= _SCALARS * stats.samples:
             yield index, Guard("constant", stats.lost)
     if node.op_type in SUMS:  # a sum may overflow before a division or root makes it smaller

@@ -11,6 +11,7 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto
 
+from onnxfix.files import walk
 from onnxfix.lowering.bench import Bench
 from onnxfix.lowering.choice import Graph
 from onnxfix.lowering.guards import Facts, Guard, guards, hazards, masks, saturate
@@ -18,6 +19,7 @@ from onnxfix.lowering.lowered import HEAVY, Low, in_order
 from onnxfix.lowering.quantized import obstacle
 from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range, pattern
 from onnxfix.lowering.search import Plan, Search, worst
+from onnxfix.model import Model
 from onnxfix.place import place_of
 from onnxfix.targets import Target
 
@@ -73,13 +75,16 @@ def find(
     """
     say("running in float32")
     bench.open(path, wish.to, feeds, wish.samples)
-    model, able = in_order(model), bench.able  # by the same order of nodes
+    calls = len(model.functions)
+    model, able = in_order(bench.inlined(model)), bench.able  # by the same order of nodes
     model, masked, notes = _saturated(model, path.parent, wish, bench)
     say("measuring ranges and each node's own error")
-    tensors, own = bench.measure() if able.slots else ({}, {})
+    tensors, own, unseen = bench.measure() if able.slots else ({}, {}, set())
     facts = Facts(model, able, tensors, own, hazards(model, able, path.parent), wish.target, masked)
     graph = Graph(model, able, wish.io_types == "low")
-    guarded = guards(facts)
+    guarded = {**dict.fromkeys(unseen & able.slots.keys(), Guard("unseen")), **guards(facts)}
+    if calls > len(model.functions):
+        notes.append(f"the nodes of {calls} local functions take the place of their calls")
     if "quantized" in able.whole.values() and (why := obstacle(model)):
         notes.append(f"half-precision scales need operator set 19, and it cannot be raised: {why}")
     matched, unmatched = _named(model, wish.keep)
@@ -116,19 +121,20 @@ def _saturated(
 def _named(model: ModelProto, patterns: Collection[str]) -> tuple[set[int], list[str]]:
     """The nodes that patterns name: a node's name, the name of one of its outputs, or else a regular expression that
     matches the beginning of a node's name (as AutoCast of NVIDIA's Model Optimizer does it). A pattern that names none
-    becomes a note."""
+    becomes a note. What is inside of a node is named with it."""
     found: set[int] = set()
     notes = []
+    nodes = walk.graph_nodes(model.graph)
     for wanted in patterns:
-        hits = {i for i, node in enumerate(model.graph.node) if wanted in (node.name, *node.output)}
+        hits = {i for i, node in enumerate(nodes) if wanted in (node.name, *node.output)}
         if not hits:
             with contextlib.suppress(re.error):
                 expression = re.compile(wanted)
-                nodes = enumerate(model.graph.node)
-                hits = {i for i, node in nodes if expression.match(node.name or _output(node))}
+                hits = {i for i, node in enumerate(nodes) if expression.match(node.name or _output(node))}
         if not hits:
             notes.append(f"no node is called {wanted!r}, nor matches it")
         found |= hits
+    found.update(index for index, owner in enumerate(walk.owners(model.graph)) if owner in found)
     return found, notes
 
 
@@ -142,7 +148,7 @@ def described(found: Found, base: Lowering) -> Lowering:
     computing = [index for index in range(len(graph.nodes)) if graph.computes(index)]
     heavy = [index for index in computing if graph.nodes[index].op_type in HEAVY]
     kept = tuple(_kept(found, computing))
-    constants = {tensor.name for tensor in found.facts.model.graph.initializer}
+    constants = graph.constants
     measured = found.facts.tensors.items()
     ranges = [Range(name, one.highest, one.lost) for name, one in measured if name not in constants]
     names = [node.name for node in graph.nodes if node.name]
@@ -168,7 +174,8 @@ def described(found: Found, base: Lowering) -> Lowering:
 
 def _kept(found: Found, computing: Sequence[int]) -> Iterator[Kept]:
     """The computing nodes in float32, those with the largest share of the error first, then in the graph's order."""
-    plan, able = found.plan, found.graph.able
+    plan, able, model = found.plan, found.graph.able, found.facts.model
+    inner = [node for scope in [*Model(model, None).main.walk()][1:] for node in scope.nodes]
     rows = []
     for index in computing:
         if index in plan.low:
@@ -178,10 +185,10 @@ def _kept(found: Found, computing: Sequence[int]) -> Iterator[Kept]:
             guard = Guard(able.whole.get(index, "unknown"))
         guard = guard or Guard("error" if index in plan.kept else "neighbor")
         own = found.facts.own.get(index)
-        node = found.graph.nodes[index]
-        place = place_of(node, index)
+        node, first = found.graph.nodes[index], len(model.graph.node)
+        place = place_of(node, index) if index < first else inner[index - first].at
         effect = plan.effects.get(index)
         rows.append(
             Kept(place, guard.why, guard.seen, guard.rule, own.error if own is not None else None, effect)
         )
-    yield from sorted(rows, key=lambda row: (-(row.effect or 0.0), row.place.index))
+    yield from sorted(rows, key=lambda row: -(row.effect or 0.0))

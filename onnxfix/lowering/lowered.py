@@ -11,12 +11,12 @@ reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from onnx import ModelProto, NodeProto, TensorProto, defs, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from onnxfix.files import walk
 from onnxfix.graph.overlay import Node, Value
@@ -61,11 +61,13 @@ class Slots(NamedTuple):
 
 @dataclass(frozen=True)
 class Lowerable:
-    """Which nodes of a model's main graph can compute in the low type.
+    """Which nodes of a model can compute in the low type.
 
-    ``slots`` has them by the node's index in the stored order; ``whole`` says of the other nodes that read or write
-    float32 why they stay (Shape and Size, which read no value, are in neither). ``floats`` are the names of the main
-    graph's tensors that are proven to be float32, ``tied`` those that DQs write, moved or not: no Cast may follow.
+    ``slots`` has them by the node's index in ``walk.graph_nodes``; ``whole`` says of the other nodes that read or write
+    float32 why they stay (Shape and Size, which read no value, and control flow whose nodes are looked at are in
+    neither). ``floats`` are the names of the tensors that are proven to be float32, ``tied`` those that DQs write,
+    moved or not: no Cast may follow. ``scans`` has the names by which bodies of Scans read what is scanned, with the
+    indices of the Scan and of its input: they can have the low type, for what is scanned can be cast as a whole.
     """
 
     to: Low
@@ -73,6 +75,7 @@ class Lowerable:
     whole: Mapping[int, Whole]
     floats: frozenset[str]
     tied: frozenset[str] = frozenset()
+    scans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apart: bool) -> ModelProto:
@@ -82,18 +85,19 @@ def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apar
     ``low`` are the nodes to round, by index (of those in ``able.slots``). ``apart``: also round what a rounded node
     reads from another one, which changes nothing in a run of the whole model; without it there are fewer Casts.
     """
-    proto = walk.copied(model)
-    names, nodes, lowered = names_of(proto), list[NodeProto](), set[str]()
+    proto = walk.copied(apart_by_name(model))
+    names, lowered = names_of(proto), set[str]()
     rounded: dict[str, str] = {}  # names of rounded tensors by that of the original
+    homes: dict[str, list[NodeProto]] = {}
 
-    def add_casts(source: str, result: str) -> None:
+    def add_casts(nodes: list[NodeProto], source: str, result: str) -> None:
         between = fresh(names, f"{result}/{able.to}")
         nodes.append(helper.make_node("Cast", [source], [between], between, to=ELEMENT[able.to]))
         nodes.append(
             helper.make_node("Cast", [between], [result], fresh(names, f"{between}/float32"), to=FLOAT)
         )
 
-    for index, node in enumerate(list(proto.graph.node)):
+    def visit(index: int, node: NodeProto, nodes: list[NodeProto]) -> None:
         slots = able.slots[index] if index in low else Slots((), ())
         for slot in slots.inputs:
             name = node.input[slot]
@@ -101,28 +105,76 @@ def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apar
                 continue
             if name not in rounded:
                 rounded[name] = fresh(names, f"{name}/rounded")
-                add_casts(name, rounded[name])
+                add_casts(homes.get(name, nodes), name, rounded[name])
             node.input[slot] = rounded[name]
         written = [(slot, node.output[slot]) for slot in slots.outputs if node.output[slot]]
         for slot, name in written:
             node.output[slot] = fresh(names, f"{name}/float32")
         nodes.append(node)
         for slot, name in written:
-            add_casts(node.output[slot], name)
+            add_casts(nodes, node.output[slot], name)
             lowered.add(name)
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
+
+    rebuild(proto, homes, visit)
     return proto
 
 
+def rebuild(
+    model: ModelProto,
+    homes: dict[str, list[NodeProto]],
+    visit: Callable[[int, NodeProto, list[NodeProto]], None],
+) -> None:
+    """Give each graph the nodes that ``visit`` appends, in place. It gets each node after those inside it, by its index
+    in ``walk.graph_nodes``. ``homes`` receives the new nodes of the graph that defines a tensor: what is appended there
+    is computed before its readers, once for all iterations of a loop."""
+    count = 0
+
+    def enter(graph: GraphProto) -> None:
+        nonlocal count
+        start, nodes = count, list[NodeProto]()
+        count += len(graph.node)
+        homes.update(dict.fromkeys(walk.defined(graph), nodes))
+        for index, node in enumerate(list(graph.node), start):
+            for inner in walk.subgraphs(node):
+                enter(inner)
+            visit(index, node, nodes)
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+    enter(model.graph)
+
+
 def in_order(model: ModelProto) -> ModelProto:
-    """The model with the nodes of its main graph in topological order: itself, or a copy."""
-    order = walk.order(model.graph.node)
-    if order == sorted(order):
+    """The model with the nodes of each graph in topological order, and a name of its own for each tensor: itself, or a
+    copy."""
+    if any(order != sorted(order) for order in (walk.order(one.node) for one in walk.graphs(model.graph))):
+        model = walk.copied(model)
+        for graph in walk.graphs(model.graph):
+            nodes = [graph.node[index] for index in walk.order(graph.node)]
+            del graph.node[:]
+            graph.node.extend(nodes)
+    return apart_by_name(model)
+
+
+def apart_by_name(model: ModelProto) -> ModelProto:
+    """The model with other names for tensors of inner graphs that share theirs: itself, or a copy."""
+    defined = [walk.defined(graph) for graph in walk.graphs(model.graph)]
+    seen = set[str]()
+    if sum(map(len, defined)) == len(seen.union(*defined)):
         return model
     made = walk.copied(model)
-    del made.graph.node[:]
-    made.graph.node.extend(model.graph.node[index] for index in order)
+    taken = names_of(model)
+    for graph, own in zip(walk.graphs(made.graph), defined, strict=True):
+        new = {name: fresh(taken, name) for name in sorted(own & seen)}
+        seen |= own
+        if new:
+            nodes = [walk.renamed(node, new) for node in graph.node]
+            del graph.node[:]
+            graph.node.extend(nodes)
+            for info in (*graph.input, *graph.output, *graph.value_info):
+                info.name = new.get(info.name, info.name)
+            for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+                tensor.name = new.get(tensor.name, tensor.name)
     return made
 
 
@@ -143,10 +195,13 @@ def names_of(model: ModelProto) -> set[str]:
 # ------------------------------------------------------------------------------------------- what can have the low type
 
 
-def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, strict: bool = False) -> Lowerable:
-    """Which nodes of the main graph can compute in ``to``. ``base_dir`` is the folder of external data. It may be
-    absent: scales alone are read, and one that cannot be read stays float32. ``strict``: only where ONNX allows the
-    type in the model's opset, not where a later one does.
+def lowerable(
+    model: ModelProto, to: Low, base_dir: Path | None = None, *, strict: bool = False, inner: bool = False
+) -> Lowerable:
+    """Which nodes can compute in ``to``. ``base_dir`` is the folder of external data. It may be absent: scales alone
+    are read, and one that cannot be read stays float32. ``strict``: only where ONNX allows the type in the model's
+    opset, not where a later one does. ``inner``: also nodes inside If, Loop, Scan and SequenceMap, of a model in which
+    all tensors have names of their own.
 
     Raises:
         ModelError: the model is not a valid graph.
@@ -155,9 +210,11 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
     shapes = overlay.shapes
     cast = signature("Cast", overlay.opset() or 0)
     rounds = cast is not None and ELEMENT[to] in cast.outputs[0].elems  # not to bfloat16 before opset 13
+    scopes = [*overlay.main.walk()] if inner else [overlay.main]
+    nodes = [node for scope in scopes for node in scope.nodes]
 
     floats, tied = set[str](), set[str]()
-    has_scales = any(node.op_type in QUANTIZERS for node in overlay.main.nodes) and not obstacle(model)
+    has_scales = any(node.op_type in QUANTIZERS for node in nodes) and not obstacle(model)
 
     def elem(value: Value | None) -> int | None:
         if value is not None and value.name in floats:
@@ -169,8 +226,8 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
 
     slots: dict[int, Slots] = {}
     whole: dict[int, Whole] = {}
-    for index, node in enumerate(overlay.main.nodes):
-        if node.is_onnx and node.op_type in _BLIND:
+    for index, node in enumerate(nodes):
+        if node.is_onnx and (node.op_type in _BLIND or (inner and node.subgraphs)):
             continue
         values = (*node.inputs, *node.outputs)
         whole_of = _whole(node, ELEMENT[to], has_scales) or (None if rounds else "schema")
@@ -188,9 +245,21 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
                 floats |= {node.proto.output[slot] for slot in chosen.outputs} - {""}
         elif FLOAT in (types := list(map(elem, values))) or (None in types and reason != "operator"):
             whole[index] = chosen
-    values_of = overlay.main.values.items()
+    values_of = (item for scope in scopes for item in scope.values.items())
     floats |= {name for name, value in values_of if elem(value) == FLOAT and is_tensor(value)}
-    return Lowerable(to, slots, whole, frozenset(floats), frozenset(tied))
+    scans = dict(_scans(model)) if inner else {}
+    return Lowerable(to, slots, whole, frozenset(floats), frozenset(tied), scans)
+
+
+def _scans(model: ModelProto) -> Iterator[tuple[str, tuple[int, int]]]:
+    """``Lowerable.scans``."""
+    for index, node in enumerate(walk.graph_nodes(model.graph)):
+        for body in walk.subgraphs(node) if node.op_type == "Scan" and not node.domain else ():
+            count = next((one.i for one in node.attribute if one.name == "num_scan_inputs"), 0)
+            # Before opset 9, an input that the body has not came first.
+            slots = range(len(node.input) - count, len(node.input))
+            names = [info.name for info in body.input][-count:]
+            yield from ((name, (index, slot)) for name, slot in zip(names, slots, strict=True))
 
 
 def _whole(node: Node, to: int, has_scales: bool) -> Whole | None:
@@ -199,7 +268,7 @@ def _whole(node: Node, to: int, has_scales: bool) -> Whole | None:
         return "control-flow"
     if node.function is not None:
         return "function"
-    if not node.is_onnx:
+    if not all(one.is_onnx for one in _around(node)):
         return "domain"
     quantizers = [_dequantizer(value) for value in node.inputs[:2]] if node.op_type in HEAVY else [node]
     for one in quantizers:
@@ -207,6 +276,13 @@ def _whole(node: Node, to: int, has_scales: bool) -> Whole | None:
             return "quantized"
     training = node.op_type == "BatchNormalization" and len(node.outputs) > 1
     return "operator" if training or node.op_type in _WHOLE else None
+
+
+def _around(node: Node | None) -> Iterator[Node]:
+    """A node and those around it."""
+    while node is not None:
+        yield node
+        node = node.scope.owner
 
 
 def _dequantizer(value: Value | None) -> Node | None:

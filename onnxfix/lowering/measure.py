@@ -15,8 +15,10 @@ from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep
 from onnxfix.diagnosis.rows import Side
+from onnxfix.files import walk
 from onnxfix.files.tensors import to_array
-from onnxfix.lowering.lowered import LOW_TYPES, Low, Lowerable, with_casts
+from onnxfix.lowering.bodies import entered, read_inside
+from onnxfix.lowering.lowered import LOW_TYPES, Low, Lowerable, lowerable, with_casts
 from onnxfix.proof.compare.tolerance import wide
 
 Array = npt.NDArray[Any]
@@ -110,12 +112,19 @@ def measure_own(truth: Array, other: Array) -> Own:
 
 def measure(
     bench: Bench, graph: Graph, able: Lowerable, feeds: Iterable[Mapping[str, Any]]
-) -> tuple[dict[str, Tensor], dict[int, Own], str]:
-    """Walk through the model on each of ``feeds``: the measurements by tensor, those by node of the main graph, and why
-    the model does not run ("")."""
+) -> tuple[dict[str, Tensor], dict[int, Own], set[int], str]:
+    """Walk through the model on each of ``feeds``: the measurements by tensor and by node, the nodes inside of others
+    that no feed runs, and why the model does not run ("")."""
+    unseen, inside, samples = set[int](), read_inside(graph), list[dict[str, Any]]()
     tensors: dict[str, Tensor] = {}
     nodes: dict[int, Own] = {}
-    low = Graph(with_casts(graph.proto, able, able.slots, apart=True), graph.folder, graph.mapped)
+    low = Graph(
+        with_casts(graph.proto, able, able.slots, apart=True),
+        graph.folder,
+        graph.mapped,
+        untensored=graph.untensored,
+    )
+    folder = Path(graph.folder) if graph.folder else None
     side = Side(low, {name: name for name in (*graph.producer, *graph.inputs)})
 
     def look(values: Mapping[str, Any]) -> None:
@@ -123,6 +132,8 @@ def measure(
             if name in able.floats:
                 found = measure_tensor(value, able.to)
                 tensors[name] = tensors[name].joined(found) if name in tensors else found
+            if name in inside:
+                samples[-1][name] = value
 
     def compare(name: str, truth: Any, other: Any) -> None:
         index = graph.producer[name]
@@ -130,13 +141,23 @@ def measure(
             nodes[index] = nodes.get(index, Own()).joined(measure_own(truth, other))
 
     for feed in feeds:
+        samples.append({})
         look(feed)
-        walk = Lockstep(bench, graph, side, look=look, compare=compare).run(feed, feed)
-        if walk.failed:
-            return tensors, nodes, walk.failed
-    read = {graph.nodes[index].input[slot] for index, slots in able.slots.items() for slot in slots.inputs}
+        done = Lockstep(bench, graph, side, look=look, compare=compare).run(feed, feed)
+        if done.failed:
+            return tensors, nodes, unseen, done.failed
+    for body in entered(graph, samples, bench):
+        if body.model is None:
+            unseen.update(body.indices)
+            continue
+        theirs = lowerable(body.model.proto, able.to, folder, strict=True, inner=True)
+        found, own, hidden, _ = measure(bench, body.model, theirs, body.feeds)
+        tensors.update((name, one) for name, one in found.items() if name not in tensors)
+        nodes.update((body.start + index, one) for index, one in own.items())
+        unseen.update(body.start + index for index in hidden)
+    stored = walk.graph_nodes(graph.proto.graph)
+    read = {stored[index].input[slot] for index, slots in able.slots.items() for slot in slots.inputs}
     constants = {name: graph.constant(name) for name in read - tensors.keys()}
-    folder = Path(graph.folder) if graph.folder else None
     arrays = {name: to_array(one, folder, _LARGEST) for name, one in constants.items() if one is not None}
     look({name: array for name, array in arrays.items() if array is not None})
-    return tensors, nodes, ""
+    return tensors, nodes, unseen, ""

@@ -15,8 +15,8 @@ from onnxfix.files import walk
 from onnxfix.lowering.bench import Bench
 from onnxfix.lowering.choice import Graph
 from onnxfix.lowering.guards import Facts, Guard, guards, hazards, masks, saturate
-from onnxfix.lowering.lowered import HEAVY, Low, in_order
-from onnxfix.lowering.quantized import obstacle
+from onnxfix.lowering.lowered import HEAVY, Low, first_opset, in_order
+from onnxfix.lowering.quantized import obstacle, opset_of
 from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range, pattern
 from onnxfix.lowering.search import Plan, Search, worst
 from onnxfix.model import Model
@@ -27,6 +27,10 @@ MOST_RANGES = 32
 """Tensors in the report, those with the largest magnitudes."""
 
 
+_OPERATORS = 4
+"""Operators that a note names."""
+_NEWEST = 24
+"""The newest operator set that a note names: tools have not all of a newer one."""
 _NORMS = (
     "decomposed norms stay in float32; as one operator, whose inputs may be half precision, they are faster: "
     "onnxfix apply --select PRC011 --numeric-fixes (opset 17 or later)"
@@ -87,6 +91,7 @@ def find(
         notes.append(f"the nodes of {calls} local functions take the place of their calls")
     if "quantized" in able.whole.values() and (why := obstacle(model)):
         notes.append(f"half-precision scales need operator set 19, and it cannot be raised: {why}")
+    notes += _newer(graph)
     matched, unmatched = _named(model, wish.keep)
     for index in matched & able.slots.keys():
         guarded[index] = Guard("user")
@@ -95,6 +100,21 @@ def find(
 
     search = Search(facts, graph, bench.errors, wish.budget, frozenset(guarded), wish.seconds, say)
     return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), len(bench.feeds))
+
+
+def _newer(graph: Graph) -> Iterator[str]:
+    """A note about the operator set that has the low type for nodes that the model's has not."""
+    able, opset = graph.able, opset_of(graph.model)
+    kept = {graph.nodes[i].op_type for i, why in able.whole.items() if why == "schema" and graph.computes(i)}
+    first = {name: first_opset(name, opset, able.to) for name in sorted(kept)}
+    later = [name for name, version in first.items() if opset < version <= _NEWEST]
+    if later:
+        version = max(first[name] for name in later)
+        names = ", ".join(later[:_OPERATORS]) + (" and others" if len(later) > _OPERATORS else "")
+        yield (
+            f"ONNX has {able.to} for {names} from operator set {version} on, and the model imports {opset}: "
+            f"onnx.version_converter.convert_version(model, {version}) raises it"
+        )
 
 
 def _saturated(
@@ -175,7 +195,9 @@ def described(found: Found, base: Lowering) -> Lowering:
 def _kept(found: Found, computing: Sequence[int]) -> Iterator[Kept]:
     """The computing nodes in float32, those with the largest share of the error first, then in the graph's order."""
     plan, able, model = found.plan, found.graph.able, found.facts.model
-    inner = [node for scope in [*Model(model, None).main.walk()][1:] for node in scope.nodes]
+    first = len(model.graph.node)
+    scopes = [*Model(model, None).main.walk()][1:] if first < len(found.graph.nodes) else []
+    inner = [node for scope in scopes for node in scope.nodes]
     rows = []
     for index in computing:
         if index in plan.low:
@@ -185,7 +207,7 @@ def _kept(found: Found, computing: Sequence[int]) -> Iterator[Kept]:
             guard = Guard(able.whole.get(index, "unknown"))
         guard = guard or Guard("error" if index in plan.kept else "neighbor")
         own = found.facts.own.get(index)
-        node, first = found.graph.nodes[index], len(model.graph.node)
+        node = found.graph.nodes[index]
         place = place_of(node, index) if index < first else inner[index - first].at
         effect = plan.effects.get(index)
         rows.append(

@@ -328,6 +328,16 @@ def _slots(node: Node, elem: Callable[[Value | None], int | None], to: int, stri
     return "schema" if unsupported or not any(chosen) else Slots(tuple(chosen[0]), tuple(chosen[1]))
 
 
+def first_opset(op_type: str, opset: int, to: Low) -> int:
+    """The first operator set after ``opset`` in which the operator, and Cast, have the low type; 0 if none has."""
+    for later in range(opset + 1, defs.onnx_opset_version() + 1):
+        found = [signature(name, later) for name in ("Cast", op_type)]
+        operands = [[*one.inputs, *one.outputs] for one in found if one is not None]
+        if len(operands) == 2 and all(any(ELEMENT[to] in one.elems for one in some) for some in operands):
+            return later
+    return 0
+
+
 _FLOATS = frozenset({FLOAT, int(TensorProto.DOUBLE), *ELEMENT.values()})
 
 MOVES = frozenset({

@@ -131,9 +131,7 @@ class Graph:
         for name in self.able.floats - self.constants:
             stored = self.low_tensor(name, low)
             kinds = {self._reads_low(index, name, low) for index in self.readers.get(name, ())} - {None}
-            if name in self.outputs:
-                kinds.add(self.io_low)
-            if name in self.returned:
+            if name in self.returned or (name in self.outputs and not self.io_low):
                 kinds.add(False)
             count += len(kinds - {stored})
         return count

@@ -17,7 +17,7 @@ from onnx import ModelProto
 from onnxfix.diagnosis import bench
 from onnxfix.diagnosis.child import Reply, in_type
 from onnxfix.diagnosis.graph import Graph, declared_types, open_graph
-from onnxfix.diagnosis.sides import inlined, opened
+from onnxfix.diagnosis.opening import inlined, opened
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.lowering import guards
 from onnxfix.lowering.lowered import Low, in_order, lowerable, with_casts

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.bodies import ENTERED, Body, Unknown, is_true, iterations, value_in
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.iterations import ENTERED, Body, Unknown, is_true, iterations, value_in
 from onnxfix.errors import ModelError
 from onnxfix.files import walk
 

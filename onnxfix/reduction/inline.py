@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from onnxfix.diagnosis.bodies import ENTERED, Body, Unknown, iterations
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.iterations import ENTERED, Body, Unknown, iterations
 from onnxfix.errors import Fault
 from onnxfix.files import lazy, walk
 from onnxfix.reduction import case as cases

@@ -15,9 +15,10 @@ from onnxfix.diagnosis.diagnose import diagnose as run
 from onnxfix.diagnosis.engines import with_layers
 from onnxfix.diagnosis.explain import Explainer
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.opening import opened
 from onnxfix.diagnosis.records import Against, Diagnosis
 from onnxfix.diagnosis.rows import Side
-from onnxfix.diagnosis.sides import Impossible, itself, lowered, opened, optimized, paired
+from onnxfix.diagnosis.sides import Impossible, itself, lowered, optimized, paired
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from onnxfix.inputs.feeds.files import read_feeds

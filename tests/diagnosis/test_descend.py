@@ -9,8 +9,8 @@ import pytest
 from onnx import ModelProto, inliner, parser
 
 import onnxfix
+from onnxfix.diagnosis.opening import restored, stamped
 from onnxfix.diagnosis.records import Culprit, Diagnosis
-from onnxfix.diagnosis.sides import restored, stamped
 
 
 def _model(text: str, opset: int = 17) -> ModelProto:

@@ -15,8 +15,9 @@ from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, beginnings
+from onnxfix.diagnosis.opening import opened
 from onnxfix.diagnosis.rows import Side, Walk
-from onnxfix.diagnosis.sides import opened, same_names
+from onnxfix.diagnosis.sides import same_names
 from support.models import model, write
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

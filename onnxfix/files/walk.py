@@ -61,18 +61,6 @@ def graph_nodes(root: GraphProto) -> list[NodeProto]:
     return [node for graph in graphs(root) for node in graph.node]
 
 
-def owners(root: GraphProto) -> list[int]:
-    """For each of ``graph_nodes`` the index of the node around it; -1 in the graph itself."""
-    found: list[int] = []
-    stack = [(root, -1)]
-    while stack:
-        graph, owner = stack.pop()
-        numbered = enumerate(graph.node, len(found))
-        stack.extend(reversed([(inner, index) for index, node in numbered for inner in subgraphs(node)]))
-        found += [owner] * len(graph.node)
-    return found
-
-
 def nodes(roots: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """These nodes, each followed by the nodes inside it."""
     stack = [iter(roots)]

@@ -154,7 +154,8 @@ def _named(model: ModelProto, patterns: Collection[str]) -> tuple[set[int], list
         if not hits:
             notes.append(f"no node is called {wanted!r}, nor matches it")
         found |= hits
-    found.update(index for index, owner in enumerate(walk.owners(model.graph)) if owner in found)
+    inside = {name for one in walk.nodes(nodes[index] for index in found) for name in one.output if name}
+    found.update(index for index, node in enumerate(nodes) if not inside.isdisjoint(node.output))
     return found, notes
 
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from onnxfix.lowering.records import Lowering
 from onnxfix.lowering.search import worst
 from onnxfix.options import Output, RunOptions
 from onnxfix.proof.compare.tolerance import Allowed
+from onnxfix.proof.verify import Verdict
 from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.targets import choose_target
@@ -211,13 +213,19 @@ def _prove(
     result = replace(result, checks=tuple(checks))
     if checks[0][1] == "failed":
         return replace(result, status="missed", reason=checks[0][2])
-    if checks[1][1] == "failed":
-        return replace(result, status="refused", reason=f"ort-cpu: {checks[1][2]}")
-    refusing = next((rung for rung in verdict.rungs if rung.refutes and not rung.inherited), None)
-    if refusing is not None:
-        return replace(result, status="refused", reason=f"{refusing.name}: {refusing.reason}")
-    for name, status, reason in checks:
-        if name in required and status != "passed":
-            return replace(result, status="refused", reason=f"{name} was required and {status}: {reason}")
+    if why := _refusal(checks, verdict, required):
+        return replace(result, status="refused", reason=why)
     reason = f"largest error {error:.3g} of the output's scale, budget {budget:.3g}"
     return replace(result, status="met", reason=reason)
+
+
+def _refusal(checks: Sequence[tuple[str, str, str]], verdict: Verdict, required: Collection[str]) -> str:
+    """Why a check refuses the result, "" where none does."""
+    _, ran, why = checks[1]
+    if ran == "failed":
+        return f"ort-cpu: {why}"
+    for rung in verdict.rungs:
+        if rung.refutes and not rung.inherited:
+            return f"{rung.name}: {rung.reason}"
+    unmet = [one for one in checks if one[0] in required and one[1] != "passed"]
+    return next((f"{name} was required and {status}: {reason}" for name, status, reason in unmet), "")

@@ -1,4 +1,4 @@
-"""``precision`` inside If, Loop and Scan, in local functions and beside sequences."""
+"""``precision`` inside If, Loop and Scan, in local functions and beside sequences, in every operator set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 import onnxfix
 from onnxfix.files import walk
@@ -216,6 +216,47 @@ def test_tensors_that_share_names_are_told_apart() -> None:
     for feed in (FEEDS[IF], {**FEEDS[IF], "p": np.array(True)}):
         assert np.array_equal(ort.run(made, feed)[0], ort.run(again, feed)[0])
     assert apart_by_name(again) is again
+
+
+NETWORKS = {
+    "convolutions": """g (float[1,3,8,8] x) => (float[1,10] y) {
+        c = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(x, k)  r = Relu(c)
+        p = MaxPool<kernel_shape = [2,2], strides = [2,2]>(r)  f = Flatten(p)  m = Gemm(f, d, l)
+        y = Softmax<axis = 1>(m) }""",
+    "norm": """g (float[4,8] x) => (float[4,8] y) <float e = {0.000000000001}> {
+        p = MatMul(x, w)  m = ReduceMean<axes=[-1]>(p)  d = Sub(p, m)  q = Mul(d, d)  v = ReduceMean<axes=[-1]>(q)
+        a = Add(v, e)  s = Sqrt(a)  n = Div(d, s)  y = MatMul(n, w) }""",
+    "branches": """g (float[4,8] x, bool p) => (float[4,8] y) {
+        h = MatMul(x, w)  z = If(p) <then_branch = t () => (float[4,8] u) { u = MatMul(h, w) },
+                                     else_branch = f () => (float[4,8] v) { r = Relu(h)  v = MatMul(r, w) }>
+        y = MatMul(z, w) }""",
+    "loop": """g (float[4,8] x, int64 n, bool on) => (float[4,8] y) {
+        y = Loop(n, on, x) <body = b (int64 i, bool c, float[4,8] s) => (bool d, float[4,8] t) {
+            d = Identity(c)  p = MatMul(s, w)  t = Tanh(p) }> }""",
+}  # fmt: skip
+
+
+@pytest.mark.corpus(every=5)
+@pytest.mark.parametrize("opset", range(7, 27))
+def test_every_opset(opset: int, tmp_path: Path) -> None:
+    for name, text in NETWORKS.items():
+        if opset >= 18:
+            text = text.replace("ReduceMean<axes=[-1]>(p)", "ReduceMean(p, last)").replace(
+                "ReduceMean<axes=[-1]>(q)", "ReduceMean(q, last)"
+            )
+        made = model(text, opset, 8 if opset < 19 else 10)
+        weights = {"w": (8, 8), "k": (4, 3, 3, 3), "d": (64, 10), "l": (10,)}
+        read = {one for node in walk.graph_nodes(made.graph) for one in node.input} - walk.defined(made.graph)
+        made.graph.initializer.extend(
+            numpy_helper.from_array(RNG.normal(size=size).astype(np.float32) / 4, one)
+            for one, size in weights.items()
+            if one in read
+        )
+        if "last" in read:
+            made.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
+        found, _ = _lower(made, tmp_path, 2e-2)
+        assert found.heavy_low == found.heavy > 0
+        assert {one.why for one in found.kept} == ({"norm"} if name == "norm" else set())
 
 
 @pytest.mark.trt

@@ -9,11 +9,12 @@ from onnx import numpy_helper
 
 from onnxfix.lowering.choice import Graph, settled
 from onnxfix.lowering.convert import between_casts, converted
-from onnxfix.lowering.guards import Facts
+from onnxfix.lowering.guards import Facts, guards
 from onnxfix.lowering.lowered import ELEMENT, Low, lowerable, with_casts
 from onnxfix.lowering.measure import Own
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Search, worst
+from onnxfix.targets import choose_target
 from support import models, ort
 
 CHAIN = """g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {
@@ -172,3 +173,13 @@ def test_an_unknown_operator_between_converted_nodes() -> None:
     assert {parsed.graph.node[index].output[0]: why for index, why in able.whole.items()} == {
         "b": "domain", "d": "domain", "e": "unknown",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "whole"), [("trt10.6", True), ("trt11", False)])
+def test_the_target_decides_which_operators_have_the_type(target: str, whole: bool) -> None:
+    """Of an operator set that ONNX Runtime may not have yet."""
+    made = models.model("g (float[2,4] x) => (float[2,4] y) { y = Celu(x) }", 28)
+    able = lowerable(made, "fp16", strict=True)
+    assert able.slots
+    chosen = guards(Facts(made, able, {}, {}, {}, choose_target(target)[0]))
+    assert {one.why for one in chosen.values()} == ({"target"} if whole else set())

@@ -11,7 +11,6 @@ from onnxfix.cli.conflicts import refuse_conflicts
 from onnxfix.cli.given import Given
 from onnxfix.cli.guard import refuse_missing
 from onnxfix.cli.reports import OWN, Destination, destinations, refuse_unknown_kinds, write_reports
-from onnxfix.config.table import SETTINGS
 from onnxfix.files.apart import File
 from onnxfix.options import RunOptions
 from onnxfix.report.render.documents import Kind, render_result, result_lines
@@ -104,10 +103,8 @@ def precision(given: Given) -> None:
 def _options(given: Given) -> RunOptions:
     """The options of a run; of the settings, these commands have the target and the required checks alone."""
     options = RunOptions(trt=TrtOptions()).with_fields(given.fields())
-    settings = given.settings()
-    return options.with_fields(
-        {SETTINGS[name].field: settings[name] for name in ("target", "require") if name in settings}
-    )
+    fields = {"target": "rules.target", "require": "verification.require"}
+    return options.with_fields({fields[key]: one for key, one in given.settings().items() if key in fields})
 
 
 def _destinations(

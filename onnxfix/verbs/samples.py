@@ -39,8 +39,9 @@ def generate_mild(known: Signature, shapes: Shapes, seed: int) -> Iterator[Mappi
 def generate_large(known: Signature, shapes: Shapes, seed: int, count: int) -> Iterator[Mapping[str, Any]]:
     """``count`` samples, of larger sizes first: they show more values. Then some of sizes that the model may need."""
     every = list_sizes(known, shapes)
-    empty = (any(size == 0 and not name.endswith(".value") for name, size in one.items()) for one in every)
-    sizes = [one for one, is_empty in zip(every, empty, strict=True) if not is_empty] or every
+    sizes = [
+        one for one in every if all(size or name.endswith(".value") for name, size in one.items())
+    ] or every
     sizes.reverse()
     grown = list(plan.grown(known, plan.bind_sizes(known, shapes)))
     for number, one in enumerate([*itertools.islice(itertools.cycle(sizes), count), *grown]):

@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.graph import Graph, open_graph, renamed
+from onnxfix.diagnosis.graph import Graph, open_graph
 from onnxfix.errors import ModelError
 from onnxfix.files import walk
 from support.models import model
@@ -179,7 +179,7 @@ def test_nodes_in_any_order(bench: Bench) -> None:
 
 def test_a_branch_that_returns_a_value_of_the_graph_around_it() -> None:
     node = next(node for node in model(RETURNS).graph.node if node.op_type == "If")
-    found = renamed(node, {"a": "A", "b": "B"})
+    found = walk.renamed(node, {"a": "A", "b": "B"})
     assert {one.name: one.g.output[0].name for one in found.attribute} == {
         "then_branch": "A",
         "else_branch": "B",

@@ -21,8 +21,7 @@ from onnxfix._version import __version__
 from onnxfix.shown import Shown
 
 if TYPE_CHECKING:
-    from onnxfix.api.inquiry import diagnose, layers, lift, precision, reduce
-    from onnxfix.api.knowledge import doctor, explain, rules
+    from onnxfix.api.inquiry import diagnose, doctor, explain, layers, lift, precision, reduce, rules
     from onnxfix.api.repair import apply, check, export, verify
     from onnxfix.diagnosis.records import Diagnosis
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
@@ -48,8 +47,8 @@ Shown.renderer = "onnxfix.report.render.documents"
 
 _HOME = {
     **dict.fromkeys(("apply", "check", "export", "verify"), "onnxfix.api.repair"),
-    **dict.fromkeys(("diagnose", "layers", "lift", "precision", "reduce"), "onnxfix.api.inquiry"),
-    **dict.fromkeys(("doctor", "explain", "rules"), "onnxfix.api.knowledge"),
+    **dict.fromkeys(("diagnose", "doctor", "explain", "layers", "lift"), "onnxfix.api.inquiry"),
+    **dict.fromkeys(("precision", "reduce", "rules"), "onnxfix.api.inquiry"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
     **dict.fromkeys(("AppliedFix", "Finding", "Report"), "onnxfix.report.report"),
     "Diagnosis": "onnxfix.diagnosis.records",

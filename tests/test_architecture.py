@@ -590,7 +590,7 @@ def test_the_heavy_check_can_fail(source: str, violations: int) -> None:
         ("onnxfix.verbs.fleet.work", "def f():\n    from onnxfix.verbs.fleet import remote", 0),
         ("onnxfix.verbs.fleet.work", "if TYPE_CHECKING:\n    from onnxfix.verbs.fleet import remote", 0),
         ("onnxfix.verbs.fleet.remote", "from onnxfix.verbs.fleet import ray", 0),
-        ("onnxfix.verbs.fleet.work", "from onnxfix.verbs.fleet import names", 0),
+        ("onnxfix.verbs.fleet.work", "from onnxfix.verbs.fleet import paths", 0),
     ],
 )
 def test_the_optional_check_can_fail(module: str, source: str, violations: int) -> None:

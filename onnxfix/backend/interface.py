@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper, shape_inference
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from onnxfix import api
+from onnxfix.api.repair import apply
 from onnxfix.backend.devices import CPU, CUDA, BackendError, Engines, Network, Options, Repair, opened, split
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
@@ -177,7 +177,7 @@ class TensorrtBackend(Backend):
             loading.open_model(path)  # that it is a model
             return path, None
         result = folder / "repaired.onnx"
-        report = api.apply(
+        report = apply(
             model,
             result,
             target=target,

@@ -15,8 +15,7 @@ from onnxfix.cli.conflicts import refuse_conflicts
 from onnxfix.cli.given import Given
 from onnxfix.cli.guard import refuse_missing, warn
 from onnxfix.cli.reports import Destination, destinations, refuse_unknown_kinds, write_reports
-from onnxfix.config import baseline as baselines
-from onnxfix.config.holding import Holding
+from onnxfix.config.holding import Baseline, Holding, load_baseline, load_or_new_baseline
 from onnxfix.config.reading import read_configuration
 from onnxfix.config.records import COMMAND_LINE, Config, Layer
 from onnxfix.errors import UsageError
@@ -33,8 +32,7 @@ from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.rewrite import packs
 from onnxfix.rewrite.registry import registry
 from onnxfix.targets import target_named
-from onnxfix.verbs.fleet.drive import drive, executor_of, tasks_of
-from onnxfix.verbs.fleet.names import expand
+from onnxfix.verbs.fleet.drive import drive, executor_of, expand, tasks_of
 from onnxfix.verbs.fleet.paths import as_reported, is_remote
 from onnxfix.verbs.fleet.work import Command, Outcome, Task
 
@@ -78,14 +76,14 @@ def configure(given: Given, *, judges: bool = True) -> Holding:
     raise typer.Exit(0)
 
 
-def _baseline(given: Given, config: Config) -> baselines.Baseline | None:
+def _baseline(given: Given, config: Config) -> Baseline | None:
     if given.write_baseline is not None:
-        return baselines.load_or_new(Path(given.write_baseline))
+        return load_or_new_baseline(Path(given.write_baseline))
     if given.baseline is not None:
-        return baselines.load(Path(given.baseline))
+        return load_baseline(Path(given.baseline))
     if config.baseline is None:
         return None
-    return baselines.load(config.baseline, f"{config.name}: baseline")
+    return load_baseline(config.baseline, f"{config.name}: baseline")
 
 
 def run_models(given: Given, holding: Holding, command: Command, options: RunOptions) -> NoReturn:

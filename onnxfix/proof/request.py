@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Assignment, Signature
-from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+from onnxfix.inputs.specialize import ResolvedSpecialization
 from onnxfix.proof.compare.compare import Metrics, Terms
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.verdict import FeedResult, FeedStatus

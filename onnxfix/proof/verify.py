@@ -19,7 +19,7 @@ from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+from onnxfix.inputs.specialize import ResolvedSpecialization
 from onnxfix.names import RUNGS
 from onnxfix.proof import budget, validity
 from onnxfix.proof.compare.tolerance import Allowed

@@ -9,7 +9,7 @@ from onnx import GraphProto, NodeProto, helper
 
 from onnxfix.files import walk
 from onnxfix.reduction import case as cases
-from onnxfix.reduction import inline, trim
+from onnxfix.reduction import trim
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.search import OutOfTime, Reducer
 
@@ -39,7 +39,7 @@ def _search(reducer: Reducer) -> None:
     for _ in range(_ROUNDS):
         changed = shrink(reducer)
         if reducer.alters:
-            changed |= inline.opened(reducer) or shrink_inner(reducer)
+            changed |= trim.opened(reducer) or shrink_inner(reducer)
         if not changed:
             break
     if reducer.alters:
@@ -248,7 +248,7 @@ def _graph(node: NodeProto, name: str) -> GraphProto:
 
 def _values(reducer: Reducer, number: int, name: str) -> dict[str, Any]:
     """The values of a body's own tensors by name, as far as it can be run alone."""
-    inner = next(inline.bodies(reducer, number, name), None)
+    inner = next(trim.bodies(reducer, number, name), None)
     if inner is None:
         return {}
     reducer.values.forget()  # an outer tensor has the value of the branch that is taken

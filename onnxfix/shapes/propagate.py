@@ -14,9 +14,8 @@ from onnx import AttributeProto, TensorShapeProto, TypeProto
 
 from onnxfix.graph.overlay import Node, Scope, UnknownAttribute, Value
 from onnxfix.shapes import dimnames
-from onnxfix.shapes.knowledge import Knowledge, initializer
 from onnxfix.shapes.ops import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown, control
-from onnxfix.shapes.ops.base import INTEGERS, decoded, finished, schema_elem, small
+from onnxfix.shapes.ops.base import INTEGERS, Knowledge, decoded, finished, initializer, schema_elem, small
 from onnxfix.shapes.symbols import Dim, constant, data_symbol, symbol
 
 if TYPE_CHECKING:

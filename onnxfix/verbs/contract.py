@@ -30,7 +30,7 @@ from onnxfix.shapes import dimnames
 from onnxfix.verbs.difference.contents import serialize_without
 
 if TYPE_CHECKING:
-    from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+    from onnxfix.inputs.specialize import ResolvedSpecialization
 
 _BODY = ("node", "initializer", "sparse_initializer", "value_info")
 _GRAPH_PARTS = (*_BODY, "input", "output")

@@ -11,7 +11,7 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.inputs.sizes.demands import Kind
 from onnxfix.inputs.sizes.problem import Problem
-from onnxfix.inputs.sizes.solve import Range, range_of
+from onnxfix.inputs.sizes.search import Range, range_of
 from onnxfix.proof.verdict import FeedResult
 from onnxfix.proof.verify import verify
 from onnxfix.shapes.algebra.dim import from_sum, text_of

@@ -114,7 +114,7 @@ def prepare(source: Source, options: RunOptions, progress: Progress | None = Non
 def _specialize(job: Job) -> Job:
     """The job with its specialization resolved against the model's inputs."""
     from onnxfix.inputs.feeds.signature import signature  # lazy: start-up, seldom used
-    from onnxfix.inputs.specialize.resolve import fit_profile, resolve  # lazy: start-up, seldom used
+    from onnxfix.inputs.specialize import fit_profile, resolve  # lazy: start-up, seldom used
 
     known, comparison = signature(job.loaded.proto), job.comparison
     verification = comparison.verification

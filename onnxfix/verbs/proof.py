@@ -10,7 +10,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from onnxfix.errors import UsageError
-from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+from onnxfix.inputs.specialize import ResolvedSpecialization
 from onnxfix.options import Verification
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.request import Fed

@@ -25,7 +25,7 @@ from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.options import RunOptions
 from onnxfix.proof.asking import require_tensorrt
 from onnxfix.reduction import case as cases
-from onnxfix.reduction import inline
+from onnxfix.reduction import trim
 from onnxfix.reduction.against import AgainstCheck
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.checks import (
@@ -314,7 +314,7 @@ def narrow(path: Path, build: TrtBuild, options: RunOptions, kept: Callable[[Red
         for reducer.dynamic in (False, True):  # the failure may need symbolic sizes
             if not reducer.steps and search(reducer) == "interrupted":
                 raise KeyboardInterrupt
-        while inline.opened(reducer) and search(reducer) == "complete":
+        while trim.opened(reducer) and search(reducer) == "complete":
             pass
         shrink_inner(reducer)
         return True

@@ -20,7 +20,7 @@ from onnxfix.inputs.feeds.signature import Assignment, Input, Signature, signatu
 from onnxfix.inputs.sizes.bounds import bounds
 from onnxfix.inputs.sizes.demands import Demand
 from onnxfix.inputs.sizes.operators import demanded
-from onnxfix.inputs.sizes.solve import Range
+from onnxfix.inputs.sizes.search import Range
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.proof.verdict import FeedResult, Verdict

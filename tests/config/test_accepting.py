@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfix.config.baseline import Baseline, known_of, load, load_or_new
-from onnxfix.config.holding import Holding
+from onnxfix.config.holding import Baseline, Holding, known_of, load_baseline, load_or_new_baseline
 from onnxfix.config.records import Config, Layer, Suppression
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
@@ -123,10 +122,10 @@ def test_a_baseline_is_written_and_read(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     for name in ("m.onnx", "n.onnx"):
         (tmp_path / "models" / name).touch()
-    empty = load_or_new(tmp_path / "b.json")
+    empty = load_or_new_baseline(tmp_path / "b.json")
     first = empty.with_findings({str(tmp_path / "models" / "m.onnx"): [C, A], "s3://x/m.onnx": [B]})
     (tmp_path / "b.json").write_text(first.text())
-    again = load(tmp_path / "b.json")
+    again = load_baseline(tmp_path / "b.json")
     assert again.text() == first.text()
     assert list(json.loads(first.text())["models"]) == ["models/m.onnx", "s3://x/m.onnx"]
     # Other models stay while they are there; a model without findings has no entry.
@@ -150,11 +149,11 @@ def test_a_baseline_is_written_and_read(tmp_path: Path) -> None:
 def test_no_other_file_is_taken_for_a_baseline_or_replaced(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "b.json"
     path.write_text(text)
-    for use in (load, load_or_new):
+    for use in (load_baseline, load_or_new_baseline):
         with pytest.raises(UsageError, match=said):
             use(path)
     with pytest.raises(UsageError, match="no such file; --write-baseline"):
-        load(tmp_path / "other.json")
+        load_baseline(tmp_path / "other.json")
 
 
 def test_text_counts_what_is_accepted_by_reason() -> None:

@@ -19,7 +19,7 @@ from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.options import RunOptions
 from onnxfix.runtime import system
 from onnxfix.verbs.fleet import contents, remote
-from onnxfix.verbs.fleet.names import expand, targets
+from onnxfix.verbs.fleet.drive import expand, targets
 from onnxfix.verbs.fleet.paths import Named
 from onnxfix.verbs.fleet.work import Outcome, Task, perform
 from support import cli, models

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.sizes.problem import open_graph, problem_of
-from onnxfix.inputs.sizes.search import Search, deciding
-from onnxfix.inputs.sizes.solve import fitted, range_of, repaired
+from onnxfix.inputs.sizes.search import Search, deciding, fitted, range_of, repaired
 from support import models
 from support.size_demands import DEMANDS, RATES, model, runs
 

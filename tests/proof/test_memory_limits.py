@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfix import api
+from onnxfix.api.repair import apply
 from onnxfix.errors import UsageError
 from onnxfix.files import lazy, wire
 from onnxfix.proof.validity import Checked
@@ -420,7 +420,7 @@ def test_the_command_takes_the_limit(tmp_path: Path) -> None:
     path = models.write(tmp_path / "m.onnx", hungry(600), 17)
     code, out, _ = command("verify", path, "--memory-limit", "400", "--rungs", "ort-cpu")
     assert (code, out.count(TOLD)) == (3, 1), out
-    report = api.apply(path, tmp_path / "out.onnx", memory_mb=400, rungs=["ort-cpu"], select=["CST001"])
+    report = apply(path, tmp_path / "out.onnx", memory_mb=400, rungs=["ort-cpu"], select=["CST001"])
     assert report.verdict.settled or TOLD in report.verdict.rung("ort-cpu").reason
     code, _, error = command("check", path, "--memory-limit", "400")
     assert code == 2

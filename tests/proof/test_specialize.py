@@ -19,8 +19,7 @@ import onnxfix
 from onnxfix.errors import UsageError
 from onnxfix.files import loading, wire
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.inputs.specialize.resolve import resolve
-from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+from onnxfix.inputs.specialize import ResolvedSpecialization, resolve
 from onnxfix.options import Specialization
 from onnxfix.proof.checks import gpu, probe
 from onnxfix.proof.verdict import Verdict

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
-from onnxfix.api import apply
+from onnxfix import apply
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from onnxfix_rules.gra import _folded

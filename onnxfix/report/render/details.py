@@ -14,7 +14,7 @@ from onnxfix.report.render.words import counted
 from onnxfix.runtime import system
 
 if TYPE_CHECKING:
-    from onnxfix.inputs.sizes.solve import Range
+    from onnxfix.inputs.sizes.search import Range
     from onnxfix.proof.verdict import RungResult
     from onnxfix.tensorrt.reading import Reading
     from onnxfix.tensorrt.records import Outside, Partition, Profile, Triple, TrtBuild

@@ -1,4 +1,4 @@
-"""The basis of transfer functions: descriptions of values, and operator calls with them.
+"""The basis of transfer functions: descriptions of values, operator calls with them, and a cache of both.
 
 A transfer function takes a :class:`Call` and returns descriptions of the call's outputs. It may assume that the call is
 valid (no operator fails), and its result must be true in every valid execution. It raises :class:`Unknown` if nothing
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, TensorProto, helper
 
+from onnxfix.errors import ModelError
+from onnxfix.graph.overlay import Value
 from onnxfix.graph.signatures import signature
 from onnxfix.shapes.symbols import Dim, as_dim, broadcast, constant, data_symbol, symbol
 
@@ -306,3 +308,65 @@ def schema_elem(call: Call, k: int) -> int | None:
     index = next((i for i, formal in enumerate(known.inputs) if formal.variable == output.variable), None)
     source = call.info(index) if index is not None else ABSENT
     return source.elem if source.kind == "tensor" else None
+
+
+LIMIT = 1 << 17
+"""Maximum number of descriptions and of answers; beyond it, results are computed again."""
+
+Question = tuple[object, ...]
+
+
+class Knowledge:
+    """Results of one pass."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Question, tuple[Info, ...]] = {}
+        """Output descriptions by question, for operators that create no symbols."""
+        self._infos: dict[Question, Info] = {_key(UNKNOWN): UNKNOWN}
+
+    def learn(self, question: Question, answer: tuple[Info, ...]) -> None:
+        """Keep the answer to a question."""
+        if len(self.answers) < LIMIT:
+            self.answers[question] = answer
+
+    def interned(self, info: Info) -> Info:
+        """The only object for descriptions equal to ``info``."""
+        if info is ABSENT or len(self._infos) >= LIMIT:
+            return info
+        return self._infos.setdefault(_key(info), info)
+
+
+def _key(info: Info) -> Question:
+    """A key for equal descriptions. Dimensions are interned and live as long as ``info``, so that their ids are
+    keys."""
+    shape = None if info.shape is None else tuple(map(id, info.shape))
+    value: object = None
+    if info.value is not None:
+        # repr distinguishes 0.0 from -0.0, and is the same for every NaN.
+        items = [repr(item) if isinstance(item, float) else id(item) for item in info.value.reshape(-1)]
+        value = (info.value.shape, *items)
+    fill = None if info.fill is None else repr(info.fill)
+    return (info.elem, shape, value, fill, info.kind, None if info.item is None else _key(info.item))
+
+
+def initializer(value: Value) -> Info:
+    """Type, dimensions and, if it is small and no caller can override it, the value of an initializer."""
+    if value.sparse:
+        for sparse in getattr(value.scope.proto, "sparse_initializer", ()):
+            if sparse.values.name == value.name:
+                return Info(sparse.values.data_type, tuple(constant(d) for d in sparse.dims))
+        return UNKNOWN
+    tensor = value.initializer
+    if tensor is None or value.is_input:
+        return UNKNOWN
+    elem = tensor.data_type or None
+    shape = tuple(as_dim(d) for d in tensor.dims)
+    elements = None
+    if (elem in INTEGERS or elem in FLOATS) and small(shape) is not None:
+        try:
+            array = value.constant(VALUE_LIMIT * 16)
+        except ModelError:
+            array = None  # external data that is missing: reported where the weights are read
+        if array is not None and elem is not None:
+            elements = from_array(array, elem)
+    return Info(elem, shape, elements)

@@ -13,7 +13,7 @@ from onnxfix._version import __version__
 from onnxfix.errors import UsageError
 from onnxfix.files import copying, lazy, loading, saving, tensors
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.inputs.specialize.specialization import ResolvedSpecialization, shown
+from onnxfix.inputs.specialize import ResolvedSpecialization, shown
 from onnxfix.model import Model
 from onnxfix.proof.verdict import CPU_RUNGS
 from onnxfix.proof.verify import DEFAULT_RUNGS, Verdict

@@ -24,7 +24,7 @@ from onnx import (
 
 from onnxfix.files import walk
 from onnxfix.graph.overlay import Value
-from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+from onnxfix.inputs.specialize import ResolvedSpecialization
 from onnxfix.model import Model
 from onnxfix.shapes import dimnames
 from onnxfix.verbs.contract import find_tensor_type

@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, tensors, walk, wire
-from onnxfix.inputs.specialize.specialization import ResolvedSpecialization
+from onnxfix.inputs.specialize import ResolvedSpecialization
 from onnxfix.runtime import confinement
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.verbs import contract

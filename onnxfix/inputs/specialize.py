@@ -1,4 +1,5 @@
-"""The user's request for a specialization, checked against the model: names, sizes and values that fit it.
+"""Fixed sizes and inputs (``--fix-dim``, ``--fix-input``, ``--static``), checked against the model: names, sizes and
+values that fit it.
 
 The result is data (``ResolvedSpecialization``). Here nothing is changed, so that every mistake shows before any work.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,61 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.files import Inputs, array_of, check_inputs, check_type, load_feeds
 from onnxfix.inputs.feeds.profiles import given_profiles, symbols_of
 from onnxfix.inputs.feeds.signature import Assignment, Input, Signature
-from onnxfix.inputs.specialize.specialization import ResolvedSpecialization, shown
 from onnxfix.tensorrt.records import TrtOptions
 
 if TYPE_CHECKING:
     from onnxfix.options import Specialization
+
+
+_SHOWN = 8
+"""Elements of a value up to which it is shown in full."""
+
+
+@dataclass(frozen=True, eq=False)
+class ResolvedSpecialization:
+    """A specialization of one model.
+
+    ``sizes`` maps symbols to numbers, by the names that ``verification.signature`` uses (and ``input.rank`` for an
+    input that declares none); ``values`` maps inputs to the arrays that they become. With ``keep``, those inputs stay
+    in the interface and nothing reads them. ``outputs`` are the sizes that follow for dimensions that outputs leave
+    open, by output, with None where none does: the specialized model declares them.
+    """
+
+    sizes: Mapping[str, int]
+    values: Mapping[str, np.ndarray[Any, Any]]
+    keep: bool = False
+    outputs: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The inputs that the specialized model does not have."""
+        return () if self.keep else tuple(self.values)
+
+    def output_size(self, name: str, axis: int) -> int | None:
+        """The size that follows for a dimension of an output; None where none does."""
+        sizes = self.outputs.get(name, ())
+        return sizes[axis] if axis < len(sizes) else None
+
+    @property
+    def exact(self) -> bool:
+        """Whether a backend must compute the same bits: a constant of floats may be packed and summed another way."""
+        return all(value.dtype.kind in "iubOUS" for value in self.values.values())
+
+    @property
+    def words(self) -> str:
+        """For people: ``batch = 1, sr = 16000``."""
+        sizes = [f"{name} = {size}" for name, size in self.sizes.items()]
+        return ", ".join([*sizes, *(f"{name} = {shown(value)}" for name, value in self.values.items())])
+
+
+def shown(value: np.ndarray[Any, Any]) -> str:
+    """A value in a few characters: itself where it is short, else its type and shape."""
+    if value.size > _SHOWN:
+        return f"{value.dtype.name}{list(value.shape)}"
+    if value.dtype.kind in "OUS":
+        return repr(value.tolist())
+    return str(value.tolist()).replace("True", "true").replace("False", "false")
+
 
 LARGEST = 2**31 - 1
 """The largest size that a dimension may get: TensorRT's are no larger."""

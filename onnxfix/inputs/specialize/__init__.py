@@ -1,1 +1,0 @@
-"""Fixed sizes and inputs (`--fix-dim`, `--fix-input`, `--static`), resolved against a model."""

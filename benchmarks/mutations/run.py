@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
 import json
 import marshal
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -76,31 +74,15 @@ def prepare(folder: Path, trees: dict[Path, ast.Module], places: dict[int, Place
         stream.truncate(4 * SLOTS + TESTS * width)
 
 
-def fingerprint(root: Path, mutants: list[Mutant], arguments: list[str]) -> str:
-    """Changes where other tests may reach the mutants."""
-    found = hashlib.sha256(repr((root, mutants, arguments)).encode())
-    for folder in (*PACKAGES.values(), "tests"):
-        for path in sorted((root / folder).rglob("*.py")):
-            found.update(str(path).encode() + path.read_bytes())
-    return found.hexdigest()
-
-
 def run(root: Path, mutants: list[Mutant], options: argparse.Namespace) -> dict[str, Any]:
     """Try mutants on a checkout."""
     began = time.monotonic()
     trees, places = placed(root, mutants)
     names = [mutant.id for mutant in mutants]
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
-        folder = (options.keep or Path(name)).resolve()
-        state = fingerprint(root, mutants, options.pytest)
-        if not (folder / "reached").exists() or (folder / "state").read_text(encoding="utf-8") != state:
-            if folder.exists() and any(folder.iterdir()) and not (folder / "state").exists():
-                raise SystemExit(f"{folder} holds other things")
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            prepare(folder, trees, places, len(mutants))
-            (folder / "state").write_text(state, encoding="utf-8")
-        (folder / "scratch").mkdir(exist_ok=True)
+        folder = Path(name).resolve()
+        prepare(folder, trees, places, len(mutants))
+        (folder / "scratch").mkdir()
         before = json.loads(options.before.read_text(encoding="utf-8"))["mutants"] if options.before else {}
         wanted = [number for number, mutant in enumerate(mutants) if mutant.id in (options.only or names)]
         plan = {
@@ -111,7 +93,7 @@ def run(root: Path, mutants: list[Mutant], options: argparse.Namespace) -> dict[
                 if before.get(mutant.id, {}).get("status") == "killed"
             ],
             "names": names,
-            "hints": [[mutant.function.rpartition(".")[2]] for mutant in mutants],
+            "hints": [mutant.function.rpartition(".")[2] for mutant in mutants],
             "jobs": options.jobs,
             "limit": options.limit,
             "tests": options.tests,
@@ -215,9 +197,6 @@ def parsed(words: list[str]) -> argparse.Namespace:
     one.add_argument("--jobs", type=int, default=2)
     one.add_argument("--only", action="append", help="try this mutant; may be repeated")
     one.add_argument("--limit", type=float, default=90.0, help="seconds for a test with a mutant, at least")
-    one.add_argument(
-        "--keep", type=Path, help="a folder that keeps what tests reach, for another run on the same code"
-    )
     one.add_argument(
         "--tests", type=int, default=150, help="most tests for a mutant; 0 for all that reach it"
     )

@@ -39,6 +39,13 @@ class Forks:
             child(work, slot, active, scratch)
         self.running[pid] = (slot, time.monotonic() + limit, scratch, key)
 
+    def each(self, waiting: list[Any], start: Callable[[Any], None]) -> Iterator[tuple[Any, str]]:
+        """Call ``start`` with what waits, wherever a fork is free; key and how each ended, "" for well."""
+        while waiting or self.running:
+            while waiting and self.free:
+                start(waiting.pop(0))
+            yield from self.ended()
+
     def ended(self) -> Iterator[tuple[Any, str]]:
         """Wait until some have ended: key and how, "" for well."""
         while self.running:

@@ -96,18 +96,12 @@ class Mutants:
     def results(self) -> dict[str, Any]:
         began = time.monotonic()
         later = {at for at, item in enumerate(self.items) if any(map(item.get_closest_marker, PLAN["later"]))}
-        if not (FOLDER / "reached").exists():
-            self.reach([at for at in range(len(self.items)) if at not in later], None)
-            open_ones = self.open_ones()
-            say(
-                f"{len(self.records)} tests in {time.monotonic() - began:.0f} s leave {len(open_ones)} mutants"
-            )
-            if open_ones and later:
-                hints = {word for number in open_ones for word in PLAN["hints"][number]}
-                self.reach(self.by_hints(later, hints), time.monotonic() + PLAN["later_seconds"])
-            (FOLDER / "reached").touch()
-        for path in FOLDER.glob("tests-*"):
-            self.read(path)
+        self.reach([at for at in range(len(self.items)) if at not in later], None)
+        open_ones = self.open_ones()
+        say(f"{len(self.records)} tests in {time.monotonic() - began:.0f} s leave {len(open_ones)} mutants")
+        if open_ones and later:
+            hints = {PLAN["hints"][number] for number in open_ones}
+            self.reach(self.by_hints(later, hints), time.monotonic() + PLAN["later_seconds"])
         reached = time.monotonic()
         found = self.tried([k for k in PLAN["wanted"] if self.covering(k)])
         failing = [self.items[at].nodeid for at, one in sorted(self.records.items()) if one["failed"]]
@@ -140,19 +134,17 @@ class Mutants:
             by_file.setdefault(self.items[at].nodeid.partition("::")[0], []).append(at)
         waiting = list(by_file.values())
         forks = Forks(PLAN["jobs"], PLAN["scratch"])
-        while waiting or forks.running:
-            while waiting and forks.free and (deadline is None or time.monotonic() < deadline):
-                group = waiting.pop(0)
-                limit = 3600.0 if deadline is None else max(30.0, deadline - time.monotonic())
-                forks.start(lambda group=group: self.recorded(group), limit, group)  # type: ignore[misc]
-            if not forks.running:
-                break
-            for group, how in forks.ended():
-                self.read(FOLDER / f"tests-{group[0]}")
-                if deadline is not None and not self.open_ones():
-                    waiting.clear()
-                if how:
-                    say(f"without a mutant, {self.items[group[0]].nodeid.partition('::')[0]}: {how}")
+
+        def start(group: list[int]) -> None:
+            limit = 3600.0 if deadline is None else max(30.0, deadline - time.monotonic())
+            forks.start(lambda: self.recorded(group), limit, group)
+
+        for group, how in forks.each(waiting, start):
+            self.read(FOLDER / f"tests-{group[0]}")
+            if deadline is not None and (time.monotonic() > deadline or not self.open_ones()):
+                waiting.clear()
+            if how:
+                say(f"without a mutant, {self.items[group[0]].nodeid.partition('::')[0]}: {how}")
 
     def recorded(self, group: list[int]) -> None:
         """In a fork: run tests one after another, and write down each."""
@@ -241,27 +233,25 @@ class Mutants:
         """Each mutant in a fork."""
         found: dict[int, dict[str, Any]] = {}
         forks = Forks(PLAN["jobs"], PLAN["scratch"])
-        waiting = [Attempt(number, self.chosen(number, unreliable)) for number in numbers]
-        while waiting or forks.running:
-            while waiting and forks.free:
-                one = waiting.pop(0)
-                if not one.tests:
-                    found[one.number] = {
-                        "status": "not covered",
-                        "why": "only by tests that fail by themselves",
-                    }
-                    continue
-                one.began = time.monotonic()
-                slow = max(self.records[at]["seconds"] for at in one.tests)
-                limit = max(PLAN["limit"], 5 * slow)
-                forks.start(lambda one=one: self.attempt(one), limit, one, active=one.number)  # type: ignore[misc]
-            for one, how in forks.ended():
-                entry = self.verdict(one, how)
-                if entry is None:
-                    waiting.insert(0, one)
-                    continue
-                found[one.number] = entry
-                say(f"{len(found)} of {len(numbers)}: {PLAN['names'][one.number]} {entry['status']}")
+
+        def start(one: Attempt) -> None:
+            one.began = time.monotonic()
+            slow = max(self.records[at]["seconds"] for at in one.tests)
+            forks.start(lambda: self.attempt(one), max(PLAN["limit"], 5 * slow), one, active=one.number)
+
+        waiting = []
+        for number in numbers:
+            if tests := self.chosen(number, unreliable):
+                waiting.append(Attempt(number, tests))
+            else:
+                found[number] = {"status": "not covered", "why": "only by tests that fail by themselves"}
+        for one, how in forks.each(waiting, start):
+            entry = self.verdict(one, how)
+            if entry is None:
+                waiting.insert(0, one)
+                continue
+            found[one.number] = entry
+            say(f"{len(found)} of {len(numbers)}: {PLAN['names'][one.number]} {entry['status']}")
         return found
 
     def attempt(self, one: Attempt) -> None:
@@ -303,16 +293,12 @@ class Mutants:
 
     def controls(self, tests: list[int]) -> dict[int, bool]:
         """Whether tests pass without a mutant, each by itself."""
-        passed: dict[int, bool] = {}
         forks = Forks(PLAN["jobs"], PLAN["scratch"])
-        waiting = list(tests)
-        while waiting or forks.running:
-            while waiting and forks.free:
-                at = waiting.pop(0)
-                forks.start(lambda at=at: self.alone(at), PLAN["limit"], at)  # type: ignore[misc]
-            for at, how in forks.ended():
-                passed[at] = not how
-        return passed
+
+        def start(at: int) -> None:
+            forks.start(lambda: self.alone(at), PLAN["limit"], at)
+
+        return {at: not how for at, how in forks.each(list(tests), start)}
 
     def alone(self, at: int) -> None:
         """In a fork: ends well where the test passes."""

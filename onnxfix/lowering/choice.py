@@ -221,6 +221,8 @@ def _island(graph: Graph, low: set[int]) -> set[int] | None:
         island = _connected(graph, low, start)
         seen |= island
         count = sum(graph.computes(index) for index in island)
+        if not count and not any(map(graph.dequantizes, island)):
+            continue  # these follow what they read again
         if count > MOST or any(graph.nodes[index].op_type in HEAVY for index in island):
             continue
         if graph.casts(low - island) < whole:

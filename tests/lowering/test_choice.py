@@ -50,6 +50,14 @@ def test_which_nodes_follow_others(kept: str, low: str, given_up: str, casts: in
     assert casts in (graph.casts(found), None)
 
 
+def test_nodes_that_follow_are_not_given_up_for_ever() -> None:
+    text = """g (float[4,4] x) => (float[2,4] y, float[2,4] z) {
+      a, b = Split<axis = 0>(x)  y = Sin(a)  z = Cos(b) }"""
+    proto = models.model(text, 13)
+    graph = Graph(proto, lowerable(proto, "fp16", strict=True), io_low=True)
+    assert settled(graph, frozenset({1, 2})) == (frozenset({0}), frozenset())
+
+
 @pytest.mark.parametrize("kept", [(), ("b",), ("b", "d"), ("a", "e"), ("b", "d", "y"), ("e",)])
 def test_casts_are_counted_as_they_are_made(kept: tuple[str, ...]) -> None:
     graph = _graph()

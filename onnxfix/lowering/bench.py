@@ -20,7 +20,7 @@ from onnxfix.diagnosis.graph import Graph, declared_types, open_graph
 from onnxfix.diagnosis.opening import inlined, opened
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.lowering import guards
-from onnxfix.lowering.lowered import Low, in_order, lowerable, with_casts
+from onnxfix.lowering.lowered import Low, Slots, in_order, lowerable, with_casts
 from onnxfix.lowering.measure import Own, Tensor, measure
 from onnxfix.lowering.records import OutputError
 from onnxfix.proof.compare.tolerance import EXACT, distances, wide
@@ -100,10 +100,12 @@ class Bench(AbstractContextManager["Bench"]):
             raise Failed(error)
         return tensors, nodes, unseen
 
-    def errors(self, low: Collection[int], quick: bool = False) -> tuple[OutputError, ...]:
-        """The outputs' errors with these nodes in the low type; ``quick``: only on the sample that had the
-        largest error in the last run on all samples."""
-        variant = with_casts(self.model, self.able, frozenset(low), apart=False)
+    def errors(
+        self, low: Collection[int] | Mapping[int, Slots], quick: bool = False
+    ) -> tuple[OutputError, ...]:
+        """The outputs' errors with these nodes in the low type, or what is rounded of them; ``quick``: only on the
+        sample that had the largest error in the last run on all samples."""
+        variant = with_casts(self.model, self.able, low, apart=False)
         samples = [self.worst] if quick else range(len(self.feeds))
         replies = [self._bench.run(variant, self.feeds[number], of=self.graph) for number in samples]
         return self._compare(replies, samples)

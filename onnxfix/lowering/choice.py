@@ -4,7 +4,7 @@ DQs, and small islands whose Casts would cost more than they gain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,6 +68,28 @@ class Graph:
         return found
 
     @cached_property
+    def origins(self) -> dict[str, set[str]]:
+        """Of a float32 tensor that is no constant: itself, or the tensors whose values nodes moved to make it."""
+        floats = self.able.floats - self.constants
+        found: dict[str, set[str]] = {}
+        for node in self.nodes:
+            moved = [name for name in node.input if name in floats] if node.op_type in MOVES else []
+            for name in floats.intersection(node.output) if moved else ():
+                found[name] = set().union(*(found.get(source, {source}) for source in moved))
+        return {name: found.get(name, {name}) for name in floats}
+
+    @cached_property
+    def uses(self) -> dict[str, list[int]]:
+        """The nodes that compute from a float32 tensor, moved or not."""
+        found: dict[str, list[int]] = {}
+        for index, node in enumerate(self.nodes):
+            if node.op_type not in (*MOVES, "Shape", "Size"):
+                names = self.origins.keys() & set(node.input)
+                for name in set().union(*(self.origins[one] for one in names)):
+                    found.setdefault(name, []).append(index)
+        return found
+
+    @cached_property
     def outputs(self) -> frozenset[str]:
         return frozenset(info.name for info in self.model.graph.output)
 
@@ -115,7 +137,12 @@ class Graph:
             if self.nodes[index].output[slot]:
                 yield self.nodes[index].output[slot]
 
-    def low_tensor(self, name: str, low: set[int] | frozenset[int]) -> bool:
+    def beside(self, index: int) -> Iterator[int]:
+        """The nodes that write what a node reads, and that read what it writes."""
+        yield from (self.producers[name] for name in self.sources(index) if name in self.producers)
+        yield from (reader for name in self.results(index) for reader in self.readers.get(name, ()))
+
+    def low_tensor(self, name: str, low: Set[int]) -> bool:
         """Whether a tensor has the low type."""
         made = self.producers.get(name)
         if name in self.able.scans:
@@ -125,7 +152,7 @@ class Graph:
             return self.io_low and name in self.inputs
         return made in low and name in set(self.results(made))
 
-    def casts(self, low: set[int] | frozenset[int]) -> int:
+    def casts(self, low: Set[int]) -> int:
         """How many Casts the choice of nodes takes."""
         count = 0
         for name in self.able.floats - self.constants:
@@ -136,7 +163,7 @@ class Graph:
             count += len(kinds - {stored})
         return count
 
-    def _reads_low(self, index: int, name: str, low: set[int] | frozenset[int]) -> bool | None:
+    def _reads_low(self, index: int, name: str, low: Set[int]) -> bool | None:
         """Whether a node reads a tensor in the low type; None where it takes either."""
         node = self.nodes[index]
         if node.op_type in ("Shape", "Size", "Cast") and not node.domain:
@@ -230,12 +257,23 @@ def _island(graph: Graph, low: set[int]) -> set[int] | None:
     return None
 
 
-def _connected(graph: Graph, low: set[int], start: int) -> set[int]:
-    """The nodes in the low type that hand tensors of it to each other."""
+def _connected(graph: Graph, nodes: Set[int], start: int) -> set[int]:
+    """The nodes, of these, that hand float32 or what becomes of it to each other."""
+    return walk.reached([start], lambda index: [other for other in graph.beside(index) if other in nodes])
 
-    def beside(index: int) -> list[int]:
-        found = [graph.producers.get(name, -1) for name in graph.sources(index)]
-        found += [reader for name in graph.results(index) for reader in graph.readers.get(name, ())]
-        return [other for other in found if other in low]
 
-    return walk.reached([start], beside)
+def stretches(graph: Graph) -> list[list[int]]:
+    """The nodes that are no products, those together that hand tensors to each other without a product between. What
+    no product is behind, such as a mask, joins none of them."""
+    behind: set[int] = set()
+    for index, node in enumerate(graph.nodes):
+        made = {graph.producers.get(name, -1) for name in node.input}
+        if node.op_type in HEAVY or not behind.isdisjoint(made):
+            behind.add(index)
+    found = []
+    for nodes in (graph.able.slots.keys() - behind, graph.able.slots.keys() & behind):
+        left = {index for index in nodes if graph.nodes[index].op_type not in HEAVY}
+        while left:
+            found.append(sorted(_connected(graph, left, min(left))))
+            left.difference_update(found[-1])
+    return found

@@ -184,6 +184,7 @@ def described(found: Found, base: Lowering) -> Lowering:
         heavy=len(heavy),
         heavy_low=sum(index in plan.low for index in heavy),
         casts=graph.casts(plan.low),
+        time=plan.time if plan.low else None,
         kept=kept,
         keep_fp32=tuple(pattern(one.place.node, names) for one in kept if one.place.node),
         ranges=tuple(sorted(ranges, key=lambda row: -row.highest)[:MOST_RANGES]),

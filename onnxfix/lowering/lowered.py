@@ -78,15 +78,19 @@ class Lowerable:
     scans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apart: bool) -> ModelProto:
+def with_casts(
+    model: ModelProto, able: Lowerable, low: Collection[int] | Mapping[int, Slots], *, apart: bool
+) -> ModelProto:
     """The model with Casts that round what its float32 nodes read and write, as a copy. Weights are not looked at: they
     may be stand-ins or external.
 
-    ``low`` are the nodes to round, by index (of those in ``able.slots``). ``apart``: also round what a rounded node
-    reads from another one, which changes nothing in a run of the whole model; without it there are fewer Casts.
+    ``low`` are the nodes to round, by index (of those in ``able.slots``), or what to round of them. ``apart``: also
+    round what a rounded node reads from another one, which changes nothing in a run of the whole model; without it
+    there are fewer Casts.
     """
     proto = walk.copied(apart_by_name(model))
     names, lowered = names_of(proto), set[str]()
+    chosen = low if isinstance(low, Mapping) else {index: able.slots[index] for index in low}
     rounded: dict[str, str] = {}  # names of rounded tensors by that of the original
     homes: dict[str, list[NodeProto]] = {}
 
@@ -98,7 +102,7 @@ def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apar
         )
 
     def visit(index: int, node: NodeProto, nodes: list[NodeProto]) -> None:
-        slots = able.slots[index] if index in low else Slots((), ())
+        slots = chosen.get(index, Slots((), ()))
         for slot in slots.inputs:
             name = node.input[slot]
             if name in lowered and not apart:
@@ -361,8 +365,3 @@ SUMS = frozenset({
 
 SQUARES = frozenset({"GlobalLpPool", "LpPool", "ReduceL2", "ReduceSumSquare"})
 """Those that sum squares."""
-
-
-def cost_of(op_type: str) -> float:
-    """What it costs to keep a node of this operator in float32, in cheap nodes."""
-    return 16.0 if op_type in HEAVY else 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ _LARGEST = 1 << 40
 class Tensor:
     """What was measured of a float32 tensor over ``samples``: the largest magnitude, the largest distance to a whole
     number (``fraction``) and to the rounded value (``rounding``), how many elements there are, how many are not 0, and
-    how many still are not 0 when rounded."""
+    how many still are not 0 when rounded. ``shape`` is that of the first sample."""
 
     highest: float = 0.0
     fraction: float = 0.0
@@ -38,6 +38,7 @@ class Tensor:
     nonzero: float = 0.0
     left: float = 0.0
     samples: float = 1
+    shape: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def lost(self) -> float:
@@ -52,7 +53,8 @@ class Tensor:
     def joined(self, other: Tensor) -> Tensor:
         """Both samples as one."""
         ours, theirs = astuple(self), astuple(other)
-        return Tensor(*map(_greater, ours[:3], theirs[:3]), *map(add, ours[3:], theirs[3:]))
+        figures = *map(_greater, ours[:3], theirs[:3]), *map(add, ours[3:-1], theirs[3:-1])
+        return Tensor(*figures, shape=self.shape)
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def measure_tensor(values: Array, to: Low) -> Tensor:
         float(one.max(initial=0.0, where=finite)) for one in (np.abs(values), fractions, gaps)
     )
     nonzero, left = (int(np.count_nonzero(one[finite])) for one in (values, low))
-    return Tensor(highest, fraction, rounding, values.size, nonzero, left)
+    return Tensor(highest, fraction, rounding, values.size, nonzero, left, shape=values.shape)
 
 
 def measure_own(truth: Array, other: Array) -> Own:

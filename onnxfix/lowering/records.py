@@ -81,7 +81,8 @@ class Lowering(Shown):
     ``error`` is the largest of ``outputs``; ``best`` the smallest error that was found where the budget is missed.
     ``nodes`` are those that compute (no constants, and none that only move values), ``low`` how many of them compute
     in the low type, ``heavy`` and ``heavy_low`` the same for products and convolutions. ``casts`` were added to those
-    that the model had. ``checks`` are checks of the result by name, with status and reason.
+    that the model had. ``time`` is the time on a GPU as a share of float32's, estimated by flops and bytes (None:
+    nothing is lowered). ``checks`` are checks of the result by name, with status and reason.
     """
 
     path: str
@@ -99,6 +100,7 @@ class Lowering(Shown):
     heavy: int = 0
     heavy_low: int = 0
     casts: int = 0
+    time: float | None = None
     kept: tuple[Kept, ...] = ()
     keep_fp32: tuple[str, ...] = ()
     ranges: tuple[Range, ...] = ()

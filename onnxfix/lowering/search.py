@@ -2,8 +2,9 @@
 
 Guards come first. If the error is then too large, it is found out where it comes from: parts of the model are run in
 the low type alone, and the parts with most of the error are split again. Inside a part, a node's own error says how
-much of it is the node's. Nodes are kept in this order, those that cost least for what they gain first, and how many is
-found by bisection; each step runs the whole model, on the sample with the largest error, and the result on all.
+much of it is the node's. What is kept are products, and stretches of other nodes, for Casts inside a stretch would cost
+more than they gain. Those that cost least time for what they gain come first, and how many is found by bisection; each
+step runs the whole model, on the sample with the largest error, and the result on all.
 """
 
 from __future__ import annotations
@@ -11,39 +12,62 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
-from onnxfix.lowering.choice import Graph, settled
+from onnxfix.lowering.choice import Graph, settled, stretches
+from onnxfix.lowering.cost import Costs
 from onnxfix.lowering.guards import Facts
-from onnxfix.lowering.lowered import cost_of
+from onnxfix.lowering.lowered import HEAVY, Slots
 from onnxfix.lowering.records import OutputError
 
-_PARTS = 8
-"""Parts that the model is divided into at first."""
+_PARTS = 3
+"""Parts that each kind of roundings is divided into at first."""
+_LONGEST = 20
+"""Nodes of a stretch that are kept at once, unless it is the whole stretch."""
+_LEAST = 1e-5
+"""What a node costs at least, as a share of the time in float32."""
 _MOST_RUNS = 32
 """Runs to find out where the error comes from."""
 _ROUNDS = 3
 """Bisections: each looks at one sample, and its result at all."""
 _STEPS = (0.5, 0.65, 0.8, 0.9, 0.95, 0.98)
-"""Shares of the nodes that are kept where bisection finds nothing."""
-_GIVEN_BACK = 6
-"""Parts of the kept nodes that are tried without."""
+"""Shares of the units that are kept where bisection finds nothing."""
+_GIVEN_BACK = 8
+"""Parts of the kept units that are tried without: one unit, one, two, four and so on."""
 _BROKEN = 1e12
 """The squared error of a run that gives NaN or infinity."""
 _CLIP = 16.0
 """Own errors above so many units of rounding count as this many: those of outputs near 0 say little about the model."""
 
 Errors = tuple[OutputError, ...]
-#: Runs the model with these nodes in the low type; ``quick``: on the sample with the largest error.
-Run = Callable[[frozenset[int], bool], Errors]
+T = TypeVar("T")
+#: Nodes that are kept together.
+Unit = tuple[int, ...]
+#: Runs the model with these nodes in the low type, or with what is rounded of them; ``quick``: on the sample with the
+#: largest error.
+Run = Callable[[frozenset[int] | Mapping[int, Slots], bool], Errors]
+
+
+class Rounding(NamedTuple):
+    """What is rounded: what a node writes, or the constants and inputs of the model that it reads."""
+
+    node: int
+    writes: bool
+
+
+#: Roundings, and the squared error of the model with these alone.
+Part = tuple[float, Sequence[Rounding]]
 
 
 @dataclass(frozen=True)
 class Plan:
     """The nodes in the low type, those kept by the search and those kept for fewer Casts, and the errors. ``met``: the
     errors are within the budget. ``best`` is the smallest error that was found with any node in the low type.
-    ``effects`` is the share of the squared error by node, where it was looked for; ``runs`` counts the model's runs."""
+    ``effects`` is the share of the squared error by node, where it was looked for; ``runs`` counts the model's runs;
+    ``time`` is the estimated time as a share of float32's."""
 
     low: frozenset[int]
     kept: frozenset[int]
@@ -53,6 +77,7 @@ class Plan:
     best: float
     effects: Mapping[int, float] = field(default_factory=dict)
     runs: int = 0
+    time: float = 1.0
 
 
 def worst(errors: Errors) -> float:
@@ -78,25 +103,20 @@ class Search:
         self._run, self._say = run, say
         self.runs = 0
         self.best = math.inf
-        self.closest: tuple[float, frozenset[int]] = (
-            math.inf,
-            frozenset(),
-        )  # the smallest error on one sample
+        self.closest = math.inf, frozenset[int]()  # the smallest error on one sample, and what it keeps
         self.deadline = time.monotonic() + seconds
         self.tried: dict[tuple[frozenset[int], bool], Errors] = {}
+        self.costs = Costs(graph, facts.tensors)
 
     def plan(self) -> Plan:
         """The plan; where the budget cannot be met, the one with the smallest error."""
         found = self._plan(frozenset(), {})
         if found.met or not found.low:
-            return found
-        effects = self._effects()
-        order = sorted(
-            effects, key=lambda index: (-effects[index] / cost_of(self.graph.nodes[index].op_type), index)
-        )
+            return self._final(found)
+        effects, order = self._effects, [*self._order]
         limit = self.budget
         for _ in range(_ROUNDS):
-            quick = self._bisect(order, effects, limit)
+            quick = self._bisect(order, limit)
             if quick is None:
                 self._plan(self.closest[1], effects)  # how far it gets on all samples
                 break
@@ -105,49 +125,56 @@ class Search:
                 return self._final(checked)
             found = checked if worst(checked.errors) < worst(found.errors) else found
             limit *= min(0.9, self.budget / worst(checked.errors))
-        return self._final(self._stepped(order, effects) or found)
+        return self._final(self._stepped(order) or found)
 
-    def _stepped(self, order: list[int], effects: Mapping[int, float]) -> Plan | None:
+    def _stepped(self, order: list[Unit]) -> Plan | None:
         """A plan on all samples, in larger steps, where bisection on one sample found none: errors do not only fall as
         more nodes are kept."""
         for share in _STEPS:
-            found = self._plan(frozenset(order[: int(len(order) * share)]), effects)
+            found = self._plan(self._nodes(order[: int(len(order) * share)]), self._effects)
             if found.met:
                 return found
         return None
 
-    def _bisect(self, order: list[int], effects: Mapping[int, float], limit: float) -> Plan | None:
-        """The fewest nodes to keep, in this order, for an error up to ``limit`` on one sample: none is too few, and all
+    def _bisect(self, order: list[Unit], limit: float) -> Plan | None:
+        """The fewest units to keep, in this order, for an error up to ``limit`` on one sample: none is too few, and all
         of them leave nothing in the low type. None where the budget is not met."""
         least: Plan | None = None
         below, above = 0, len(order)
         while above - below > 1:
             middle = (below + above) // 2
-            self._say(f"keeping {middle} of {len(order)} nodes in float32")
-            found = self._plan(frozenset(order[:middle]), effects, quick=True)
+            found = self._kept(order[:middle])
             if found.low and worst(found.errors) < self.closest[0]:
                 self.closest = worst(found.errors), found.kept
             if worst(found.errors) <= limit:
                 above, least = middle, found if found.low else least
             else:
                 below = middle
-        return None if least is None else self._released(least, order[:above], effects, limit)
+        return None if least is None else self._released(least, order[:above], limit)
 
-    def _released(self, least: Plan, order: list[int], effects: Mapping[int, float], limit: float) -> Plan:
-        """The plan without what is kept in vain: parts of the kept nodes are given back while the budget allows it,
-        those that cost most first. Keeping the last of ``order`` may have made many of the others unnecessary."""
-        kept = list(order)
-        by_cost = sorted(kept, key=lambda index: (-cost_of(self.graph.nodes[index].op_type), effects[index]))
-        for part in _divided(by_cost, _GIVEN_BACK):
-            fewer = [index for index in kept if index not in set(part)]
-            self._say(f"keeping {len(fewer)} nodes in float32")
-            found = self._plan(frozenset(fewer), effects, quick=True)
-            if worst(found.errors) <= limit and len(found.low) >= len(least.low):
+    def _released(self, least: Plan, kept: list[Unit], limit: float) -> Plan:
+        """The plan without what is kept in vain: parts of the kept units are given back while the budget allows it,
+        those that cost most first. Keeping the last of them may have made many of the others unnecessary."""
+        by_cost = sorted(kept, key=lambda unit: (-self._order[unit], unit))
+        edges = [0, *(2**power for power in range(_GIVEN_BACK - 1)), len(by_cost)]
+        for part in (by_cost[a:b] for a, b in itertools.pairwise(edges) if by_cost[a:b]):
+            fewer = [unit for unit in kept if unit not in part]
+            found = self._kept(fewer)
+            is_faster = self.costs.seconds(found.low) <= self.costs.seconds(least.low)
+            if worst(found.errors) <= limit and is_faster:
                 kept, least = fewer, found
         return least
 
+    def _kept(self, units: list[Unit]) -> Plan:
+        """The plan that keeps these units, on one sample."""
+        nodes = self._nodes(units)
+        self._say(f"keeping {len(nodes)} nodes in float32")
+        return self._plan(nodes, self._effects, quick=True)
+
     def _final(self, found: Plan) -> Plan:
-        return replace(found, best=self.best, runs=self.runs)
+        whole = self.costs.seconds(frozenset())
+        time_share = self.costs.seconds(found.low) / whole if whole else 1.0
+        return replace(found, best=self.best, runs=self.runs, time=time_share)
 
     def _plan(self, kept: frozenset[int], effects: Mapping[int, float], *, quick: bool = False) -> Plan:
         low, neighbors = settled(self.graph, self.guarded | kept)
@@ -164,21 +191,89 @@ class Search:
 
     # -- where the error comes from
 
+    def _nodes(self, units: Iterable[Unit]) -> frozenset[int]:
+        """The nodes of units that compute; others follow them."""
+        return frozenset(filter(self.graph.computes, itertools.chain.from_iterable(units)))
+
+    @cached_property
+    def _free(self) -> frozenset[int]:
+        """The nodes that may be kept or not."""
+        return frozenset(self.graph.able.slots.keys() - self.guarded)
+
+    @cached_property
+    def _order(self) -> dict[Unit, float]:
+        """What is kept, in this order, and the seconds that each adds to the time then: the next is always what takes
+        most of the error for its time. Beside what is kept, a node costs little or nothing: Casts move."""
+        low, order = set(self._free), dict[Unit, float]()
+        least = _LEAST * (self.costs.seconds(frozenset()) or 1.0)
+        units: set[Unit] = {(index,) for index in self._free}
+        for stretch in map(tuple, stretches(self.graph)):
+            units |= {stretch, *map(tuple, _divided(stretch, math.ceil(len(stretch) / _LONGEST)))}
+        holding: dict[int, list[Unit]] = {}
+        for unit in units:
+            for index in unit:
+                holding.setdefault(index, []).append(unit)
+        values: dict[Unit, tuple[float, int, Unit]] = {}
+        costs: dict[Unit, float] = {}
+
+        def judge(changed: Iterable[Unit]) -> None:
+            for unit in changed:
+                nodes = self._nodes([unit]) & low
+                values.pop(unit, None)
+                if nodes:
+                    costs[unit] = max(self.costs.added(nodes, low), least * len(nodes))
+                    values[unit] = self._gain(nodes, low) / costs[unit], -len(nodes), unit
+
+        judge(units)
+        while values:
+            unit = max(values, key=values.__getitem__)
+            nodes = self._nodes([unit]) & low
+            low -= nodes
+            order[tuple(sorted(nodes))] = costs[unit]
+            around = nodes.union(*map(self.graph.beside, nodes))
+            judge({one for index in around for one in holding.get(index, ())})
+        return order
+
+    def _gain(self, nodes: frozenset[int], low: set[int]) -> float:
+        """The share of the squared error that goes if these nodes of ``low`` are kept too: what they alone round."""
+        graph = self.graph
+        read = set().union(*(graph.origins[name] for index in nodes for name in graph.sources(index)))
+        names = read.union(*map(graph.results, nodes))
+        gain = sum(self._roundings.get(Rounding(index, False), 0.0) for index in nodes)
+        for name in names:
+            around = {graph.producers.get(name, -1), *graph.uses.get(name, ())}
+            if around & low <= nodes:
+                gain += self._roundings.get(Rounding(graph.producers.get(name, -1), True), 0.0)
+        return gain
+
+    @cached_property
     def _effects(self) -> dict[int, float]:
         """The share of the outputs' squared error that is put down to each node that may be kept."""
-        free = [
-            index
-            for index in self.graph.able.slots
-            if index not in self.guarded and self.graph.computes(index)
-        ]
-        parts = [(self._power(part), part) for part in _divided(free, _PARTS)]
+        found: dict[int, float] = {}
+        for (index, _), power in self._roundings.items():
+            found[index] = found.get(index, 0.0) + power
+        return found
+
+    @cached_property
+    def _roundings(self) -> dict[Rounding, float]:
+        """The share of the outputs' squared error that each rounding has: of constants that a node reads, or of what it
+        writes. A tensor between two nodes is rounded if one of them has the low type."""
+        products = {index for index in self._free if self.graph.nodes[index].op_type in HEAVY}
+        kinds: tuple[list[Rounding], ...] = [], [], []
+        for index in sorted(filter(self.graph.computes, self.graph.able.slots)):
+            uses = {use for name in self.graph.results(index) for use in self.graph.uses.get(name, ())}
+            if index in self._free:
+                kinds[0 if index in products else 2].append(Rounding(index, False))
+            if index in self._free or uses & self._free:
+                kinds[1 if index in products or uses & products else 2].append(Rounding(index, True))
+        parts = [(self._power(part), part) for kind in kinds for part in _divided(kind, _PARTS)]
         while (split := self._splittable(parts)) is not None:
             parts.remove(split)
             parts += [(self._power(half), half) for half in _divided(split[1], 2)]
         return self._shares(parts)
 
-    def _splittable(self, parts: list[tuple[float, list[int]]]) -> tuple[float, list[int]] | None:
-        """The part of several nodes with the largest error, while it matters which of them it is."""
+    def _splittable(self, parts: list[Part]) -> Part | None:
+        """The part of several roundings with the largest error, while it matters which of them it is."""
         if self.runs >= _MOST_RUNS or time.monotonic() > self.deadline:
             return None
         several = [part for part in parts if len(part[1]) > 1]
@@ -186,27 +281,40 @@ class Search:
         total = sum(power for power, _ in parts)
         return largest if largest is not None and largest[0] * 4 * len(parts) > total else None
 
-    def _power(self, part: list[int]) -> float:
-        """The squared error of the model with only this part in the low type; a large number where it breaks."""
+    def _power(self, part: Sequence[Rounding]) -> float:
+        """The squared error of the model with only these roundings; a large number where it breaks."""
         self.runs += 1
         self._say(f"where the error comes from: run {self.runs}")
-        errors = self._run(frozenset(part), True)
+        slots: dict[int, Slots] = {}
+        for index, writes in part:
+            read, written = slots.get(index, Slots((), ()))
+            inputs, outputs = self.graph.able.slots[index]
+            names = self.graph.nodes[index].input
+            own = tuple(slot for slot in inputs if not self._is_computed(names[slot]))
+            slots[index] = Slots(read, outputs) if writes else Slots(own, written)
+        errors = self._run(slots, True)
         power = max((one.rms for one in errors), default=0.0) ** 2
         return power if math.isfinite(power) else _BROKEN
 
-    def _shares(self, parts: list[tuple[float, list[int]]]) -> dict[int, float]:
+    def _is_computed(self, name: str) -> bool:
+        """Whether a node rounds this tensor, and not only who reads it."""
+        made = (self.graph.producers.get(origin, -1) for origin in self.graph.origins.get(name, ()))
+        return any(index in self.graph.able.slots and self.graph.computes(index) for index in made)
+
+    def _shares(self, parts: list[Part]) -> dict[Rounding, float]:
         total = sum(power for power, _ in parts) or 1.0
         found = {}
         for power, part in parts:
-            own = [self.facts.own[index].error if index in self.facts.own else 0.0 for index in part]
+            own = [self.facts.own[index].error if index in self.facts.own else 0.0 for index, _ in part]
             weights = [min(error, _CLIP * self.facts.unit) ** 2 for error in own]
-            whole = sum(weights) or 1.0
-            for index, weight in zip(part, weights, strict=True):
-                found[index] = power / total * weight / whole
+            if not any(weights):
+                weights = [1.0] * len(part)
+            for rounding, weight in zip(part, weights, strict=True):
+                found[rounding] = power / total * weight / sum(weights)
         return found
 
 
-def _divided(items: list[int], count: int) -> list[list[int]]:
+def _divided(items: Sequence[T], count: int) -> list[Sequence[T]]:
     """Up to ``count`` runs of about the same length; none is empty."""
     count = min(count, len(items))
     edges = [len(items) * i // count for i in range(count + 1)] if count else [0]

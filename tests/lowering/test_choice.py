@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 import pytest
@@ -9,9 +11,10 @@ from onnx import numpy_helper
 
 from onnxfix.lowering.choice import Graph, settled
 from onnxfix.lowering.convert import between_casts, converted
+from onnxfix.lowering.cost import Costs
 from onnxfix.lowering.guards import Facts, guards
 from onnxfix.lowering.lowered import ELEMENT, Low, lowerable, with_casts
-from onnxfix.lowering.measure import Own
+from onnxfix.lowering.measure import Own, Tensor
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Search, worst
 from onnxfix.targets import choose_target
@@ -113,6 +116,32 @@ def test_the_search_checks_its_result_on_all_samples() -> None:
     assert found.met
     assert worst(error(found.low, False)) <= 6e-4
     assert found.low
+
+
+ATTENTION = """g (float[8,64] x, float[64,64] w) => (float[8,64] y) {
+  q = MatMul(x, w)  k = MatMul(x, w)  t = Transpose(k)  s = MatMul(q, t)  a = Sin(s)  p = Softmax(a)  o = MatMul(p, x)
+  f = Cos(o)  n = Add(f, x)  g = Tanh(n)  h = Sin(g)  y = MatMul(h, w) }"""
+
+
+def test_what_a_choice_costs() -> None:
+    graph = _graph(ATTENTION)
+    sizes = {"x": (8, 64), "w": (64, 64), "t": (64, 8), "s": (8, 8), "a": (8, 8), "p": (8, 8)}
+    shapes = {name: sizes.get(name, (8, 64)) for name in graph.able.floats}
+    costs = Costs(graph, {name: Tensor(count=math.prod(one), shape=one) for name, one in shapes.items()})
+    low = frozenset(graph.able.slots)
+
+    def added(names: str, kept: str = "") -> float:
+        return costs.added(
+            {_index(graph, name) for name in names}, low - {_index(graph, name) for name in kept}
+        )
+
+    assert costs.seconds(low) < costs.seconds(frozenset())
+    assert added("fngh") == pytest.approx(
+        costs.seconds(low - {_index(graph, one) for one in "fngh"}) - costs.seconds(low)
+    )
+    assert added("q") > added("fngh")  # products cost most
+    assert added("h") > added("h", kept="fng") < added("g")  # beside what is kept it is free: the Cast moves
+    assert added("a") > 0  # attention in half precision is one kernel
 
 
 OPERATORS = """g (float[2,3,8,8] x, bool[2,3,8,8] p, int64[2] i)

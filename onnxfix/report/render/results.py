@@ -90,10 +90,11 @@ def precision_page(plan: Lowering) -> ui.Page:
             f"{plan.low} of {plan.nodes} computing nodes in {_NAMES[plan.to]} ({plan.share:.0%}), {plan.heavy_low} of "
             f"{plan.heavy} products and convolutions; {plan.casts} Casts added; budget {plan.budget:g}"
         )
-        lead = [ui.Paragraph(words)]
+        time = f"; time {plan.time:.2f} of float32's by an estimate (flops and bytes)" if plan.time else ""
+        lead = [ui.Paragraph(words + time)]
     chip = ui.Chip("bad" if plan.exit_code else "good", _precision_outcome(plan))
-    notes = ui.listed("notes", "Notes", plan.notes, "note")
-    return ui.Page(plan.path, "", chip, plan.exit_code, lead, sections=[*sections, *notes])
+    sections += ui.listed("notes", "Notes", plan.notes, "note")
+    return ui.Page(plan.path, "", chip, plan.exit_code, lead, sections=sections)
 
 
 def _precision_outcome(plan: Lowering) -> str:

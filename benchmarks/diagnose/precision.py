@@ -38,31 +38,33 @@ from onnxfix.model import Model
 
 PEERS = ("autocast", "float16")
 SAMPLES = 3
-SMALL = 1 << 12
+SMALL = 1 << 8
 """Bytes of a weight that is kept as it is."""
+SPREAD = 0.05
+"""The deviation of weights that an export without training leaves at zeros or ones."""
 UNBOUNDED = 1e9
 """A budget that only guards limit."""
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16}
 NOT_COMPUTING = MOVES | {"Cast", "Constant", "ConstantOfShape", "Shape", "Size"}
 
 
-def feeds_of(model: Path, size: int) -> list[dict[str, Any]]:
-    """Samples of batch 1 and of sizes near to ``size``."""
+def feeds_of(model: Path, size: int, batch: int = 1) -> list[dict[str, Any]]:
+    """Samples of this batch and of sizes near to ``size``."""
     known = signature(model)
     leading = {one.dims[0] for one in known.inputs if one.dims}
-    wish = {name: 1 if name in leading else size for name in known.symbols}
+    wish = {name: batch if name in leading else size for name in known.symbols}
     sizes = known.search.near(wish, pins=known.search.ways[0]) or {}
     return [Feed(sizes, "normal", seed).values(known) for seed in range(SAMPLES)]
 
 
 def redraw(source: Path, target: Path) -> None:
-    """Write a model with its large weights drawn from their names, with the mean and deviation of the export's own."""
+    """Write a model with its weights drawn from their names, with the mean and deviation of the export's own."""
     model = onnx.load(source)
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT and len(tensor.raw_data) >= SMALL:
             array = numpy_helper.to_array(tensor)
             rng = np.random.default_rng([20261123, zlib.crc32(tensor.name.encode())])
-            drawn = rng.standard_normal(array.shape, np.float32) * np.float32(array.std())
+            drawn = rng.standard_normal(array.shape, np.float32) * np.float32(array.std() or SPREAD)
             tensor.raw_data = (drawn + np.float32(array.mean())).astype(np.float32).tobytes()
     onnx.save(model, target)
 

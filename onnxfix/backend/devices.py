@@ -177,7 +177,7 @@ class Engines:
         side = engines(self._builder.choice, self._builder.options, self._step)
         reason = _loaded(side, name, engine)
         if reason:
-            cause: Cause = "timeout" if side.late else side.cause
+            cause: Cause = "timeout" if side.last.late else side.last.cause
             raise BackendError(f"the engine does not load: {reason}", "load", cause)
         self._engines.append((build, side, name))
         return self._engines[-1]
@@ -263,7 +263,7 @@ class Network:
             )
             reason = backends.missing(runtime) or _loaded(side, self._name, self._path)
             if reason:
-                raise BackendError(f"{runtime}: {reason}", "load", side.cause)
+                raise BackendError(f"{runtime}: {reason}", "load", side.last.cause)
             self._sides[runtime] = side
         ran = self._sides[runtime].run(self._name, given)
         if ran.error:

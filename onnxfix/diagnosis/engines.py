@@ -92,7 +92,7 @@ class Engines:
                 )
             error = self.sessions.load(_NAME, str(engine))
             if error:
-                return Reply(error=f"the engine does not load: {error}", cause=self.sessions.cause)
+                return Reply(error=f"the engine does not load: {error}", cause=self.sessions.last.cause)
             ran = self.sessions.run(_NAME, feed)
         if ran.error:
             return Reply(error=ran.error, cause=ran.cause)

@@ -12,7 +12,6 @@ from onnx import ModelProto
 
 from onnxfix.errors import UsageError
 from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.profiles import chosen_profiles
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.options import Verification
@@ -22,7 +21,7 @@ from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.checks.builds import Builds
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback import network
-from onnxfix.proof.request import Request
+from onnxfix.proof.request import Request, read_feeds
 from onnxfix.proof.verify import Limits
 from onnxfix.runtime.nvidia import Missing
 from onnxfix.runtime.sandbox import shared
@@ -92,7 +91,7 @@ def judge_model(
         if not reads or not (imported or build.accepted or build.stage == "build"):
             return build, None
         say("reading TensorRT's network")
-        return build, network.read_original(request, builder)
+        return build, network.read_original(request, builder).reading
 
 
 def _build(builder: Builder, request: Request) -> TrtBuild:

@@ -9,12 +9,17 @@ from dataclasses import dataclass, field
 from onnx import ModelProto
 
 from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.inputs import shape_of
+from onnxfix.inputs.feeds.inputs import Kind, shape_of
 from onnxfix.inputs.feeds.signature import Assignment, Signature
 from onnxfix.proof.request import Request
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import reference
 from onnxfix.runtime.effort import Effort
+
+#: Kinds of data to try, in this order, if the original rejects the planned kind.
+MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
+SEARCH = 60.0  # seconds to look for inputs that the original accepts
+ENOUGH = 3  # number of assignments on which to compare a model with dynamic shapes
 
 
 @dataclass

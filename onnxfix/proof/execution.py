@@ -14,7 +14,7 @@ from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Assignment
 from onnxfix.proof import cuda, draws, extents
-from onnxfix.proof.budget import Budget, too_large
+from onnxfix.proof.budget import ENOUGH, MILDER, SEARCH, Budget, too_large
 from onnxfix.proof.compare.compare import agreement, difference, different
 from onnxfix.proof.compare.copies import CUT_OFF
 from onnxfix.proof.pair import Pair, Progress, describe_judges
@@ -24,16 +24,12 @@ from onnxfix.proof.verdict import LeftOut, RungResult, Side
 from onnxfix.runtime import backends, deadline
 from onnxfix.runtime.effort import THOROUGH
 
-#: Kinds of data to try, in this order, if the original rejects the planned kind.
-_MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
 _BEYOND = (
     "on values chosen to overflow half precision the original overflows, and the new model does not agree with it in "
     "higher precision"
 )
-_SEARCH = 60.0  # seconds to look for inputs that the original accepts
 _BRIEF = 3.0  # the same if no sizes satisfy the operators, or if ONNX Runtime will search as well
-_ENOUGH = 3  # number of assignments on which to compare a model with dynamic shapes
 
 
 def run_check(request: Request, name: str) -> RungResult:
@@ -150,7 +146,7 @@ class _Check:
         if not self._over():
             self._run_quantized(plan.wide(known, sweep), seed + len(feeds))
         if not self._over():
-            limit = _BRIEF if known.search.in_vain and not self.seen.counted() else _SEARCH
+            limit = _BRIEF if known.search.in_vain and not self.seen.counted() else SEARCH
             self.deadline = min(self.deadline, time.monotonic() + limit)
             self._run_hardest(feeds, left)
             if not self.seen.counted():
@@ -177,7 +173,8 @@ class _Check:
                 feed = min(allowed, key=lambda one: one.assignment in tried and one.kind != hard)
             seconds = self.budget.remaining([one.assignment for one in allowed])
             about = f", about {seconds:.0f} s left" if seconds >= 1 else ""
-            done, total = len(feeds) - len(left), len(feeds) - len(left) + len(allowed)
+            done = len(feeds) - len(left)
+            total = done + len(allowed)
             self.request.tell(done / total, f"feed {done + 1} of {total}{about}")
             left.remove(feed)
             self._run_feed(self._with_hardest(feed, hard) if feed is needed else feed)
@@ -233,7 +230,7 @@ class _Check:
         """The original accepts none of the planned feeds: run milder values at the first three shapes, and at shapes
         with a size of 0, which cost nothing."""
         for feed in [*feeds[:3], *(one for one in feeds[3:] if 0 in one.assignment.values())]:
-            for kind in _MILDER:
+            for kind in MILDER:
                 if self._over() or self._run_feed(Feed(feed.assignment, kind, feed.seed)):
                     break
         if self.seen.counted() and not self._over():
@@ -244,7 +241,7 @@ class _Check:
         the budget left out."""
         seed = self.request.seed + 101
         for turn, assignment in enumerate(plan.grown(self.request.known, self.request.shapes)):
-            if len(self.seen.sizes()) + spared >= _ENOUGH or self._over():
+            if len(self.seen.sizes()) + spared >= ENOUGH or self._over():
                 return
             if not self.seen.counted() or self.budget.allows(assignment):
                 ran = self._run_feed(Feed(assignment, "normal", seed + turn))

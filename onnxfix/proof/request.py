@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from onnxfix.errors import UsageError
+from onnxfix.inputs.feeds.files import Inputs, check_inputs, load_feeds
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Assignment, Signature
 from onnxfix.inputs.specialize import ResolvedSpecialization
@@ -28,6 +30,7 @@ Fed = tuple[int, Feed | None]
 """What identifies inputs: ``FeedResult.fed``."""
 Label = tuple[str, Feed | None, int]
 """What a result says of inputs: ``label``, ``feed`` and ``given`` of a ``FeedResult``."""
+ENGINE = ".engine"  # suffix of the file for the engine of a model, beside that of its network
 REMOTE = "onnxfix.proof.remote"
 """The module of the functions that checks call in the sandbox's child."""
 
@@ -54,18 +57,13 @@ class Networks:
 
     def engine(self, path: Path) -> Path:
         """The file for the engine of a model, where there is a GPU to execute it."""
-        return engine_beside(self.place(path))
+        return self.place(path).with_suffix(ENGINE)
 
     def cancel(self) -> None:
         """End the builds that nobody waits for."""
         waiting, self.begun = self.begun, {}
         if self.worker is not None and any(one.outcome is None for one in waiting.values()):
             self.worker.close()
-
-
-def engine_beside(network: Path) -> Path:
-    """The file for the engine of a model whose network goes to the file ``network``."""
-    return network.with_suffix(".engine")
 
 
 @contextmanager
@@ -77,6 +75,18 @@ def networks() -> Iterator[Networks]:
             yield found
         finally:
             found.cancel()
+
+
+def read_feeds(known: Signature, inputs: Inputs) -> list[dict[str, Any]] | None:
+    """The user's feeds for a model; None where there are none.
+
+    Raises:
+        UsageError: they cannot be read, or do not fit the model.
+    """
+    feeds = load_feeds(inputs)
+    if feeds == []:
+        raise UsageError("the given inputs contain no feed")
+    return None if feeds is None else check_inputs(known, feeds)
 
 
 @dataclass(frozen=True)

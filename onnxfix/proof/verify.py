@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,14 +16,13 @@ import onnx
 
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.specialize import ResolvedSpecialization
 from onnxfix.names import RUNGS
 from onnxfix.proof import budget, validity
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.request import REMOTE, Fed, Request, networks
+from onnxfix.proof.request import REMOTE, Fed, Request, networks, read_feeds
 from onnxfix.proof.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
 from onnxfix.runtime import deadline
 from onnxfix.runtime.backends import ON_GPU
@@ -45,15 +43,8 @@ Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 DEFAULT_RUNGS = RUNGS[:-1]
 #: Checks that need TensorRT.
 _TENSORRT = ("trt-build", "trt-network", "trt-gpu")
-#: What checks cost: shares of a proof, as measured on full-size exports (benchmarks/proof).
-_COSTS = dict.fromkeys(RUNGS, 3) | {
-    "symbolic": 10,
-    "ort-cpu": 25,
-    "trt-build": 45,
-    "trt-network": 15,
-    "trt-gpu": 10,
-}
-_BRIEF = 60.0  # seconds
+#: What each of RUNGS costs: shares of a proof, as measured on full-size exports (benchmarks/proof).
+_COSTS = dict(zip(RUNGS, (3, 10, 3, 25, 3, 45, 15, 10, 30), strict=True))
 #: Checks that load models in the child but for TensorRT's.
 _EXECUTING = ("symbolic", "reference", "ort-cpu")
 
@@ -165,8 +156,7 @@ def verify(
 
 @dataclass
 class _Proof:
-    """Runs check after check: ``fixed`` is the fixed model where the caller has it; ``stack`` unwinds at the end.
-    ``wanted`` are the checks to run."""
+    """Runs check after check: ``fixed`` is the fixed model where the caller has it; ``stack`` unwinds at the end."""
 
     request: Request
     limits: Limits
@@ -175,7 +165,7 @@ class _Proof:
     stack: ExitStack
     say: Callable[[str], None]
     worker: Worker | None = None  # the child, where it runs models
-    wanted: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()  # checks to run
     _parts: dict[bool, Rest | str] = field(default_factory=dict)
 
     def run(
@@ -226,7 +216,8 @@ class _Proof:
         """The result of a check after those ``before``."""
         began, results = time.monotonic(), tuple(before.values())
         request = replace(self.request, tell=partial(self._tell, name))
-        self._tell(name, 0.0, self._time_limit(name))
+        limit = {"symbolic": self.limits.symbolic_total, "reference": self.limits.reference_total}.get(name)
+        self._tell(name, 0.0, f"at most {limit:g} s" if limit is not None else "")
         proven = len(results) == 1 and results[0].name == "contract" and not results[0].refutes
         if proven and request.networks is not None and name in CPU_RUNGS:
             from onnxfix.proof.checks import build  # lazy: start-up
@@ -252,12 +243,7 @@ class _Proof:
         """Say that a check runs, of which this part is done, and what it does."""
         done = sum(_COSTS[one] for one in self.wanted[: self.wanted.index(name)]) + part * _COSTS[name]
         percent = 100 * done / sum(_COSTS[one] for one in self.wanted)
-        self.say(f"verifying, {percent:.0f} %: {name}{', ' * bool(words)}{words}")
-
-    def _time_limit(self, name: str) -> str:
-        """The time that a check takes at most, as text, if that is short; else ""."""
-        limits = {"symbolic": self.limits.symbolic_total, "reference": self.limits.reference_total}
-        return f"at most {limits[name]:g} s" if limits.get(name, math.inf) <= _BRIEF else ""
+        self.say(f"verifying, {percent:.0f} %: {', '.join(filter(None, (name, words)))}")
 
     def _result(self, name: str, request: Request) -> RungResult:
         """The result of a check. Its own failure is one too: that proves nothing about the models, and the other checks

@@ -21,10 +21,10 @@ from onnxfix.diagnosis.rows import Side
 from onnxfix.diagnosis.sides import Impossible, itself, lowered, optimized, paired
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
-from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.options import RunOptions
 from onnxfix.proof import cuda
+from onnxfix.proof.request import read_feeds
 from onnxfix.report.report import runtimes
 from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import memory_limit

@@ -18,7 +18,6 @@ from onnxfix._version import __version__
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors, walk
 from onnxfix.files.atomic import Temporary, temporary_beside
-from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import converted as convert
@@ -28,6 +27,7 @@ from onnxfix.lowering.records import Lowering
 from onnxfix.lowering.search import worst
 from onnxfix.options import Output, RunOptions
 from onnxfix.proof.compare.tolerance import Allowed
+from onnxfix.proof.request import read_feeds
 from onnxfix.proof.verify import Verdict
 from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import memory_limit

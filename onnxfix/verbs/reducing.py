@@ -18,12 +18,12 @@ from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
-from onnxfix.inputs.feeds.files import read_feeds
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.options import RunOptions
 from onnxfix.proof.asking import require_tensorrt
+from onnxfix.proof.request import read_feeds
 from onnxfix.reduction import case as cases
 from onnxfix.reduction import trim
 from onnxfix.reduction.against import AgainstCheck

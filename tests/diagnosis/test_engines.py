@@ -20,7 +20,6 @@ from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
 from onnxfix.place import Place
 from onnxfix.proof.asking import require_tensorrt
 from onnxfix.proof.checks.builder import Builder
-from onnxfix.runtime.causes import Cause
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import TrtOptions
 from support.models import model
@@ -45,7 +44,7 @@ class Beside:
 
     def __init__(self, bench: Bench, refusal: str = "", failure: str = "") -> None:
         self.bench, self.refusal, self.failure = bench, refusal, failure
-        self.cause: Cause = "memory" if refusal else ""
+        self.last = Ran(cause="memory" if refusal else "")
         self.models: list[ModelProto] = []
         self._path = Path()
 

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from onnxfix.verbs.fleet.processes import Processes
 from onnxfix.verbs.fleet.work import Outcome, Task
 from support import cli
 from support.fleets import ROOT, environment, install, run, seen, started, without_times, write
+from support.models import write as write_model
 from support.options import run_options
 from support.patience import PATIENCE
 
@@ -394,9 +396,23 @@ def test_bar_names_what_is_under_way() -> None:
     assert steps.text == "[1/5] b\\x1b[2J, c"
     steps.over("b\x1b[2J")
     assert steps.text == "[3/5] c: working"
-    alone = Steps(1)
-    alone.of("m")("reading")
-    assert alone.text == "m: reading"
+
+
+def test_a_terminal_shows_how_far_a_long_proof_is(tmp_path: Path) -> None:
+    pty, shown = pytest.importorskip("pty"), [b""]
+
+    def read(descriptor: int) -> bytes:
+        shown.append(os.read(descriptor, 4096))
+        return shown[-1]
+
+    slow = " ".join(f"a{n + 1} = MatMul(a{n}, a{n})" for n in range(24))
+    text = f"g (float[1024,1024] a0) => (float[1024,1024] y) {{ {slow} y = Tanh(a24) }}"
+    model = str(write_model(tmp_path / "a.onnx", text, 17))
+    assert (
+        pty.spawn([sys.executable, "-m", "onnxfix", "verify", model, model, "--rungs", "ort-cpu"], read) == 0
+    )
+    bar = rb"a.onnx: verifying, \d+ %: ort-cpu, feed \d of \d, about \d+ s left"
+    assert re.search(bar, b"".join(shown)), shown
 
 
 def test_workers_import_nothing_from_the_folder_of_the_models(tmp_path: Path) -> None:

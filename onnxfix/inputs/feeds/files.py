@@ -35,18 +35,6 @@ def load_feeds(inputs: Inputs) -> list[dict[str, Any]] | None:
     return load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(map(dict, inputs))
 
 
-def read_feeds(known: Signature, inputs: Inputs) -> list[dict[str, Any]] | None:
-    """The user's feeds for a model; None where there are none.
-
-    Raises:
-        UsageError: they cannot be read, or do not fit the model.
-    """
-    feeds = load_feeds(inputs)
-    if feeds == []:
-        raise UsageError("the given inputs contain no feed")
-    return None if feeds is None else check_inputs(known, feeds)
-
-
 def load_inputs(path: Path | str) -> list[dict[str, Any]]:
     """Read feeds (input name -> array) from a file or folder.
 

@@ -40,7 +40,7 @@ _UNASKED: dict[str, Cause] = {"memory": "memory", "error": "not-loadable"}
 
 def run(request: Request, meanwhile: Callable[[Builder], object] | None = None) -> RungResult:
     """Build both models, the fixed one with the profiles of the original. ``meanwhile`` compares the network of the
-    original, if it was read back, while TensorRT builds the fixed model.
+    original while TensorRT builds the fixed model.
 
     Raises:
         UsageError: an option of TensorRT's does not exist, or does not fit the model.
@@ -63,12 +63,7 @@ def run(request: Request, meanwhile: Callable[[Builder], object] | None = None) 
             if not _LAST or _LAST[0][0] != key:
                 _LAST[:] = [(key, _build(found, request.original, given, request.networks))]
             before, networks = _LAST[0][1], request.networks
-            idle = (
-                networks is not None
-                and request.fixed in networks.begun
-                and request.original in networks.lifted
-            )
-            if meanwhile is not None and idle:
+            if meanwhile is not None and networks is not None and request.fixed in networks.begun:
                 meanwhile(found)
             builds = (before, _build_fixed(found, request, _follow(before, given), before))
         result = judge(

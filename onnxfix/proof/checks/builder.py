@@ -19,7 +19,7 @@ from onnxfix.files import atomic, copying, loading, regular, walk
 from onnxfix.files.atomic import PLAIN, temporary_beside
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import Signature
-from onnxfix.proof.request import engine_beside
+from onnxfix.proof.request import ENGINE
 from onnxfix.runtime import confinement
 from onnxfix.runtime.allowance import memory_limit_mb
 from onnxfix.runtime.causes import ENDED
@@ -85,7 +85,7 @@ class Builder:
     def post(self, path: Path, out: Path, profiles: Profiles = None, *, follow: bool = False) -> Posted:
         """Start to build the model file, with its network read back into ``out``; see ``lift.build_and_lift``. Where a
         GPU may execute the engine, it is kept beside that file."""
-        engine = str(engine_beside(out)) if self.choice.gpu is not None else ""
+        engine = str(out.with_suffix(ENGINE)) if self.choice.gpu is not None else ""
         return self.worker.post(
             f"{lift.__name__}:build_and_lift",
             timeout=self.options.timeout,

@@ -177,13 +177,13 @@ def _load(state: State) -> RungResult | None:
     if not state.alone and not original.ran:
         reason = _load_one(state, "original")
         original.lacking = f"the original's engine does not load: {reason}" if reason else ""
-        original.cause = state.engines.cause
+        original.cause = state.engines.last.cause
         if not reason:
             _run_original(state)
     reason = _load_one(state, "fixed")
     if reason:
         failure = f"the engine of {state.name} does not load: {reason}"
-        return state.conclude_failure(failure, state.engines.cause, "the original's does")
+        return state.conclude_failure(failure, state.engines.last.cause, "the original's does")
     if not original.silent or not state.alone:
         return None
     lacking = "" if state.single else f"{original.lacking}; "
@@ -194,7 +194,7 @@ def _load(state: State) -> RungResult | None:
 def _load_one(state: State, name: str) -> str:
     """Load an engine; returns the reason where it does not load, else ""."""
     reason = state.engines.load(name, state.file(name))
-    return f"{state.builder.product} {reason}" if state.engines.late else reason
+    return f"{state.builder.product} {reason}" if state.engines.last.late else reason
 
 
 def _run_original(state: State) -> None:

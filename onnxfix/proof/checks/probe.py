@@ -119,7 +119,7 @@ def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Ca
             return f"it cannot build a small engine: {done.reason}", "", cause
         with engines(choice, replace(process, timeout=_ASKING), _ASKING) as side:
             reason, precision = side.trial(str(engine))
-            return reason, precision, "memory" if side.cause == "memory" else "gpu-not-served"
+            return reason, precision, "memory" if side.last.cause == "memory" else "gpu-not-served"
 
 
 def warm(options: TrtOptions) -> None:

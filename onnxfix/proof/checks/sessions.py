@@ -68,16 +68,6 @@ class Sessions(AbstractContextManager["Sessions"]):
     def _drop(self, **name: str) -> Outcome:
         return self._worker.call(f"{self._module}:drop", timeout=_DROPPING, **name)
 
-    @property
-    def late(self) -> bool:
-        """Whether the last load took too long."""
-        return self.last.late
-
-    @property
-    def cause(self) -> Cause:
-        """Why the last load or trial failed, where that is known."""
-        return self.last.cause
-
     def load(self, name: str, path: str, **more: Any) -> str:
         """Load a file as ``name``; returns the reason where that fails, else "". ``more`` goes to the function that
         loads it."""
@@ -223,7 +213,7 @@ class Oracle(AbstractContextManager["Oracle"]):
         step = self._request.step
         side = Sessions(self._request.worker, __name__, {"backend": backend}, loading=step, running=step)
         reason = backends.missing(backend) or side.load(backend, str(self._request.original))
-        self.cause = self.cause or side.cause
+        self.cause = self.cause or side.last.cause
         if not reason:
             self._sides[backend] = side
         return reason

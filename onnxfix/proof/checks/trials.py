@@ -15,16 +15,12 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.profiles import of_one_rank, symbols_of
-from onnxfix.proof.budget import Budget
+from onnxfix.proof.budget import ENOUGH, MILDER, SEARCH, Budget
 from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.request import Request, Trial
 from onnxfix.proof.verdict import FeedResult
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import Profile, Triple
-
-_SEARCH = 60.0  # seconds to look for inputs that the original takes
-_ENOUGH = 3  # shapes at which a model of dynamic shape should be compared
-_MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 
 #: Runs the original on inputs; None where no backend works.
 Expect = Callable[[dict[str, Any]], "Ran | None"]
@@ -79,8 +75,8 @@ class Finder:
         for feed in feeds:
             if not feed.override:
                 self._take(feed)
-        self._deadline = min(self._deadline, time.monotonic() + _SEARCH)
-        for feed in (Feed(one.assignment, kind, one.seed) for one in feeds[:3] for kind in _MILDER):
+        self._deadline = min(self._deadline, time.monotonic() + SEARCH)
+        for feed in (Feed(one.assignment, kind, one.seed) for one in feeds[:3] for kind in MILDER):
             if self.found:
                 break
             self._take(feed)
@@ -101,7 +97,7 @@ class Finder:
     def _grow(self, seed: int) -> None:
         """Try larger shapes while too few were found."""
         for turn, sizes in enumerate(plan.grown(self.request.known, self.request.shapes), 1):
-            if len(shapes(self.found) | _sizes(self.spared)) >= _ENOUGH:
+            if len(shapes(self.found) | _sizes(self.spared)) >= ENOUGH:
                 return
             self._take(Feed(sizes, "small", seed + turn))
 

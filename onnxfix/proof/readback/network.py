@@ -93,23 +93,19 @@ def run(request: Request) -> RungResult:
     if isinstance(found, Missing):
         return unjudged(NAME, found.reason, found.cause)
     with closing(found):
-        before = _original(found, request)
+        before = read_original(request, found)
         if request.fixed == request.original:
             return judge((before,), found, inherit=request.inherit)
         after = _read(found, request, request.fixed, before)
     return judge((before, after), found, inherit=request.inherit)
 
 
-def read_original(request: Request, found: Builder) -> Reading:
-    """TensorRT's reading of the original alone."""
-    return _original(found, request).reading
-
-
 #: The last original, with a key: a run that withdraws fixes needs it again for every candidate.
 _LAST: list[tuple[object, Read]] = []
 
 
-def _original(found: Builder, request: Request) -> Read:
+def read_original(request: Request, found: Builder) -> Read:
+    """TensorRT's reading of the original alone."""
     key = key_of(request, found)
     if not _LAST or _LAST[0][0] != key:
         _LAST[:] = [(key, _read(found, request, request.original, None))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -61,12 +60,12 @@ class Steps:
 
     @property
     def text(self) -> str:
-        """The running models: one with its step and how far that is, several by name."""
+        """The running models: one with its step and how far that is, several by name. The only
+        model of a run is named without its folder, since a narrow terminal cuts the end of the line."""
         if len(self._running) == 1:
             [(name, step)] = self._running.items()
-            if self.total == 1:  # a narrow terminal cuts the end of the line
-                name = os.path.basename(name)
-            running = f"{printable(name)}: {step}{f' ({printable(self._share)})' * bool(self._share)}"
+            shown = name.rpartition("/")[2] if self.total == 1 else name
+            running = f"{printable(shown)}: {step}{f' ({printable(self._share)})' * bool(self._share)}"
         else:
             running = ", ".join(map(printable, self._running))
         number = min(self.total, self.done + (len(self._running) < 2))

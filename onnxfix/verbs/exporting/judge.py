@@ -171,7 +171,7 @@ class _Judge:
                 )
                 reason = session.load(side, str(self.paths[side]))
                 if reason:
-                    reason, cause = f"{_FILES[side]} does not load: {reason}", session.cause or cause
+                    reason, cause = f"{_FILES[side]} does not load: {reason}", session.last.cause or cause
                     break
                 loaded[side] = session
             if not reason:

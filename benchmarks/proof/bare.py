@@ -4,7 +4,8 @@
 
 Loads the original and the fixed model in ONNX Runtime, runs both on each feed, and builds both in TensorRT, one after
 the other: no child, no check, nothing compared. FOLDER holds ``feed*.npz`` and ``plan.json``, which run.py writes.
-Engines are built ahead of time, or for this GPU and run on the same feeds where ``plan.json`` says ``executed``.
+Engines are built ahead of time, or for this GPU and run on the same feeds where ``plan.json`` says ``executed``; ONNX
+Runtime runs nothing where it says ``engines_alone``.
 Prints JSON: the seconds of each part, and ``failed``: what was not built.
 """
 
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 
 def main() -> None:
@@ -36,7 +36,9 @@ def main() -> None:
 
     plan = json.loads(Path(folder, "plan.json").read_text(encoding="utf-8"))
     feeds = [dict(np.load(path)) for path in sorted(Path(folder).glob("feed*.npz"))]
-    for path in (original, fixed):
+    for path in () if plan["engines_alone"] else (original, fixed):
+        import onnxruntime as ort
+
         session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
         lap("load")
         for feed in feeds:

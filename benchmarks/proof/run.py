@@ -1,12 +1,13 @@
 """What the proof of a model costs, beside the sum of its parts.
 
-    python benchmarks/proof/run.py MODEL... [--runs 3] [--json FILE] [--write-readme] [-- OPTION...]
+    python benchmarks/proof/run.py MODEL... [--runs 3] [--json FILE] [--write-readme] [--engines] [-- OPTION...]
 
 For each model, in turn: ``onnxfix apply`` with its defaults (and OPTION...), and ``bare.py``, which does the same work
 once with nothing around it. Both are whole processes, timed from outside; medians of ``--runs``. As many more of
 ``apply`` are watched: their peak is the greatest sum of the memory of all processes, where a page that several share
 counts once. FILE is written after each model, and models that it holds are not measured again. With ``-- --require
-trt-gpu`` on a machine with a GPU, ``bare.py`` executes both engines too, on all feeds of that check.
+trt-gpu`` on a machine with a GPU, ``bare.py`` executes both engines too, on all feeds of that check. With
+``--engines``, ``onnxfix verify --rungs trt-gpu`` takes the place of ``apply``, and ``bare.py`` runs engines alone.
 
 The exit code is 1 where a model is not proven, or takes more than ``MOST`` times its parts.
 """
@@ -42,19 +43,24 @@ LIMIT = 900.0  # seconds of one run
 MEMORY = 1 << 20  # MB: no limit, the machine's is enough
 
 
-def measure(model: Path, runs: int, options: list[str]) -> dict[str, Any]:
+def measure(model: Path, runs: int, options: list[str], engines: bool = False) -> dict[str, Any]:
     """One model. ``reason`` says why there are no figures."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as name:
         folder = Path(name)
-        apply = _apply(model, folder / "fixed.onnx", folder / "report.json", options)
+        fixed, written = folder / "fixed.onnx", folder / "report.json"
+        apply = _apply(model, fixed, written, options)
+        if engines:
+            _launch(_apply(model, fixed, written, ["--no-verify"]), folder)
+            words = ["verify", str(model), str(fixed), "--rungs", "trt-gpu", "--report", str(written)]
+            apply = [*apply[:3], *words, *options]
         first = _launch(apply, folder, watch=True)
-        report = _report(folder / "report.json")
+        report = _report(written)
         rungs = rungs_of(report)
-        shown = rungs.get("ort-cpu", {}), rungs.get("trt-build", {})
-        if not (folder / "fixed.onnx").exists() or not all(one.get("status") == "passed" for one in shown):
+        names = ("trt-gpu",) if engines else ("ort-cpu", "trt-build")
+        if not fixed.exists() or any(rungs.get(name, {}).get("status") != "passed" for name in names):
             return {"name": model.stem, "reason": _reason(first, report, folder)}
         _write(model, rungs, folder)
-        bare = [sys.executable, str(HERE / "bare.py"), str(model), str(folder / "fixed.onnx"), str(folder)]
+        bare = [sys.executable, str(HERE / "bare.py"), str(model), str(fixed), str(folder)]
         runs_of: dict[str, list[dict[str, Any]]] = {"apply": [], "bare": []}
         watched = [first, *(_launch(apply, folder, watch=True) for _ in range(runs - 1))]
         for _ in range(runs):
@@ -69,8 +75,8 @@ def measure(model: Path, runs: int, options: list[str]) -> dict[str, Any]:
             "proven": all(one["status"] in ("passed", "skipped") for one in rungs.values()),
             "parts": parts["seconds"],
             "failed": sorted(parts["failed"].values()),
-            "rungs": {key: one["seconds"] for key, one in rungs_of(_report(folder / "report.json")).items()},
-            "feeds": sum(one["status"] != "not counted" for one in rungs["ort-cpu"]["feeds"]),
+            "rungs": {key: one["seconds"] for key, one in rungs_of(_report(written)).items()},
+            "feeds": sum(one["status"] != "not counted" for one in rungs[names[0]]["feeds"]),
             "peak": statistics.median(run["together"] for run in watched),
             **{key: [run["wall"] for run in value] for key, value in runs_of.items()},
         }
@@ -84,7 +90,8 @@ def _apply(model: Path, target: Path, report: Path, options: list[str]) -> list[
 def _launch(command: list[str], folder: Path, *, watch: bool = False) -> dict[str, Any]:
     """What one run of a command cost, with the packages of this checkout; see launch.py."""
     limits = {"timeout": LIMIT, "memory_mb": MEMORY, "watch": watch}
-    env = {**os.environ, **TF32_OFF, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'rules'}"}
+    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "rules"), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, **TF32_OFF, "PYTHONPATH": path}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have bytecode, and the index of rules beside it
     return launched(command, folder / "words", limits, env=env, cwd=folder)
 
@@ -122,17 +129,16 @@ def _write(model: Path, rungs: dict[str, Any], folder: Path) -> None:
     distinct = list({json.dumps(feed, sort_keys=True): feed for feed in counted}.values())
     for number, feed in enumerate(distinct if executed else distinct[:1]):
         np.savez(folder / f"feed{number}.npz", **Feed(**feed).values(known))
-    build = rungs["trt-build"]["builds"][0]
+    build = rungs["trt-build" if "trt-build" in rungs else "trt-gpu"]["builds"][0]
     shapes = build["profiles"][0]["shapes"] if build["profiles"] else {}
     plan = {"executed": executed, "package": build["package"].replace("-", "_"), "shapes": shapes}
-    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "plan.json").write_text(json.dumps(plan | {"engines_alone": "ort-cpu" not in rungs}))
 
 
 def _setting(runs: int) -> Iterator[str]:
     names = ("onnx", "onnxruntime", "numpy", "tensorrt-rtx", "tensorrt")
     every = [(one.name.replace("_", "-"), one.version) for one in importlib.metadata.distributions()]
-    found = {name: version for name, version in every if name in names}
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
+    versions = ", ".join(f"{name} {version}" for name, version in sorted({*every}) if name in names)
     yield f"- Python {platform.python_version()}, {versions}"
     yield f"- {len(os.sched_getaffinity(0))} cores; medians of {runs}"
 
@@ -156,6 +162,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write-readme", action="store_true")
+    parser.add_argument("--engines", action="store_true")
     own, options = divided(sys.argv[1:])  # options of onnxfix apply
     arguments = parser.parse_args(own)
     models = [
@@ -165,7 +172,7 @@ def main() -> int:
         for number, model in enumerate(models, 1):
             key = f"{model.stem}, {model.stat().st_size:,} bytes"
             if key not in book:
-                book.record(key, measure(model.resolve(), arguments.runs, options))
+                book.record(key, measure(model.resolve(), arguments.runs, options, arguments.engines))
             row = book.results[key]
             said = "; ".join(faults(row)) or f"{tables.ratio(row):.2f} times its parts"
             print(f"{number}/{len(models)} {key}: {said}", file=sys.stderr, flush=True)

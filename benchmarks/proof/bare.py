@@ -4,8 +4,7 @@
 
 Loads the original and the fixed model in ONNX Runtime, runs both on each feed, and builds both in TensorRT, one after
 the other: no child, no check, nothing compared. FOLDER holds ``feed*.npz`` and ``plan.json``, which run.py writes.
-Engines are built ahead of time, or for this GPU and run on the same feeds where ``plan.json`` says ``executed``; ONNX
-Runtime runs nothing where it says ``engines_alone``.
+Engines are built ahead of time, or for this GPU and run too, if ``plan.json`` says ``executed``, or ``engines_alone``.
 Prints JSON: the seconds of each part, and ``failed``: what was not built.
 """
 

@@ -121,11 +121,8 @@ def _write(model: Path, rungs: dict[str, Any], folder: Path) -> None:
     """The first feed that counted, or all feeds of engines, and what is built, as files for bare.py."""
     known = signature(model)
     executed = bool(rungs.get("trt-gpu", {}).get("feeds"))
-    counted = [
-        one["feed"]
-        for one in rungs["trt-gpu" if executed else "ort-cpu"]["feeds"]
-        if one["feed"] and one["status"] != "not counted"
-    ]
+    feeds = rungs["trt-gpu" if executed else "ort-cpu"]["feeds"]
+    counted = [one["feed"] for one in feeds if one["feed"] and one["status"] != "not counted"]
     distinct = list({json.dumps(feed, sort_keys=True): feed for feed in counted}.values())
     for number, feed in enumerate(distinct if executed else distinct[:1]):
         np.savez(folder / f"feed{number}.npz", **Feed(**feed).values(known))

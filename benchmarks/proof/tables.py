@@ -38,12 +38,9 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _cells(row: dict[str, Any]) -> Iterator[str]:
-    yield f"`{row['name']}`"
-    yield f"{row['bytes'] / 1e6:.1f}"
-    yield f"{statistics.median(row['bare']):.2f}"
-    yield f"{statistics.median(row['apply']):.2f}"
+    yield from (f"`{row['name']}`", f"{row['bytes'] / 1e6:.1f}")
+    yield from (f"{statistics.median(row[key]):.2f}" for key in ("bare", "apply"))
     yield f"{ratio(row):.2f}"
     for names in (("ort-cpu",), _BUILDS):
         yield f"{sum(row['rungs'].get(name, 0.0) for name in names):.1f}"
-    yield str(row["feeds"])
-    yield f"{row['peak']:,.0f}"
+    yield from (str(row["feeds"]), f"{row['peak']:,.0f}")

@@ -60,8 +60,7 @@ class Steps:
 
     @property
     def text(self) -> str:
-        """The running models: one with its step and how far that is, several by name. The only
-        model of a run is named without its folder, since a narrow terminal cuts the end of the line."""
+        """The running model (the only one has no folder), its step, and how far that is; several by name."""
         if len(self._running) == 1:
             [(name, step)] = self._running.items()
             shown = name.rpartition("/")[2] if self.total == 1 else name

@@ -11,11 +11,12 @@ from typing import Any
 
 from onnx import ModelProto
 
+from onnxfix.diagnosis import child
 from onnxfix.diagnosis.child import Reply, Values
 from onnxfix.diagnosis.graph import Graph, Part
 from onnxfix.errors import Fault
 from onnxfix.runtime.causes import ENDED
-from onnxfix.runtime.sandbox import Worker
+from onnxfix.runtime.sandbox import Outcome, Worker, note
 
 _CHILD = "onnxfix.diagnosis.child"
 _LEAST = 5.0  # seconds
@@ -43,6 +44,15 @@ class Clock:
         return min(seconds, max(_LEAST, self._end - time.monotonic()))
 
 
+class Inside(Worker):
+    """A worker in the sandbox itself, for ``child.run``."""
+
+    def call(self, target: str, *, timeout: float, positional: Any = (), **kwargs: Any) -> Outcome:
+        """What it returns. The call has the whole time again."""
+        note("")
+        return Outcome("ok", child.run(*positional, **kwargs))
+
+
 @dataclass
 class Bench:
     """The sandbox ``worker``, a ``scratch`` folder, and the seconds that one call may take, within ``clock``. ``runs``
@@ -57,6 +67,10 @@ class Bench:
     rounding: bool = True
     evaluated: bool = False
     _files: int = field(default=0, repr=False)
+
+    def inside(self) -> Bench:
+        """The same in the sandbox."""
+        return replace(self, worker=Inside(), runs=0.0, evaluated=False)
 
     def path(self, ending: str = "") -> Path:
         """A new file in the scratch folder."""
@@ -166,12 +180,13 @@ class Bench:
         return Reply(error=outcome.message, cause=ENDED[outcome.status], unable=outcome.status == "memory")
 
     def call(self, function: str, **arguments: Any) -> Any:
-        """What another function of the child returns.
+        """What another function of the child, or that of "module:function", returns.
 
         Raises:
             Fault: it failed, or the child died.
         """
-        outcome = self.worker.call(f"{_CHILD}:{function}", timeout=self.timeout, **arguments)
+        target = function if ":" in function else f"{_CHILD}:{function}"
+        outcome = self.worker.call(target, timeout=self.clock.within(self.timeout), **arguments)
         if not outcome.ok:
             raise Fault(outcome.message)
         return outcome.value

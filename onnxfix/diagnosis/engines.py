@@ -185,7 +185,7 @@ class Execution:
         self.feed, self.their_feed = feed, their_feed
         self.collector = Collector(self.bench, self.truth, self.side, feed)
         self.say("running the truth")
-        walk = self.walk = walk_alone(self.bench, self.truth, feed)
+        walk = self.walk = walk_alone(self.bench, self.truth, feed).walk
         if walk.failed or not walk.complete:
             return walk
         names = list(walk.truth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Values
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.lockstep import walk_alone
+from onnxfix.diagnosis.lockstep import Watch, walk_alone
 
 SAMPLES = 32
 """Elements of which the values are kept."""
@@ -111,20 +111,27 @@ def probe(a: Graph, b: Graph, theirs: Feeds, bench: Bench, samples: Iterable[Map
     return run
 
 
+@dataclass
+class _Prints(Watch):
+    """Takes the fingerprints of the tensors that are ``asked``."""
+
+    asked: frozenset[str]
+    found: dict[str, Fingerprint] = field(default_factory=dict)
+
+    def look(self, values: Values) -> None:
+        for name, value in values.items():
+            seen = fingerprint(value) if name in self.asked else None
+            if seen is not None:
+                self.found[name] = seen
+
+
 def fingerprints(graph: Graph, feed: Values, bench: Bench, wanted: Sequence[str]) -> dict[str, Fingerprint]:
     """The fingerprints of a model's tensors in a run, up to where it fails.
 
     Raises:
         Fault: the sandbox's own code failed.
     """
-    asked, found = set(wanted), dict[str, Fingerprint]()
-
-    def look(values: Values) -> None:
-        for name, value in values.items():
-            seen = fingerprint(value) if name in asked else None
-            if seen is not None:
-                found[name] = seen
-
-    look(feed)
-    walk_alone(bench, graph, feed, look=look)
-    return found
+    watch = _Prints(frozenset(wanted))
+    watch.look(feed)
+    walked = walk_alone(bench, graph, feed, watch).watch
+    return walked.found if isinstance(walked, _Prints) else {}

@@ -55,6 +55,9 @@ class Graph:
             name: number for number, node in enumerate(self.nodes) for name in node.output if name
         }
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Graph, (self.proto, self.folder, self.mapped, self.path, self.untensored)
+
     @cached_property
     def reads(self) -> list[tuple[str, ...]]:
         """The values of the main graph that each node reads, those read in its subgraphs included."""

@@ -3,10 +3,13 @@
 For each chunk of the truth's nodes: the truth's values; those of the other side in its own run (propagated error); what
 the regions of the other side compute from the truth's values (own error), all in one session; and how far the truth
 itself moves with its inputs (noise), where something differs. Values are dropped as soon as nothing needs them.
+
+The values stay in the sandbox, and what is measured of them comes back after each chunk.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -18,23 +21,34 @@ from onnxfix.diagnosis.child import Values, in_type, kind_of
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region, declared_types, levels, regions
 from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned, own_size
+from onnxfix.errors import Fault
 
 _FIRST, _MOST = 2, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
 
-Look = Callable[[Values], None]
-Compare = Callable[[str, Any, Any], None]
+Step = Callable[[int, int], int]
+"""Walks through one chunk, from one node to before another; returns the bytes of the truth's values in it."""
+
+
+class Watch:
+    """Sees the values of a walk. A watch is a dataclass that holds what it found: it goes to the sandbox and back.
+    ``compares``: only regions compute, from the truth's values, and ``compare`` gets both values of each tensor."""
+
+    compares = False
+
+    def look(self, values: Values) -> None:
+        """See the truth's values of a chunk, before they are dropped."""
+
+    def compare(self, name: str, number: int, truth: Any, other: Any) -> None:
+        """See both values of a tensor, which the truth's node ``number`` computes."""
 
 
 class Lockstep:
-    """Walks through one sample. ``look`` gets the values of each chunk before they are dropped. With ``compare``, only
-    regions compute, from the truth's values, and it gets each tensor's name and both its values."""
+    """Walks through one sample."""
 
-    def __init__(
-        self, bench: Bench, truth: Graph, side: Side, look: Look | None = None, compare: Compare | None = None
-    ) -> None:
+    def __init__(self, bench: Bench, truth: Graph, side: Side, watch: Watch | None = None) -> None:
         self.bench, self.truth, self.side = bench, truth, side
-        self._run, self._look, self._compare = partial(side.run, bench), look, compare
+        self._run, self.watch = partial(side.run, bench), watch or Watch()
         self.regions = regions(truth, side.graph, side.pairs)
         self.levels = levels(side.graph, side.pairs, truth)
         self.ours = dict(side.pairs)
@@ -58,9 +72,48 @@ class Lockstep:
         self.whole: dict[str, Distance] = {}
         self._computed: dict[str, Any] = {}  # by the regions of the chunk, by the truth's names
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Lockstep, (self.bench.inside(), self.truth, self.side, self.watch)
+
     def run(self, feed: Values, their_feed: Values, say: Callable[[int, int], None] | None = None) -> Walk:
-        """Walk through all nodes. ``their_feed`` are the inputs of the other side by its own names."""
+        """Walk through all nodes. ``their_feed`` are the inputs of the other side by its own names.
+
+        Where the sandbox dies of a chunk, the walk begins again with a call for each run, which tells what it died of.
+        """
+        if self.side.runner is None:
+            with contextlib.suppress(Fault):
+                self.bench.call(
+                    f"{__name__}:begin", lockstep=self, feed=dict(feed), their_feed=dict(their_feed)
+                )
+                self._steps(lambda start, end: self._ask("step", start=start, end=end), say)
+                walk = self.walk
+                self._ask("end")
+                walk.truth, walk.other, self.walk = self.walk.truth, self.walk.other, walk
+                return walk
+            if self.bench.clock.over:
+                self.walk.complete = False
+                return self.walk
+            self.walk = Walk(types=self._types)
         self.values, self.theirs = dict(feed), dict(their_feed)
+        self._steps(self._chunk, say)
+        self._outputs()
+        return self.walk
+
+    def _ask(self, function: str, **arguments: int) -> int:
+        """Have the sandbox do a step.
+
+        Raises:
+            Fault: it failed, or the child died.
+        """
+        size, self.walk, self.watch, runs, evaluated = self.bench.call(f"{__name__}:{function}", **arguments)
+        self.bench.runs += runs
+        self.bench.evaluated |= evaluated
+        if self.walk.cause == "memory":
+            self.walk.failed = self.bench.worker.starved(self.walk.failed)
+        return int(size)
+
+    def _steps(self, step: Step, say: Callable[[int, int], None] | None) -> None:
+        """Walk from chunk to chunk, as far as the truth runs."""
         start, count, total = 0, _FIRST, len(self.truth.nodes)
         while start < total:
             if self.bench.clock.over:
@@ -72,7 +125,7 @@ class Lockstep:
             while end < total and end in self._uncut:
                 end += 1
             end = min(end, total)
-            size = self._chunk(start, end)
+            size = step(start, end)
             if self.walk.failed and self.bench.clock.over:
                 self.walk.failed, self.walk.cause, self.walk.complete = "", "", False
                 break
@@ -85,8 +138,6 @@ class Lockstep:
                 break
             start = end
             count = max(1, min(_MOST, count * 4, int(count * _BYTES / max(size, 1))))
-        self._outputs()
-        return self.walk
 
     def _outputs(self) -> None:
         """The model's outputs on both sides, those that are constant included."""
@@ -120,6 +171,7 @@ class Lockstep:
 
     def _chunk(self, start: int, end: int) -> int:
         """One chunk; returns the bytes of the truth's values in it."""
+        self.walk.failed, self.walk.cause, self.walk.no_kernel = "", "", False
         numbers = [n for n in range(start, end) if self.truth.nodes[n].op_type != "Constant"]
         made = [
             name
@@ -132,8 +184,7 @@ class Lockstep:
             self.walk.failed, self.walk.cause, self.walk.no_kernel = reply.error, reply.cause, reply.no_kernel
             return 0
         self.values.update(reply.values)
-        if self._look is not None:
-            self._look(reply.values)
+        self.watch.look(reply.values)
         self.walk.drawn.update(
             (name, reply.values[name])
             for number in self.truth.random.intersection(numbers)
@@ -141,7 +192,7 @@ class Lockstep:
             if name in reply.values
         )
         self.walk.kinds.update((name, kind_of(value)) for name, value in reply.values.items())
-        if not self.walk.stopped and self._compare is None:
+        if not self.walk.stopped and not self.watch.compares:
             self._theirs(start, end)
         here = [one for one in self.regions if start <= one.at < end]
         self._own(here)
@@ -222,9 +273,9 @@ class Lockstep:
                 if number < 0 or number in self.truth.random:
                     continue
                 truth, own = self.values[ours], reply.values.get(theirs)
-                if self._compare is not None:
+                if self.watch.compares:
                     if theirs in reply.values:
-                        self._compare(ours, truth, own)
+                        self.watch.compare(ours, number, truth, own)
                     continue
                 kind = kind_of(truth)
                 row = Row(
@@ -269,9 +320,38 @@ class Lockstep:
                 del self.theirs[name]
 
 
-def walk_alone(bench: Bench, graph: Graph, feed: Values, look: Look | None = None) -> Walk:
-    """A walk through one graph; ``look`` gets the values of each chunk before they are dropped."""
-    return Lockstep(bench, graph, Side(Graph(ModelProto()), {}), look).run(feed, {})
+_HELD: list[Lockstep] = []
+"""In the sandbox: the walk whose values it has."""
+
+
+def begin(lockstep: Lockstep, feed: Values, their_feed: Values) -> None:
+    """In the sandbox: begin a walk."""
+    lockstep.values, lockstep.theirs = dict(feed), dict(their_feed)
+    _HELD[:] = [lockstep]
+
+
+def step(start: int, end: int) -> tuple[int, Walk, Watch, float, bool]:
+    """In the sandbox: walk through one chunk; what its nodes showed, and what ran for it."""
+    return _found(_HELD[0], _HELD[0]._chunk(start, end))
+
+
+def end() -> tuple[int, Walk, Watch, float, bool]:
+    """In the sandbox: end the walk with the model's outputs."""
+    lockstep = _HELD.pop()
+    lockstep._outputs()
+    return _found(lockstep, 0)
+
+
+def _found(lockstep: Lockstep, size: int) -> tuple[int, Walk, Watch, float, bool]:
+    runs, lockstep.bench.runs = lockstep.bench.runs, 0.0
+    return size, lockstep.walk, lockstep.watch, runs, lockstep.bench.evaluated
+
+
+def walk_alone(bench: Bench, graph: Graph, feed: Values, watch: Watch | None = None) -> Lockstep:
+    """A walk through one graph."""
+    lockstep = Lockstep(bench, graph, Side(Graph(ModelProto()), {}), watch)
+    lockstep.run(feed, {})
+    return lockstep
 
 
 def beginnings(truth: Graph, beyond: Collection[str]) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
-from operator import add
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,33 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.child import Values
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.lockstep import Lockstep
+from onnxfix.diagnosis.lockstep import Lockstep, Watch
 from onnxfix.diagnosis.rows import Side
 from onnxfix.files import walk
+from onnxfix.files.dtypes import FLOATS
 from onnxfix.files.tensors import to_array
 from onnxfix.lowering.bodies import entered, read_inside
-from onnxfix.lowering.lowered import LOW_TYPES, Low, Lowerable, lowerable, with_casts
+from onnxfix.lowering.lowered import ELEMENT, LOW_TYPES, Low, Lowerable, lowerable, with_casts
 from onnxfix.proof.compare.tolerance import wide
 
 Array = npt.NDArray[Any]
 _LARGEST = 1 << 40
 
 
+_BLOCK = 1 << 16
+"""Elements that are looked at together, so that they stay in the processor's cache."""
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """What was measured of a float32 tensor over ``samples``: the largest magnitude, the largest distance to a whole
-    number (``fraction``) and to the rounded value (``rounding``), how many elements there are, how many are not 0, and
-    how many still are not 0 when rounded. ``shape`` is that of the first sample."""
+    """What was measured of a float32 tensor over ``samples``: the largest magnitude, whether all elements are ``whole``
+    numbers, then the largest distance to the rounded value (``rounding``), how many elements there are, how many are
+    not 0, and how many still are not 0 when rounded. ``shape`` is that of the first sample."""
 
     highest: float = 0.0
-    fraction: float = 0.0
+    whole: bool = True
     rounding: float = 0.0
     count: float = 0.0
     nonzero: float = 0.0
@@ -45,16 +50,18 @@ class Tensor:
         """The share of elements that are not 0 and round to 0."""
         return (self.nonzero - self.left) / self.count if self.count else 0.0
 
-    @property
-    def whole(self) -> bool:
-        """Whether all elements are whole numbers."""
-        return self.fraction == 0.0
-
     def joined(self, other: Tensor) -> Tensor:
         """Both samples as one."""
-        ours, theirs = astuple(self), astuple(other)
-        figures = *map(_greater, ours[:3], theirs[:3]), *map(add, ours[3:-1], theirs[3:-1])
-        return Tensor(*figures, shape=self.shape)
+        return Tensor(
+            max(self.highest, other.highest),
+            self.whole and other.whole,
+            max(self.rounding, other.rounding),
+            self.count + other.count,
+            self.nonzero + other.nonzero,
+            self.left + other.left,
+            self.samples + other.samples,
+            shape=self.shape,
+        )
 
 
 @dataclass(frozen=True)
@@ -79,25 +86,38 @@ class Own:
 
     def joined(self, other: Own) -> Own:
         """Both outputs, or both samples, as one."""
-        return Own(*map(add, astuple(self), astuple(other)))
+        return Own(
+            self.power + other.power,
+            self.error_power + other.error_power,
+            self.choices + other.choices,
+            self.changed + other.changed,
+        )
 
 
-def _greater(one: float, other: float) -> float:
-    return float(np.fmax(one, other)) if np.isfinite(one) and np.isfinite(other) else float("inf")
+def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """The arrays in parts, without the elements that are not finite in the first."""
+    flat = [one.reshape(-1) for one in arrays]
+    for start in range(0, flat[0].size, _BLOCK):
+        parts = tuple(one[start : start + _BLOCK] for one in flat)
+        finite = np.isfinite(parts[0])
+        yield parts if finite.all() else tuple(one[finite] for one in parts)
 
 
 def measure_tensor(values: Array, to: Low) -> Tensor:
     """Measure a float32 tensor. Infinities are what masks are made of: they are left out, as NaN is."""
-    finite = np.isfinite(values)
-    with np.errstate(all="ignore"):
-        low = values.astype(LOW_TYPES[to]).astype(np.float32)
-        gaps = np.abs(values - low)
-        fractions = values - np.floor(values)
-    highest, fraction, rounding = (
-        float(one.max(initial=0.0, where=finite)) for one in (np.abs(values), fractions, gaps)
-    )
-    nonzero, left = (int(np.count_nonzero(one[finite])) for one in (values, low))
-    return Tensor(highest, fraction, rounding, values.size, nonzero, left, shape=values.shape)
+    smallest = np.float32(2.0 ** (FLOATS[ELEMENT[to]].lowest - 1))  # half of the smallest number rounds to 0
+    found = Tensor(count=values.size, shape=values.shape)
+    for (part,) in _blocks(values):
+        sizes = np.abs(part)
+        highest = float(sizes.max(initial=0.0))
+        whole, rounding = found.whole and bool((part == np.rint(part)).all()), 0.0
+        if whole:
+            with np.errstate(all="ignore"):
+                gaps = np.abs(part - part.astype(LOW_TYPES[to]).astype(np.float32))
+            rounding = float(gaps.max(initial=0.0))
+        nonzero, left = (int(np.count_nonzero(sizes > least)) for least in (0, smallest))
+        found = found.joined(Tensor(highest, whole, rounding, 0, nonzero, left, 0))
+    return found
 
 
 def measure_own(truth: Array, other: Array) -> Own:
@@ -105,11 +125,39 @@ def measure_own(truth: Array, other: Array) -> Own:
     if truth.dtype != np.float32:
         differing = truth.size if truth.shape != other.shape else np.count_nonzero(truth != other)
         return Own(choices=truth.size, changed=int(differing))
-    finite = np.isfinite(truth)
-    true = wide(truth[finite])
+    power = error_power = 0.0
     with np.errstate(all="ignore"):
-        gap = np.abs(wide(other[finite]) - true)
-        return Own(float(np.sum(true**2)), float(np.sum(gap**2)))
+        for part, low in _blocks(truth, other):
+            true = wide(part)
+            gap = wide(low) - true
+            power, error_power = power + float(np.dot(true, true)), error_power + float(np.dot(gap, gap))
+    return Own(power, error_power)
+
+
+@dataclass
+class _Measured(Watch):
+    """Measures the tensors ``floats`` and the nodes ``indices``, and keeps the values of ``inside`` in ``sample``."""
+
+    to: Low
+    floats: frozenset[str]
+    indices: frozenset[int]
+    inside: frozenset[str]
+    sample: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    nodes: dict[int, Own] = field(default_factory=dict)
+    compares = True
+
+    def look(self, values: Values) -> None:
+        for name, value in values.items():
+            if name in self.floats:
+                found = measure_tensor(value, self.to)
+                self.tensors[name] = self.tensors[name].joined(found) if name in self.tensors else found
+            if name in self.inside:
+                self.sample[name] = value
+
+    def compare(self, name: str, number: int, truth: Any, other: Any) -> None:
+        if number in self.indices and isinstance(truth, np.ndarray):
+            self.nodes[number] = self.nodes.get(number, Own()).joined(measure_own(truth, other))
 
 
 def measure(
@@ -117,9 +165,7 @@ def measure(
 ) -> tuple[dict[str, Tensor], dict[int, Own], set[int], str]:
     """Walk through the model on each of ``feeds``: the measurements by tensor and by node, the nodes inside of others
     that no feed runs, and why the model does not run ("")."""
-    unseen, inside, samples = set[int](), read_inside(graph), list[dict[str, Any]]()
-    tensors: dict[str, Tensor] = {}
-    nodes: dict[int, Own] = {}
+    unseen, samples = set[int](), list[dict[str, Any]]()
     low = Graph(
         with_casts(graph.proto, able, able.slots, apart=True),
         graph.folder,
@@ -128,26 +174,18 @@ def measure(
     )
     folder = Path(graph.folder) if graph.folder else None
     side = Side(low, {name: name for name in (*graph.producer, *graph.inputs)})
-
-    def look(values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            if name in able.floats:
-                found = measure_tensor(value, able.to)
-                tensors[name] = tensors[name].joined(found) if name in tensors else found
-            if name in inside:
-                samples[-1][name] = value
-
-    def compare(name: str, truth: Any, other: Any) -> None:
-        index = graph.producer[name]
-        if index in able.slots and isinstance(truth, np.ndarray):
-            nodes[index] = nodes.get(index, Own()).joined(measure_own(truth, other))
-
+    watch = _Measured(able.to, able.floats, frozenset(able.slots), frozenset(read_inside(graph)))
     for feed in feeds:
-        samples.append({})
-        look(feed)
-        done = Lockstep(bench, graph, side, look=look, compare=compare).run(feed, feed)
+        watch.look(feed)
+        lockstep = Lockstep(bench, graph, side, watch)
+        done = lockstep.run(feed, feed)
+        assert isinstance(lockstep.watch, _Measured)
+        watch = lockstep.watch
         if done.failed:
-            return tensors, nodes, unseen, done.failed
+            return watch.tensors, watch.nodes, unseen, done.failed
+        samples.append(watch.sample)
+        watch.sample = {}
+    tensors, nodes = watch.tensors, watch.nodes
     for body in entered(graph, samples, bench):
         if body.model is None:
             unseen.update(body.indices)
@@ -161,5 +199,5 @@ def measure(
     read = {stored[index].input[slot] for index, slots in able.slots.items() for slot in slots.inputs}
     constants = {name: graph.constant(name) for name in read - tensors.keys()}
     arrays = {name: to_array(one, folder, _LARGEST) for name, one in constants.items() if one is not None}
-    look({name: array for name, array in arrays.items() if array is not None})
+    watch.look({name: array for name, array in arrays.items() if array is not None})
     return tensors, nodes, unseen, ""

@@ -102,6 +102,20 @@ def find(
     return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), len(bench.feeds))
 
 
+def without_bodies(
+    found: Found, reason: str, wish: Wish, bench: Bench, say: Callable[[str], None]
+) -> Found | None:
+    """The plan with all nodes inside of others in float32, because of ``reason``; None where they are already."""
+    first, graph = len(found.facts.model.graph.node), found.graph
+    inner = [index for index in found.plan.low if index >= first]
+    if not inner:
+        return None
+    guarded = {**{index: Guard("refused") for index in graph.able.slots if index >= first}, **found.guarded}
+    plan = Search(found.facts, graph, bench.errors, wish.budget, frozenset(guarded), wish.seconds, say).plan()
+    note = f"nodes inside of If, Loop and Scan stay in float32, because TensorRT refuses them: {reason}"
+    return replace(found, plan=plan, guarded=guarded, notes=(*found.notes, note))
+
+
 def _newer(graph: Graph) -> Iterator[str]:
     """A note about the operator set that has the low type for nodes that the model's has not."""
     able, opset = graph.able, opset_of(graph.model)

@@ -25,12 +25,12 @@ Status = Literal["written", "met", "missed", "nothing", "refused", "unknown"]
 #: rules PRC00x protect. "integers": whole numbers that the low type does not represent. "choice": what it chooses
 #: (an index, a branch, a comparison) changes. "not-finite": it computes NaN or infinity alone. "error": its error in
 #: the low type is what the budget does not allow. "neighbor": Casts around it would cost more than it gains.
-#: "unseen": no sample runs the branch or loop that it is in.
+#: "unseen": no sample runs the branch or loop that it is in. "refused": TensorRT refuses it in this type.
 #: The others are those of ``lowered.Whole``; "target": TensorRT has no such operator in this type.
 Why = Literal[
     "user", "overflow", "underflow", "constant", "norm", "softmax", "reduction", "integers", "choice", "not-finite",
-    "error", "neighbor", "unseen", "target", "control-flow", "function", "domain", "operator", "schema", "kind",
-    "quantized", "unknown",
+    "error", "neighbor", "unseen", "refused", "target", "control-flow", "function", "domain", "operator",
+    "schema", "kind", "quantized", "unknown",
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from onnxfix.files.atomic import Temporary, temporary_beside
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import converted as convert
-from onnxfix.lowering.lower import Found, Wish, described, find
+from onnxfix.lowering.lower import Found, Wish, described, find, without_bodies
 from onnxfix.lowering.quantized import opset_of
 from onnxfix.lowering.records import Lowering
 from onnxfix.lowering.search import worst
@@ -51,6 +51,7 @@ _NOT_FASTER = (
 )
 
 
+# Long because: the stages of the verb are read in one place.
 def lower(
     source: Source,
     output: str | os.PathLike[str] | None,
@@ -92,21 +93,26 @@ def lower(
         generated = generate_large(known, verification.input_shapes, verification.seed, SAMPLES)
         inputs = given[:MOST_SAMPLES] if given is not None else list(generated)
         try:
-            found = find(loaded.proto, path, inputs, wish, bench, say)
-            result = described(found, base)
-            if not result.heavy and not result.nodes:
-                result = replace(result, status="nothing", reason="no node computes in float32")
-            elif not found.plan.met:
-                result = _explain_miss(result)
-            else:
-                say("converting")
-                converted, file = _convert(found, wish, loaded, path, destination, stack)
-                result = _prove(loaded.proto, path, converted, file.path, result, options, bench, say)
-                loaded.check()
-                if result.status == "met" and destination is not None:
-                    say("writing")
-                    atomic.install([file])
-                    result = replace(result, status="written", output=str(destination))
+            found: Found | None = find(loaded.proto, path, inputs, wish, bench, say)
+            result = base
+            while found is not None:
+                result = described(found, base)
+                if not result.heavy and not result.nodes:
+                    result = replace(result, status="nothing", reason="no node computes in float32")
+                elif not found.plan.met:
+                    result = _explain_miss(result)
+                else:
+                    say("converting")
+                    converted, file = _convert(found, wish, loaded, path, destination, stack)
+                    result = _prove(loaded.proto, path, converted, file.path, result, options, bench, say)
+                    loaded.check()
+                    if result.status == "met" and destination is not None:
+                        say("writing")
+                        atomic.install([file])
+                        result = replace(result, status="written", output=str(destination))
+                failed = any(name in _RUNGS and status == "failed" for name, status, _ in result.checks)
+                retries = result.status == "refused" and failed
+                found = without_bodies(found, result.reason, wish, bench, say) if retries else None
         except Failed as error:
             result = replace(base, reason=str(error), cause=error.cause)
     return replace(result, seconds=time.perf_counter() - began)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
+from onnx_cases import onnx_cases
 
 import onnxfix
 from onnxfix.files import walk
@@ -265,3 +266,18 @@ def test_tensorrt_builds_them(text: str, tmp_path: Path) -> None:
     made = model(text, 17, 8, w=W, v=V)
     found = onnxfix.precision(made, "fp16", 1e-2, tmp_path / "low.onnx", require=("trt-build",))
     assert found.status == "written", found.reason
+
+
+@pytest.mark.trt
+@pytest.mark.xdist_group("nodes")
+def test_where_tensorrt_refuses_bodies_the_rest_is_converted(tmp_path: Path) -> None:
+    """TensorRT-RTX 1.7.1 builds this Scan in float32 alone."""
+    made = onnx.ModelProto()
+    made.CopyFrom(onnx_cases()["test_linear_attention_linear_expanded"].model)
+    made.graph.node.append(onnx.helper.make_node("MatMul", ["w", "w"], ["product"]))
+    made.graph.input.append(onnx.helper.make_tensor_value_info("w", TensorProto.FLOAT, [16, 16]))
+    made.graph.output.append(onnx.helper.make_tensor_value_info("product", TensorProto.FLOAT, [16, 16]))
+    found = onnxfix.precision(made, "fp16", 1e-2, tmp_path / "low.onnx", require=("trt-build",))
+    assert found.status == "written", found.reason
+    assert found.heavy_low == 1
+    assert "refused" in {one.why for one in found.kept}

@@ -36,6 +36,7 @@ _WHY: dict[Why, str] = {
     "error": "its error is more than the budget allows",
     "neighbor": "Casts around it would cost more than it gains",
     "unseen": "no sample runs the branch or loop that it is in",
+    "refused": "TensorRT refuses the model with nodes inside of others in this type",
     "target": "TensorRT has no such operator in this type",
     "control-flow": "holds graphs, which stay in float32",
     "function": "calls a local function, which stays in float32",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +59,7 @@ class Bench(AbstractContextManager["Bench"]):
         self._worker.close()
         self._folder.cleanup()
 
-    def open(self, path: Path, to: Low, feeds: Sequence[Mapping[str, Any]], most: int = 16) -> None:
+    def open(self, path: Path, to: Low, feeds: Iterable[Mapping[str, Any]], most: int = 16) -> None:
         """Read the model and run it in float32, on at most ``most`` of the feeds that it accepts."""
         try:
             self.graph = opened(path, self._bench)

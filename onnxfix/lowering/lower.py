@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Found:
 def find(
     model: ModelProto,
     path: Path,
-    feeds: Sequence[Mapping[str, Any]],
+    feeds: Iterable[Mapping[str, Any]],
     wish: Wish,
     bench: Bench,
     say: Callable[[str], None],

@@ -91,7 +91,7 @@ def lower(
         known, verification = signature(loaded.proto), options.verification
         given = read_feeds(known, verification.inputs)
         generated = generate_large(known, verification.input_shapes, verification.seed, SAMPLES)
-        inputs = given[:MOST_SAMPLES] if given is not None else list(generated)
+        inputs = given[:MOST_SAMPLES] if given is not None else generated
         try:
             found: Found | None = find(loaded.proto, path, inputs, wish, bench, say)
             result = base

@@ -52,7 +52,7 @@ def prepare(folder: Path, batch: int) -> str:
 
 
 def run(given: argparse.Namespace) -> None:
-    """Build all engines, several at a time, then run and time those of each model in a process of its own."""
+    """Build the engines of each model, several at a time, and then run and time them in a process of its own."""
     folders = sorted(path for path in given.folder.iterdir() if (path / "original.onnx").exists())
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     began = time.monotonic()
@@ -63,15 +63,15 @@ def run(given: argparse.Namespace) -> None:
     with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:  # CUDA does not live through a fork
         for name in pool.map(prepare, folders, [given.batch] * len(folders)):
             tell(f"{name} prepared")
-        paths = [folder / f"{name}.onnx" for name in BUILT for folder in folders]
-        paths = [path for path in paths if path.exists() and not path.with_suffix(".engine").exists()]
-        for engine in as_completed([pool.submit(build, path) for path in paths]):
-            tell(str(engine.exception() or engine.result()))
-    for folder in folders:
-        command = [sys.executable, str(HERE), "time", str(folder), str(given.out)]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, check=False, timeout=120)
-        tell(f"{folder.name} timed")
+        for folder in folders:  # one after the other: what is timed is there if the machine's time ends
+            paths = [folder / f"{name}.onnx" for name in BUILT]
+            paths = [path for path in paths if path.exists() and not path.with_suffix(".engine").exists()]
+            for engine in as_completed([pool.submit(build, path) for path in paths]):
+                tell(str(engine.exception() or engine.result()))
+            command = [sys.executable, str(HERE), "time", str(folder), str(given.out)]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(command, check=False, timeout=120)
+            tell(f"{folder.name} timed")
 
 
 def tensorrt() -> Any:

@@ -263,7 +263,7 @@ def _scans(model: ModelProto) -> Iterator[tuple[str, tuple[int, int]]]:
             # Before opset 9, an input that the body has not came first.
             slots = range(len(node.input) - count, len(node.input))
             names = [info.name for info in body.input][-count:]
-            yield from ((name, (index, slot)) for name, slot in zip(names, slots, strict=True))
+            yield from ((name, (index, slot)) for name, slot in zip(names, slots, strict=False))
 
 
 def _whole(node: Node, to: int, has_scales: bool) -> Whole | None:

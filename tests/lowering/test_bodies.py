@@ -281,3 +281,13 @@ def test_where_tensorrt_refuses_bodies_the_rest_is_converted(tmp_path: Path) -> 
     assert found.status == "written", found.reason
     assert found.heavy_low == 1
     assert "refused" in {one.why for one in found.kept}
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_scan_that_onnx_does_not_allow_is_refused(count: int, tmp_path: Path) -> None:
+    made = model(SCAN, 17, 8, w=W, v=V)
+    scan = next(node for node in made.graph.node if node.op_type == "Scan")
+    next(one for one in scan.attribute if one.name == "num_scan_inputs").i = count
+    found = onnxfix.precision(made, "fp16", 1e-2, tmp_path / "low.onnx")
+    assert found.status == "unknown"
+    assert not (tmp_path / "low.onnx").exists()

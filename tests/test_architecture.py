@@ -130,7 +130,7 @@ CEILINGS = {
     "verbs": 9_520,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
-TOTALS = {"onnxfix": 73_980, "rules": 47_610, "tests": 67_370, "benchmarks": 18_710}
+TOTALS = {"onnxfix": 73_980, "rules": 47_610, "tests": 67_370, "benchmarks": 18_700}
 """Lines that each folder may have."""
 FULL = "cut lines in the same room or folder (CEILINGS, TOTALS)"
 

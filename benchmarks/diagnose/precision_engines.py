@@ -112,7 +112,7 @@ def time_all(given: argparse.Namespace) -> None:
     from node_truth import TYPES, cudart
 
     from onnxfix.tensorrt.cudart import Cuda
-    from onnxfix.tensorrt.latency import Placed, Tools
+    from onnxfix.tensorrt.latency import Placed, Tools, make_timer
     from onnxfix.tensorrt.timing import Limits, interleave, timing
 
     class Engine(Placed):
@@ -138,18 +138,6 @@ def time_all(given: argparse.Namespace) -> None:
     with closing(Cuda(cudart())) as cuda:
         stream = cuda.stream()
         tools = Tools(cuda, trt, lambda path: path, lambda engine: feed)
-        first, last = cuda.event(), cuda.event()
-
-        def timed(launch: Callable[[], None]) -> Callable[[], float]:
-            def run_once() -> float:
-                cuda.record(first, stream)
-                launch()
-                cuda.record(last, stream)
-                cuda.synchronize(stream)
-                return cuda.elapsed(first, last)
-
-            return run_once
-
         engines = {}
         for name in BUILT:
             path = folder / f"{name}.engine"
@@ -165,7 +153,7 @@ def time_all(given: argparse.Namespace) -> None:
                 launch, rows[name]["launch"] = engine.launcher("cuda"), "cuda-graph"
             except Exception as error:  # what cannot be captured is launched kernel by kernel
                 launch, rows[name]["launch"] = engine.launcher(""), f"stream: {error}"
-            runs[name] = timed(launch)
+            runs[name] = make_timer(cuda, stream, launch)
         blocks = interleave(runs, limits=Limits(runs=400, rounds=8, seconds=4.0))
         with given.out.open("a") as out:
             for name, row in rows.items():

@@ -259,7 +259,7 @@ def measure(
                 one.wait()
                 first[name] = clock() - began
             capturer, launchers, fallback = _launchers([*engines.values()], tools)
-            runs = dict(zip(engines, (_timer(cuda, stream, launch) for launch in launchers), strict=True))
+            runs = dict(zip(engines, (make_timer(cuda, stream, launch) for launch in launchers), strict=True))
             blocks = interleave(runs, clock=clock, limits=limits)
             shapes = engines["fixed"].shapes
     except (CudaError, Unsupported) as error:
@@ -288,8 +288,8 @@ def _launchers(engines: Sequence[Placed], tools: Tools) -> tuple[Capturer, list[
     return "", [one.launcher("") for one in engines], "; ".join(dict.fromkeys(reasons))
 
 
-def _timer(cuda: Cuda, stream: int, launch: Launcher) -> Callable[[], float]:
-    """A run between two events on the stream, in milliseconds."""
+def make_timer(cuda: Cuda, stream: int, launch: Launcher) -> Callable[[], float]:
+    """What times a run between two events on the stream, in milliseconds."""
     first, last = cuda.event(), cuda.event()
 
     def run() -> float:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from onnxfix.lowering.records import Lowering
     from onnxfix.place import Place
     from onnxfix.reduction.records import Reduction
-    from onnxfix.report.layers import LayerReport
     from onnxfix.report.report import AppliedFix, Finding, Report
     from onnxfix.rule import Example, Fix, Match, Rule, Safety, Severity
     from onnxfix.tensorrt.lift.records import Lifted
     from onnxfix.tensorrt.records import TrtOptions
     from onnxfix.verbs.examination.records import Examination
+    from onnxfix.verbs.layering import LayerReport
     from onnxfix.verbs.reducing import reproduce
 
 __all__ = [
@@ -53,7 +53,7 @@ _HOME = {
     **dict.fromkeys(("AppliedFix", "Finding", "Report"), "onnxfix.report.report"),
     "Diagnosis": "onnxfix.diagnosis.records",
     "Examination": "onnxfix.verbs.examination.records",
-    "LayerReport": "onnxfix.report.layers",
+    "LayerReport": "onnxfix.verbs.layering",
     "Lifted": "onnxfix.tensorrt.lift.records",
     "Lowering": "onnxfix.lowering.records",
     "Place": "onnxfix.place",

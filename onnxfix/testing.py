@@ -287,7 +287,6 @@ def graph_difference(first: ModelProto, second: ModelProto, *, shared: bool = Fa
 
 
 def _body(function: FunctionProto) -> GraphProto:
-    """A function's body as a graph."""
     graph = GraphProto(node=function.node)
     for name in function.input:
         graph.input.add(name=name)

@@ -111,26 +111,26 @@ FACADE = "__init__"
 CEILINGS = {
     "": 1_600,
     "api": 960,
-    "backend": 660,
-    "cli": 1_820,
+    "backend": 650,
+    "cli": 1_800,
     "config": 1_170,
     "diagnosis": 6_810,
     "files": 3_170,
-    "graph": 1_370,
+    "graph": 1_360,
     "inputs": 3_680,
     "lowering": 2_660,
     "proof": 12_660,
     "reduction": 1_780,
-    "report": 7_300,
-    "rewrite": 2_700,
+    "report": 7_080,
+    "rewrite": 2_690,
     "runtime": 3_700,
     "shapes": 4_110,
     "targets": 815,
     "tensorrt": 7_580,
-    "verbs": 9_520,
+    "verbs": 9_410,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
-TOTALS = {"onnxfix": 73_980, "rules": 47_610, "tests": 67_370, "benchmarks": 18_700}
+TOTALS = {"onnxfix": 73_610, "rules": 47_610, "tests": 67_370, "benchmarks": 18_700}
 """Lines that each folder may have."""
 FULL = "cut lines in the same room or folder (CEILINGS, TOTALS)"
 

@@ -39,7 +39,7 @@ from onnxfix.tensorrt import lift, package, reading
 from onnxfix.tensorrt import records as trt_records
 from onnxfix.tensorrt.lift import records
 from onnxfix.tensorrt.records import TrtOptions
-from onnxfix.verbs import stopped
+from onnxfix.verbs import intake
 from onnxfix.verbs.fleet import work
 from support import models
 from support.paths import FIXTURES
@@ -73,7 +73,7 @@ TEXTS: dict[type, tuple[str, ...]] = {
     report.Withdrawn: ("reason",),
     report.StepDone: ("reason",),
     report.Report: ("headline", "notes"),
-    stopped.Stopped: ("said",),
+    intake.Stopped: ("said",),
 }
 
 

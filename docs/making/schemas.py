@@ -9,15 +9,14 @@ from making.definitions import Definitions, described, document, object_of
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError, OutputComparison
 from onnxfix.files.lazy import Pending
 from onnxfix.proof.verdict import Status, Verdict
-from onnxfix.report.neighborhood import Picture
+from onnxfix.report.findings import Picture
 from onnxfix.report.render import diagnosis
 from onnxfix.report.report import SCHEMA, UNWRITTEN, Report
 from onnxfix.report.summary import Summary
 from onnxfix.tensorrt.reading import Reading
 from onnxfix.tensorrt.records import Partition, TrtBuild
 from onnxfix.verbs.difference.records import ModelDifference
-from onnxfix.verbs.intake import Intake
-from onnxfix.verbs.stopped import Stopped
+from onnxfix.verbs.intake import Intake, Stopped
 
 RECORDS = (Reading, TrtBuild, Partition, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
 KNOWN = {"Status": Status, **{kind.__name__: kind for kind in RECORDS}}

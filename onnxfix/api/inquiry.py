@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from onnxfix.lowering.lowered import Low
     from onnxfix.lowering.records import IoTypes, Lowering
     from onnxfix.reduction.records import Reduction
-    from onnxfix.report.layers import LayerReport
     from onnxfix.rule import Rule
     from onnxfix.tensorrt.lift.records import Lifted
     from onnxfix.tensorrt.records import TrtOptions
     from onnxfix.verbs.examination.records import Examination
+    from onnxfix.verbs.layering import LayerReport
     from onnxfix.verbs.opening import Source
 
 
@@ -272,13 +272,13 @@ def lift(
         OnnxfixError: writing failed.
     """
     options = run_options(locals())
-    from onnxfix.verbs import lifting  # lazy: start-up
+    from onnxfix.verbs import layering  # lazy: start-up
 
     destination = keywords.path("output", output)
     if destination is None:
         raise keywords.refused("output", "a path", output)
     model, say = keywords.source("source", source), keywords.progress(progress)
-    return lifting.lift(model, destination, trt=options.trt, progress=say)
+    return layering.lift(model, destination, trt=options.trt, progress=say)
 
 
 class RuleList(tuple["Rule", ...]):

@@ -130,9 +130,6 @@ def _loaded(side: Sessions, name: str, path: Path) -> str:
     return reason
 
 
-# ---------------------------------------------------------------------------------------------------------- engines
-
-
 class Engines:
     """Engines on the GPU: one for a static model, otherwise one for each optimization profile that inputs need.
 
@@ -207,8 +204,6 @@ def _accepted(build: TrtBuild) -> TrtBuild:
     cause: Cause = "refused" if build.status == "refused" else ENDED[build.status]
     raise BackendError(build.reason, "parse" if build.stage == "parse" else "build", cause)
 
-
-# ------------------------------------------------------------------------------------------ the network, read back
 
 #: How reading a network back ended, if not well -> the stage, and why.
 _UNREAD: dict[str, tuple[Stage, Cause]] = {

@@ -21,8 +21,7 @@ import typer
 from onnxfix._version import __version__
 from onnxfix.cli import completion
 from onnxfix.cli.commands import COMMANDS, Argument, Command
-from onnxfix.cli.given import Given, parser_of
-from onnxfix.cli.guard import guarded
+from onnxfix.cli.given import Given, guarded, parser_of
 from onnxfix.cli.help import HelpCommand, HelpGroup
 from onnxfix.config.table import Kind, Option
 from onnxfix.rewrite.packs import NONE, restored
@@ -126,7 +125,6 @@ def _option(option: Option) -> Parameter:
 
 
 def _parameter(name: str, kind: Any, info: Any, required: bool, default: Any = None) -> Parameter:
-    """A parameter of a function that typer reads."""
     return Parameter(
         name,
         Parameter.KEYWORD_ONLY,

@@ -70,7 +70,7 @@ def _output(help: str, value: str = "FILE", *, group: str = "", required: bool =
 
 _ALL = (
     Command(
-        "check", "check", "Find and repair",
+        "check", "runs", "Find and repair",
         "List what TensorRT would reject, misread or run badly. Models are only read.",
         (MODELS,),
         _options(

@@ -1,18 +1,69 @@
-"""What the command line gives: texts read by the kinds of their options, and the record of a run made of them."""
+"""What the command line gives: texts read by the kinds of their options, and the record of a run made of them; and what
+surrounds every command: errors become one line and an exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from onnxfix.cli.commands import Command
+from onnxfix.cli.reports import print_error
 from onnxfix.config.table import SETTINGS, Kind, Option
-from onnxfix.errors import UsageError
+from onnxfix.errors import UsageError, explained, working_directory
+from onnxfix.report.render.stream import complain
+from onnxfix.rewrite import packs
 from onnxfix.runtime.effort import effort_of
+from onnxfix.runtime.interrupts import exit_code, finish, listen
+
+if TYPE_CHECKING:
+    from onnxfix.tensorrt.records import TrtOptions
+
+
+@contextlib.contextmanager
+def guarded(format: str) -> Iterator[None]:
+    """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does. In a format
+    that programs read, the line is also the error of a document."""
+    code = 2
+    try:
+        listen()
+        working_directory()
+        with packs.restored():
+            yield
+    except KeyboardInterrupt:
+        finish()
+        code = exit_code()
+        message = "interrupted; nothing half-written was left behind"
+    except typer.Exit:
+        raise
+    except Exception as error:
+        message = explained(error)
+    else:
+        return
+    complain(message)
+    print_error(format, message)
+    raise typer.Exit(code) from None
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Print warnings to standard error."""
+    for warning in warnings:
+        complain(f"warning: {warning}")
+
+
+def refuse_missing(trt: TrtOptions) -> None:
+    """Refuse to ask a TensorRT that is not there, once and before any work.
+
+    Raises:
+        UsageError: it is not.
+    """
+    from onnxfix.proof.asking import require_tensorrt  # lazy: start-up
+
+    require_tensorrt(trt).close()
 
 
 class Given(SimpleNamespace):
@@ -121,7 +172,6 @@ def _values(option: Option, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _sizes(option: Option, texts: Sequence[str]) -> dict[str, Any]:
-    """``NAME=SIZE`` texts."""
     found = _values(option, texts)
     for name, text in found.items():
         try:

@@ -8,15 +8,13 @@ from pathlib import Path
 import typer
 
 from onnxfix.cli.conflicts import refuse_conflicts
-from onnxfix.cli.given import Given
-from onnxfix.cli.guard import refuse_missing
+from onnxfix.cli.given import Given, refuse_missing
 from onnxfix.cli.reports import OWN, Destination, destinations, refuse_unknown_kinds, write_reports
 from onnxfix.files.apart import File
 from onnxfix.options import RunOptions
 from onnxfix.report.render.documents import Kind, render_result, result_lines
 from onnxfix.report.render.lines import print_lines
-from onnxfix.report.render.progress import Steps
-from onnxfix.report.render.stream import complain, output
+from onnxfix.report.render.stream import Steps, complain, output
 from onnxfix.runtime.interrupts import exit_code, finish
 from onnxfix.shown import Shown
 from onnxfix.tensorrt.records import TrtOptions
@@ -128,7 +126,6 @@ def _destinations(
 
 
 def _publish(given: Given, result: Shown, reports: Sequence[Destination], code: int) -> None:
-    """Print a result and write its files, and exit."""
     if given.format == "text":
         quiet, verbose = (getattr(given, name, False) for name in ("quiet", "verbose"))
         print_lines(result_lines(result, quiet=quiet, verbose=verbose))

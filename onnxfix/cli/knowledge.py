@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import typer
 
-from onnxfix.cli.given import Given
-from onnxfix.cli.guard import warn
+from onnxfix.cli.given import Given, warn
 from onnxfix.errors import UsageError
 from onnxfix.report.catalogue import families, search
 from onnxfix.report.render.doctor import pack_sections
 from onnxfix.report.render.lines import line, print_lines
-from onnxfix.report.render.rules import family_lines, hits_lines, print_rule, rules_json, rules_lines
+from onnxfix.report.render.rules import (
+    difference_lines,
+    family_lines,
+    hits_lines,
+    print_rule,
+    rules_json,
+    rules_lines,
+    targets_lines,
+)
 from onnxfix.report.render.stream import output
-from onnxfix.report.render.targets import difference_lines, targets_lines
 from onnxfix.report.render.terminal import section_lines
 from onnxfix.rewrite.packs import installed
 from onnxfix.rewrite.registry import registry

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import typer
 
-from onnxfix.cli.given import Given
-from onnxfix.cli.guard import refuse_missing
+from onnxfix.cli.given import Given, refuse_missing
 from onnxfix.report.render.documents import Kind, render_result, result_lines
 from onnxfix.report.render.lines import print_lines
 from onnxfix.report.render.stream import output
@@ -24,7 +23,7 @@ def diff(given: Given) -> None:
 
 def inspect(given: Given) -> None:
     """Show what a model consists of."""
-    from onnxfix.verbs.inspecting import inspect  # lazy: start-up
+    from onnxfix.verbs.viewing import inspect  # lazy: start-up
 
     _publish(given, inspect(Path(given.model), target=given.target))
 
@@ -47,9 +46,9 @@ def view(given: Given) -> None:
 
 def lift(given: Given) -> None:
     """Write TensorRT's network as a model."""
-    from onnxfix.report.render.progress import Steps  # lazy: start-up
+    from onnxfix.report.render.stream import Steps  # lazy: start-up
     from onnxfix.tensorrt.records import TrtOptions  # lazy: start-up
-    from onnxfix.verbs.lifting import lift  # lazy: start-up
+    from onnxfix.verbs.layering import lift  # lazy: start-up
 
     model, trt = Path(given.model), TrtOptions(package=given.trt_package)
     refuse_missing(trt)
@@ -67,7 +66,6 @@ def doctor(given: Given) -> None:
 
 
 def _publish(given: Given, result: object) -> None:
-    """Print a result and exit."""
     if given.format == "json":
         output().write(render_result(Kind.json, result) + "\n")
     else:

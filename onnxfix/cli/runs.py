@@ -12,8 +12,7 @@ from typing import NoReturn
 import typer
 
 from onnxfix.cli.conflicts import refuse_conflicts
-from onnxfix.cli.given import Given
-from onnxfix.cli.guard import refuse_missing, warn
+from onnxfix.cli.given import Given, refuse_missing, warn
 from onnxfix.cli.reports import Destination, destinations, refuse_unknown_kinds, write_reports
 from onnxfix.config.holding import Baseline, Holding, load_baseline, load_or_new_baseline
 from onnxfix.config.reading import read_configuration
@@ -24,10 +23,9 @@ from onnxfix.files.apart import File
 from onnxfix.options import RunOptions
 from onnxfix.report.render.documents import Kind, note_lines, render_document, report_line
 from onnxfix.report.render.lines import print_lines
-from onnxfix.report.render.progress import Steps
 from onnxfix.report.render.rules import statistics_json, statistics_lines
 from onnxfix.report.render.settings import render_settings, settings_lines
-from onnxfix.report.render.stream import complain, output
+from onnxfix.report.render.stream import Steps, complain, output
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.rewrite import packs
 from onnxfix.rewrite.registry import registry
@@ -203,3 +201,28 @@ def _print_outcomes(
                 brief = given.quiet or statistics or (outcome.reused and not given.verbose)
                 print_lines(render_report(report, quiet=brief, verbose=given.verbose))
     return outcomes, max(codes)
+
+
+_OF_TRT = (
+    "trt_package", "compute_capability", "trt_min_shapes", "trt_opt_shapes", "trt_max_shapes", "timing_cache",
+    "plugins", "memory_limit", "inputs", "input_shapes",
+)  # fmt: skip
+"""Options that have an effect with ``--trt`` alone."""
+
+
+def check(given: Given) -> None:
+    """Check models."""
+    holding = configure(given)
+    options, fields = RunOptions(), given.fields()
+    if given.trt:
+        from onnxfix.tensorrt.records import TrtOptions  # lazy: start-up
+
+        options = RunOptions(trt=TrtOptions())
+    else:
+        alone = given.inputs_help or given.partition
+        needless = [name for name in _OF_TRT if name != "memory_limit" or not alone]
+        unused = given.flags(needless)
+        if unused:
+            raise UsageError(f"{', '.join(unused)}: has no effect without --trt")
+        del fields["trt.package"]
+    run_models(given, holding, "check", options.with_fields(fields))

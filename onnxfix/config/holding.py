@@ -13,10 +13,9 @@ from typing import Any
 from onnxfix.config.records import COMMAND_LINE, DEFAULT, Config, Layer, Settings, Suppression, resolve
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
-from onnxfix.report.findings import Finding, Located, Suppressed, Vanished, fingerprints
+from onnxfix.report.findings import Finding, Located, Suppressed, Vanished, fingerprints, move_sources
 from onnxfix.report.render.settings import Setting
 from onnxfix.report.report import Report
-from onnxfix.report.sources import move_sources
 from onnxfix.rewrite.registry import registry
 from onnxfix.runtime import system
 from onnxfix.targets import choose_target
@@ -233,7 +232,6 @@ class Holding:
         return rows
 
     def _used_settings(self, settings: Settings) -> dict[str, Any]:
-        """The settings that the command uses."""
         return {
             name: choose_target(value)[0].name if name == "target" else value
             for name, value in settings.values.items()

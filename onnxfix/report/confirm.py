@@ -199,15 +199,12 @@ def _mark_repairs(applied: Sequence[AppliedFix], misread: Sequence[Found]) -> tu
 
 
 def _invalid(report: Report, rules: Sequence[Rule], problems: list[Problem]) -> list[Finding]:
-    """Findings of onnx.checker."""
     rung = report.check("contract")
     if rung is None or not rung.checks:
         return []
     checks = rung.checks[0], rung.checks[-1]
     return [finding_of(found) for found in engine.check_build(None, rules, problems, checks=checks)]
 
-
-# ------------------------------------------------------------------------------------- TensorRT's result in words
 
 _NO_REASON = "no reason was given"
 

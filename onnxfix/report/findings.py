@@ -1,24 +1,33 @@
-"""Findings as records: those that are left, fixed, withdrawn, accepted and gone; and what identifies them.
+"""Findings as records: those that are left, fixed, withdrawn, accepted and gone; what identifies them; and what is
+around them, in the user's own code and in the model.
 
 A fingerprint identifies a finding from one run to the next, for baselines and for tools that track findings. It depends
 on the rule and on the place by name: the graphs around it, the node, its first output, or TensorRT's layer. It does not
 depend on positions, messages, severities or versions, so that it stands while other parts of the model, the target, or
 the wording change. What is about no place, such as a warning of TensorRT's about the model as a whole, is told apart by
 its message.
+
+A model names the files of the user's own code, so only Python files of the repository are read. Nodes around a finding
+are gathered by ``verbs.picturing``.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from onnxfix.place import Place
 from onnxfix.rewrite.packs import BUILT_IN
 from onnxfix.source import Source
 
 if TYPE_CHECKING:
+    from onnxfix.report.report import Report
     from onnxfix.rewrite.engine import Applied, Found
     from onnxfix.rule import Rule
 
@@ -152,9 +161,6 @@ def required_option(safety: str) -> str:
     return f", with {OPTIONS[safety]}" if OPTIONS.get(safety) else ""
 
 
-# --------------------------------------------------------------------------------------- results of the rule engine
-
-
 def finding_of(found: Found) -> Finding:
     """A match of the rule engine as a finding."""
     fix = found.match.fix
@@ -187,9 +193,6 @@ def applied_of(applied: Applied, rule: Rule) -> AppliedFix:
 
 def _page(rule: Rule) -> str:
     return f"docs/rules/{rule.code}.md" if rule.module.split(".")[0] == BUILT_IN else ""
-
-
-# --------------------------------------------------------------------------------------------------- fingerprints
 
 
 class Located(Protocol):
@@ -228,3 +231,160 @@ def fingerprints(findings: Iterable[Located], path: str = "") -> tuple[str, ...]
         digests.append(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:LENGTH])
         seen[key] += 1
     return tuple(digests)
+
+
+ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
+"""Where GitHub and GitLab say which folder is the repository."""
+Item = TypeVar("Item", Finding, AppliedFix, Withdrawn)
+_LARGEST = 4 << 20
+"""Bytes of a file above which it is not read."""
+
+
+class Spot(NamedTuple):
+    """A line of a file: ``path`` is absolute, ``line`` counts from 1. ``around`` are numbered lines of the file."""
+
+    path: str
+    line: int
+    around: tuple[tuple[int, str], ...]
+
+
+def repositories() -> tuple[str, ...]:
+    """The folders that may be the repository, the likeliest first: what GitHub or GitLab names, the current one."""
+    return tuple(os.path.abspath(root) for root in (*map(os.environ.get, ROOTS), os.getcwd()) if root)
+
+
+def repository_path(path: str) -> str:
+    """A path as CI systems expect it: below the repository's folder, with slashes. Paths elsewhere become absolute, and
+    URLs stay as they are."""
+    if not path or "://" in path:
+        return path
+    absolute = Path(os.path.abspath(path))
+    for root in repositories():
+        if absolute.is_relative_to(root):
+            return absolute.relative_to(root).as_posix()
+    return absolute.as_posix()
+
+
+def move_sources(report: Report, roots: Sequence[str]) -> Report:
+    """The report with the files of its findings and fixes where ``--source-root`` says that they are. ``FOLDER`` is
+    where the exporter saw the repository, ``FOLDER=HERE`` also names it on this machine."""
+    if not roots:
+        return report
+    return replace(
+        report,
+        findings=tuple(_move(item, roots) for item in report.findings),
+        applied=tuple(_move(item, roots) for item in report.applied),
+        withdrawn=tuple(_move(item, roots) for item in report.withdrawn),
+    )
+
+
+def _move(item: Item, roots: Sequence[str]) -> Item:
+    source = item.source
+    for there, _, here in (root.partition("=") for root in roots if source is not None):
+        prefix = there.rstrip("/") + "/"
+        if source is not None and source.file.startswith(prefix):
+            file = os.path.join(here, source.file.removeprefix(prefix))
+            return replace(item, place=replace(item.place, source=replace(source, file=file)))
+    return item
+
+
+def find_spot(source: Source | None, reach: int = 4) -> Spot | None:
+    """The line in the repository that a node comes from, with up to ``reach`` lines before and after it. None if the
+    file is not there, or if it has changed so that the line cannot be told."""
+    if source is None or not source.file.endswith(".py"):
+        return None
+    path = os.path.abspath(source.file)
+    if not any(Path(path).is_relative_to(root) for root in repositories()):
+        return None
+    try:
+        status = os.stat(path)
+        usable = stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST
+        lines = _lines_of(path, status.st_mtime_ns) if usable else ()
+    except (OSError, ValueError):
+        return None
+    line = _find(source, lines)
+    if not line:
+        return None
+    first = max(1, line - reach)
+    return Spot(path, line, tuple(enumerate(lines[first - 1 : line + reach], first)))
+
+
+def _find(source: Source, lines: Sequence[str]) -> int:
+    """The number of the line with the text that the exporter saw, or of the only line that has it; 0 for none."""
+    if not source.code:
+        return source.line if source.line <= len(lines) else 0
+    code = source.code.strip()
+    if any(text.strip() == code for text in lines[source.line - 1 : source.line]):
+        return source.line
+    same = [number for number, text in enumerate(lines, 1) if text.strip() == code]
+    return same[0] if len(same) == 1 else 0
+
+
+@lru_cache(256)
+def _lines_of(path: str, modified: int) -> tuple[str, ...]:
+    """The lines of a file as it is since it was ``modified``."""
+    return tuple(Path(path).read_text("utf-8", "replace").splitlines())
+
+
+def describe_source(source: Source | None) -> str:
+    """File, line, method and text of the line, for people; "" where only the module is known, which the node's name
+    says as well."""
+    if source is None or not source.file:
+        return ""
+    spot = None if source.code else find_spot(source, 0)
+    code = source.code if spot is None else spot.around[0][1].strip()
+    return replace(source, file=repository_path(source.file), code=code).text
+
+
+#: "node": an operator. "input", "output": of the graph, or a value from outside of the subgraph.
+Kind = Literal["node", "input", "output"]
+#: What became of a node between the original and the result. "": it is in both, unchanged, or there is one model only.
+Mark = Literal["", "removed", "added", "changed"]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node, an input or an output of the graph.
+
+    ``title`` is the operator or the value's name, ``name`` the node's name or its output's. ``lines`` are its
+    attributes and constant inputs. ``focus``: the finding is here. ``above`` counts the omitted nodes that it
+    reads, and ``below`` the omitted nodes that read it.
+    """
+
+    kind: Kind
+    title: str
+    name: str = ""
+    lines: tuple[str, ...] = ()
+    focus: bool = False
+    mark: Mark = ""
+    above: int = 0
+    below: int = 0
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A value, from box ``source`` to box ``target``. ``label`` is its type and shape, as far as they are known."""
+
+    source: int
+    target: int
+    value: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """Some nodes of a graph and the values between them. Wires run from a box to a later one."""
+
+    boxes: tuple[Box, ...]
+    wires: tuple[Wire, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is around ``place``, where rule ``code`` has a finding or a fix, in the model that it was found in.
+    ``after`` is the same part of the result, for a fix that was applied; None for a finding."""
+
+    code: str
+    place: Place
+    before: Neighborhood | None
+    after: Neighborhood | None = None

@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from onnxfix.files.lazy import Pending
     from onnxfix.proof.verdict import Executed, RungResult
     from onnxfix.proof.verify import Verdict
-    from onnxfix.report.neighborhood import Picture
+    from onnxfix.report.findings import Picture
     from onnxfix.tensorrt.reading import Reading
     from onnxfix.tensorrt.records import Partition, TrtBuild
     from onnxfix.verbs.difference.records import ModelDifference
-    from onnxfix.verbs.intake import Intake
-    from onnxfix.verbs.stopped import Stopped
+    from onnxfix.verbs.intake import Intake, Stopped
 
 SCHEMA = 2
 """Version of the JSON report; it increases when a field changes its meaning or is removed."""

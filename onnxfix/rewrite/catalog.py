@@ -58,7 +58,6 @@ class Listed(Rule):
         return self._import().doc
 
     def _import(self) -> Rule:
-        """The rule as its file defines it."""
         for item in vars(importlib.import_module(self.module)).values():
             if isinstance(item, Rule) and item.code == self.code:
                 return item

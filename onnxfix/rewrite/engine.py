@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfix.errors import EditError, ShadowedError
-from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.overlay import Node, Unknown, Value
-from onnxfix.graph.shared import elem_types, every_node, imported_nodes
+from onnxfix.graph.shared import elem_types, every_node, fingerprint, imported_nodes
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.rewrite.edits import Edit

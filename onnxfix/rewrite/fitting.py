@@ -89,7 +89,6 @@ def _has_formless(edit: ed.AddNode) -> bool:
 
 
 def _constant_type(node: NodeProto) -> int:
-    """The element type of a Constant, 0 for other nodes."""
     if node.op_type != "Constant" or node.domain not in _ONNX:
         return 0
     return _stored({attribute.name: attribute for attribute in node.attribute}, 0)
@@ -177,7 +176,6 @@ class _Fitting:
         return self._version if self._version and scope.root.kind == "graph" else scope.opset()
 
     def _elem(self, name: str, scope: Scope) -> int:
-        """The element type of a value, or 0."""
         if name in self._types:
             return self._types[name]
         value = scope.lookup(name) if name else None

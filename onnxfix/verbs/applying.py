@@ -23,11 +23,18 @@ from onnxfix.report.report import DataFile, Report
 from onnxfix.runtime import deadline
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtOptions
-from onnxfix.verbs.checking import foretell_parts
+from onnxfix.verbs.checking import (
+    SEARCHING,
+    bytes_of,
+    bytes_read,
+    complete,
+    foretell_parts,
+    lacks_place,
+    node_counts,
+)
 from onnxfix.verbs.job import Job, Progress, limited, prepare
 from onnxfix.verbs.opening import Source, name_of, on_disk
 from onnxfix.verbs.prove import Proven, prove
-from onnxfix.verbs.summing import SEARCHING, bytes_of, bytes_read, complete, lacks_place, node_counts
 
 #: More that must hold of a result before it is written: it returns the result with a verdict that has it.
 Beyond = Callable[[Job, Proven], Proven]
@@ -96,7 +103,7 @@ def summarize(job: Job, proven: Proven) -> Report:
     )
     report = complete(_judge(job, proven, report), loaded, plan, proven.proto)
     if not proven.verdict.passed:
-        from onnxfix.verbs.stopped import find_stop  # lazy: start-up, seldom used
+        from onnxfix.verbs.intake import find_stop  # lazy: start-up, seldom used
 
         with contextlib.suppress(deadline.Expired):
             where = find_stop(proven.original, loaded.proto, proven.verdict, job.fixed_inputs)

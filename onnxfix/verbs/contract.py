@@ -27,7 +27,7 @@ from onnxfix.files import lazy, sharing, tensors, walk
 from onnxfix.lowering.quantized import IR_VERSION, SCALES
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.shapes import dimnames
-from onnxfix.verbs.difference.contents import serialize_without
+from onnxfix.verbs.difference.pairs import serialize_without
 
 if TYPE_CHECKING:
     from onnxfix.inputs.specialize import ResolvedSpecialization
@@ -273,9 +273,6 @@ def _without_bodies(node: NodeProto, graphs: Iterable[GraphProto]) -> bytes:
     ]
     # Inputs and outputs of a branch are not in its nodes: without them, swapped branches would compare equal.
     return repr([*parts, *(serialize_without(graph, *_BODY) for graph in graphs)]).encode()
-
-
-# ------------------------------------------------------------------------- the error budget of mixed precision
 
 
 def record_budget(proto: ModelProto, original: Path, budget: float) -> None:

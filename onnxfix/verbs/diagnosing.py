@@ -33,8 +33,7 @@ from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.contract import recorded_budget
 from onnxfix.verbs.job import Progress
-from onnxfix.verbs.opening import Source, name_of, on_disk
-from onnxfix.verbs.samples import generate_mild
+from onnxfix.verbs.opening import Source, generate_mild, name_of, on_disk
 
 if TYPE_CHECKING:
     from onnxfix.proof.checks.builder import Builder

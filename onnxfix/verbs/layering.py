@@ -1,26 +1,67 @@
-"""``layers``: what TensorRT made of each node of a model, with the files and options of a run."""
+"""``layers``: what TensorRT made of each node of a model, with the files and options of a run; several builds are
+compared. ``lift``: TensorRT's imported network, written as an ONNX model that can be opened and run."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
+
 from onnxfix.errors import UsageError
-from onnxfix.files import atomic, copying, loading, regular
+from onnxfix.files import apart, atomic, copying, loading, regular, saving
 from onnxfix.files.atomic import temporary_beside
 from onnxfix.options import RunOptions
 from onnxfix.proof.asking import compare_builds, read_layers, require_tensorrt
-from onnxfix.proof.checks.builds import path_of
-from onnxfix.report.layers import LayerReport
+from onnxfix.proof.checks.builds import Builds, path_of
 from onnxfix.runtime.allowance import memory_limit
+from onnxfix.shown import Shown
 from onnxfix.tensorrt import files
+from onnxfix.tensorrt import lift as reader
+from onnxfix.tensorrt.layer_records import LayerTable
+from onnxfix.tensorrt.lift import Lifted
 from onnxfix.tensorrt.records import TrtOptions
-from onnxfix.tensorrt.tactics import LOAD, SAVE, load_file
+from onnxfix.tensorrt.tactics import LOAD, SAVE, Tactics, load_file
 from onnxfix.verbs.job import Progress
-from onnxfix.verbs.opening import Source, name_of, on_disk, refuse_conflicts
+from onnxfix.verbs.opening import Source, name_of, on_disk, output_file, refuse_conflicts
+
+
+@dataclass(frozen=True, repr=False)
+class LayerReport(Shown):
+    """``path`` is the model, ``table`` its nodes in the engine (the one that was kept), ``product`` the TensorRT that
+    built it. ``builds`` are the engines that were compared (None: one was built). ``engine`` and ``tactics_file`` are
+    the files that were written ("": none), and ``tactics`` what the second has, or what was loaded and used.
+    """
+
+    path: str
+    table: LayerTable
+    product: str
+    builds: Builds | None = None
+    engine: str = ""
+    tactics: Tactics | None = None
+    tactics_file: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """0: an engine was built. 1: TensorRT refuses the model, or the outputs of every engine are wrong. 3: it could
+        not be found out."""
+        build = self.table.build
+        if not build.accepted:
+            return 1 if build.status == "refused" else 3
+        best = self.builds.best if self.builds is not None else None
+        return 1 if self.builds is not None and (best is None or best.outcome == "wrong") else 0
+
+    def _facts(self) -> dict[str, object]:
+        build = self.table.build
+        counts = {"nodes": len(self.table.nodes), "layers": len(self.table.layers)} if build.accepted else {}
+        return {"path": self.path, "product": self.product, "status": build.status, **counts}
 
 
 def layers(source: Source, options: RunOptions, progress: Progress | None = None) -> LayerReport:
@@ -96,3 +137,75 @@ def _write(report: LayerReport, trt: TrtOptions, engine: Path, most: int) -> Lay
         atomic.put(regular.destination(Path(trt.save_tactics)), report.tactics.to_json().encode())
         report = replace(report, tactics_file=trt.save_tactics)
     return report
+
+
+EMBEDDED = 1 << 30
+"""Maximum bytes of weights in the model file. More weights go to a separate file in its folder."""
+
+
+def lift(
+    source: Source,
+    output: str | os.PathLike[str],
+    *,
+    trt: TrtOptions | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Lifted:
+    """Write the network that TensorRT imports as an ONNX model; see :func:`onnxfix.lift`.
+
+    Raises:
+        ModelError, UsageError, OnnxfixError: as there.
+    """
+    say = progress or (lambda text: None)
+    say("reading")
+    loaded = loading.load(source)
+    name = name_of(loaded)
+    destination = output_file(Path(output))
+    weights = _data_file(destination)
+    written = [apart.File("the output", Path(output)), apart.File("the output's weights", weights)]
+    apart.separate(written, list(apart.files_of(loaded)))
+    if regular.status(weights) is not None:  # the replaced output may need it until the end
+        raise UsageError(f"{weights}: is in the way of the weights; remove it, or name another output")
+    with ExitStack() as stack:
+        builder = stack.enter_context(closing(require_tensorrt(trt or TrtOptions())))
+        model = on_disk(loaded, stack)
+        mode = loaded.mode
+        del loaded  # TensorRT reads the file itself: no need to have large weights in memory twice
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+        say("reading TensorRT's network")
+        lifted = reader.attempt(
+            builder.worker,
+            model,
+            folder / "lifted.onnx",
+            package=builder.choice.package,
+            timeout=builder.options.timeout,
+        )
+        lifted = replace(lifted, model=name, version=lifted.version or builder.choice.version)
+        if lifted.path:
+            say("writing")
+            _install(Path(lifted.path), destination, mode)
+            lifted = replace(lifted, path=str(output))
+    return lifted
+
+
+def _data_file(destination: Path) -> Path:
+    return destination.with_name(destination.name + ".data")
+
+
+def _install(lifted: Path, destination: Path, mode: int) -> None:
+    """Install the lifted model and its weights; the model last, so that it never names a missing file.
+    ``mode`` is the most permissive mode of new files."""
+    weights = _data_file(lifted)
+    size = weights.stat().st_size if weights.exists() else 0
+    model = onnx.load(lifted, load_external_data=size <= EMBEDDED)
+    with ExitStack() as stack:
+        files = []
+        if size > EMBEDDED:
+            data_file = _data_file(destination)
+            for entry in (entry for tensor in model.graph.initializer for entry in tensor.external_data):
+                if entry.key == "location":
+                    entry.value = data_file.name
+            files.append(stack.enter_context(temporary_beside(data_file, most=mode)))
+            copying.copy_file(weights, files[0])
+        files.append(stack.enter_context(temporary_beside(destination, most=mode)))
+        copying.write(saving.serialize(model), files[-1])
+        atomic.install(files)

@@ -35,9 +35,8 @@ from onnxfix.targets import choose_target
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.contract import record_budget
 from onnxfix.verbs.job import Progress
-from onnxfix.verbs.opening import Source, destination_of, name_of, on_disk, refuse_conflicts
+from onnxfix.verbs.opening import Source, destination_of, generate_large, name_of, on_disk, refuse_conflicts
 from onnxfix.verbs.proof import comparison_of, run_checks
-from onnxfix.verbs.samples import generate_large
 
 _ALWAYS = ("contract", "ort-cpu")
 _RUNGS = ("trt-build", "trt-network")

@@ -14,10 +14,9 @@ from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.graph.signatures import input_names
 from onnxfix.model import Model
 from onnxfix.place import Place
-from onnxfix.report.neighborhood import Box, Mark, Neighborhood, Picture, Wire
+from onnxfix.report.findings import Box, Mark, Neighborhood, Picture, Wire
 from onnxfix.report.report import AppliedFix, Finding, Report
-from onnxfix.verbs.difference.contents import attribute_text, constant_text
-from onnxfix.verbs.difference.pairs import content_of
+from onnxfix.verbs.difference.pairs import attribute_text, constant_text, content_of
 
 MOST_NODES = 9
 """Nodes of one picture."""
@@ -162,9 +161,6 @@ def _compare_with(own: Atlas, other: Atlas, absent: Mark) -> Callable[[Node], Ma
 
 def _key(node: Node) -> Key:
     return node.scope.trail, node.first_output
-
-
-# ------------------------------------------------------------------------------------------------- boxes and wires
 
 
 def neighborhood(

@@ -164,9 +164,6 @@ def versions(check: Check) -> dict[str, str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------- reading
-
-
 def read_folder(folder: Path) -> Saved:
     """What a folder holds.
 

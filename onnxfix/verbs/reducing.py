@@ -47,8 +47,7 @@ from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtBuild, TrtOptions
 from onnxfix.verbs import reduced
-from onnxfix.verbs.opening import Source, name_of, on_disk
-from onnxfix.verbs.samples import list_sizes
+from onnxfix.verbs.opening import Source, list_sizes, name_of, on_disk
 
 CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
 """The checks besides commands."""
@@ -222,8 +221,6 @@ class _Run:
         terms = Terms(self.check, start.failure, self.scratch, self.say, kept, end)
         self.check.expect(start.failure)
         return Reducer(start.case, terms, self.values, facts, runs=start.runs)
-
-    # ---- the failure of the whole model
 
     def _start(self) -> _Start | Seen:
         """The whole model with inputs on which it fails; the result of the check if it does not fail."""

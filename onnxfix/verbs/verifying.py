@@ -21,12 +21,12 @@ from onnxfix.runtime import deadline
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.applying import save_engine, unmeasured
+from onnxfix.verbs.checking import bytes_read, node_counts
 from onnxfix.verbs.contract import recorded_budget
+from onnxfix.verbs.intake import find_stop
 from onnxfix.verbs.job import Progress, limited
 from onnxfix.verbs.opening import Source, name_of, on_disk, refuse_conflicts
 from onnxfix.verbs.proof import comparison_of, run_checks
-from onnxfix.verbs.stopped import find_stop
-from onnxfix.verbs.summing import bytes_read, node_counts
 
 
 def verify(
@@ -108,6 +108,5 @@ def _with_defaults(loaded: loading.Loaded, sources: dict[Path, lazy.Source]) -> 
 
 
 def _count_nodes(loaded: loading.Loaded) -> int:
-    """Nodes at any depth."""
     with about(name_of(loaded)):
         return Model(loaded.proto, loaded.base_dir).node_count

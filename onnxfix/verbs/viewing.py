@@ -1,29 +1,33 @@
-"""``view``: the nodes around a finding or a node, for a terminal, and as a model that opens in Netron."""
+"""``view``: the nodes around a finding or a node, for a terminal, and as a model that opens in Netron; ``inspect``:
+what a model consists of, and what onnxfix finds in it."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix.errors import UsageError
+from onnxfix.errors import UsageError, decoded
 from onnxfix.files import apart, atomic, loading, saving, tensors, walk
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
 from onnxfix.options import Rules, RunOptions
 from onnxfix.place import Place
 from onnxfix.proof.validity import check
-from onnxfix.report.findings import Finding, finding_of
-from onnxfix.report.neighborhood import Neighborhood
+from onnxfix.report.findings import Finding, Neighborhood, finding_of
+from onnxfix.report.report import NodeCounts
 from onnxfix.rewrite import engine
+from onnxfix.rule import Severity
 from onnxfix.runtime.forks import forked
+from onnxfix.verbs.checking import bytes_read, node_counts
 from onnxfix.verbs.job import make_plan
 from onnxfix.verbs.opening import output_file
-from onnxfix.verbs.picturing import Atlas, neighborhood, surround
+from onnxfix.verbs.picturing import Atlas, neighborhood, surround, type_text
 
 _SECONDS = 60.0
 """Time for onnx.checker."""
@@ -140,9 +144,6 @@ def _complaint(path: Path) -> str:
     return str(outcome.value.refused or outcome.value.inference) if outcome.ok else outcome.message
 
 
-# --------------------------------------------------------------------------------------- nodes as a model of their own
-
-
 def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title: str) -> ModelProto:
     """A model of ``nodes``, which must be in one graph, in the order of this graph.
 
@@ -205,3 +206,62 @@ def _add_read(part: ModelProto, model: Model, value: Value) -> None:
 
 def _depends_on_call(node: Node, what: str) -> UsageError:
     return UsageError(f"{node.place}: {what} is set by each call of the function; it cannot be shown alone")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a model consists of. ``producer`` is the program that wrote it, ``opsets`` are domain -> version ("": ONNX).
+    ``inputs`` and ``outputs`` are name -> type with sizes, ``weights`` element type -> bytes, in ``tensors`` tensors of
+    ``elements`` numbers. ``subgraphs`` and ``functions`` are counts, and ``findings`` are severity -> count, for
+    ``target``."""
+
+    path: str
+    bytes: int
+    producer: str
+    ir_version: int
+    opsets: Mapping[str, int]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    weights: Mapping[str, int]
+    tensors: int
+    elements: int
+    operators: NodeCounts
+    subgraphs: int
+    functions: int
+    target: str
+    findings: Mapping[str, int]
+
+
+def inspect(source: Path, *, target: str | None = None) -> Inspection:
+    """What a model consists of.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: the target does not exist.
+    """
+    plan = make_plan(RunOptions(rules=Rules(target=target)))
+    loaded = loading.load(source)
+    proto = loaded.proto
+    model = Model(proto, loaded.base_dir)
+    model.target = plan.target
+    stored = [*walk.model_tensors(proto)]
+    nodes = node_counts(proto)
+    found = Counter(one.severity for one in engine.check(model, plan.rules, []))
+    given = [value for value in model.main.inputs if value.initializer is None]
+    return Inspection(
+        path=str(source),
+        bytes=bytes_read(loaded),
+        producer=f"{decoded(proto.producer_name)} {decoded(proto.producer_version)}".strip(),
+        ir_version=model.ir_version,
+        opsets=model.main.imports(),
+        inputs={value.name: type_text(model, value) for value in given},
+        outputs={value.name: type_text(model, value) for value in model.main.outputs},
+        weights=nodes.weights,
+        tensors=len(stored),
+        elements=sum(tensors.element_count(tensor.dims) for tensor in stored),
+        operators=nodes,
+        subgraphs=len(model.scopes) - 1 - len(model.functions),
+        functions=len(model.functions),
+        target=plan.target.name,
+        findings={one.name.lower(): found[one] for one in sorted(Severity, reverse=True)},
+    )

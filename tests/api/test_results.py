@@ -19,7 +19,6 @@ from onnxfix.lowering.records import Lowering
 from onnxfix.place import Place
 from onnxfix.reduction.records import Reduction
 from onnxfix.report.findings import COLUMNS, Suppressed
-from onnxfix.report.layers import LayerReport
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
 from onnxfix.rule import Severity
 from onnxfix.runtime.causes import Problem
@@ -28,6 +27,7 @@ from onnxfix.tensorrt.layer_records import LayerTable
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.records import TrtBuild
 from onnxfix.verbs.examination.judge import judged
+from onnxfix.verbs.layering import LayerReport
 from support.cli import reported, run
 from support.doctor_cases import SOUND
 from support.paths import FIXTURES

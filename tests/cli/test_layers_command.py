@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from onnxfix.cli.app import app
 from onnxfix.place import Place
 from onnxfix.proof.checks.builds import Builds, BuiltEngine
-from onnxfix.report.layers import LayerReport
 from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.layers import layers_page
 from onnxfix.report.render.markdown import render_page
@@ -22,6 +21,7 @@ from onnxfix.tensorrt.layer_records import Candidate, EngineLayer, LayerTable, L
 from onnxfix.tensorrt.records import Issue, TrtBuild
 from onnxfix.tensorrt.tactics import Entry, Tactics
 from onnxfix.tensorrt.timing import timing
+from onnxfix.verbs.layering import LayerReport
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.overlay import Node, Scope
+from onnxfix.graph.shared import fingerprint
 from onnxfix.model import Model
 from onnxfix.rewrite.edits import Draft, RenameNode, SetInput
 from onnxfix.rewrite.engine import check, fix

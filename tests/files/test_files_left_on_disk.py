@@ -27,7 +27,7 @@ from onnxfix.files import loading, tensors, wire
 from onnxfix.files.atomic import Temporary
 from onnxfix.proof.checks import builder as saved_engine
 from onnxfix.tensorrt.records import TrtBuild
-from onnxfix.verbs import lifting
+from onnxfix.verbs import layering
 from support import models, ort
 from support.cli import refused, run
 from support.cli_models import CLEAN, FIXABLE, external_model, write
@@ -238,7 +238,7 @@ def test_engines_and_lifted_models_hold_the_weights_too(
     asked = TrtOptions(save_engine=str(tmp_path / "engine"))
     loaded = loading.load(path)
     saved_engine.save_engine(path, asked, TrtBuild("accepted"), lambda: None, loaded.mode)
-    lifting._install(path, tmp_path / "lifted.onnx", loaded.mode)
+    layering._install(path, tmp_path / "lifted.onnx", loaded.mode)
     assert (mode(tmp_path / "engine"), mode(tmp_path / "lifted.onnx")) == (0o600, 0o600)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from onnxfix.proof.verdict import FeedResult, RungResult, Verdict
-from onnxfix.report.render.progress import Steps
+from onnxfix.report.render.stream import Steps
 from onnxfix.report.report import Report
 from onnxfix.runtime.causes import Problem
 from onnxfix.runtime.sandbox import Worker

@@ -26,7 +26,7 @@ from onnxfix.proof.verdict import Verdict
 from onnxfix.report.report import Fixed, Report
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.verbs import contract
-from onnxfix.verbs.whole import specialize
+from onnxfix.verbs.whole import run as whole_run
 from support import fake_engines, models
 from support.cli import errors, output, refused, reported, run, streams
 from support.ended import ended
@@ -474,7 +474,7 @@ INPUTS = broken(
 )
 USE = broken(lambda proto: node_of(proto).input.__setitem__(1, "k"))
 NODE = broken(lambda proto: setattr(node_of(proto), "op_type", "Sub"))
-REAL = specialize.specialize
+REAL = whole_run.specialize
 ADD = "g (float[N, 3] x, float[N, 3] k) => (float[N, 3] y) { y = Add(x, k) }"
 
 
@@ -492,7 +492,7 @@ def test_a_bug_in_specializing_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: Any, rung: str
 ) -> None:
     """The original as it was read is what the result is compared with, so that nothing that we wrote judges itself."""
-    monkeypatch.setattr(specialize, "specialize", bug)
+    monkeypatch.setattr(whole_run, "specialize", bug)
     out = tmp_path / "out.onnx"
     report = apply(write(tmp_path, ADD), out, fix_dims={"N": 2}, fix_inputs={"k": 2.0})
     assert report.exit_code == 3
@@ -503,7 +503,7 @@ def test_a_bug_in_specializing_is_caught(
 
 def test_a_kept_input_that_is_still_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the values that are fixed nobody could tell by what is computed."""
-    monkeypatch.setattr(specialize, "specialize", USE)
+    monkeypatch.setattr(whole_run, "specialize", USE)
     report = apply(model_of(ADD), fix_dims={"N": 2}, fix_inputs={"k": 2.0}, keep_inputs=True)
     assert report.exit_code == 3
     assert report.verdict.rungs[0].reason == "input 'k' is still read"

@@ -19,10 +19,9 @@ from onnxfix.place import Place
 from onnxfix.proof.compare.decades import ErrorHistogram
 from onnxfix.report.render.diagnosis import diagnosis_data, diagnosis_page
 from onnxfix.report.render.documents import result_lines
-from onnxfix.report.render.lines import print_lines, wrapped
+from onnxfix.report.render.lines import bound, cosine, percent, print_lines, share, wrapped
 from onnxfix.report.render.markdown import render_page
 from onnxfix.report.render.stream import as_json
-from onnxfix.report.render.words import bound, cosine, percent, share
 
 TRUTH = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 6.0]], np.float32)
 OTHER = np.array([[1.0, 2.5, 3.0], [4.0, 5.0, np.nan]], np.float32)

@@ -17,10 +17,10 @@ from markdown_it import MarkdownIt
 from onnxfix.errors import UsageError
 from onnxfix.place import Place
 from onnxfix.proof.verdict import Verdict
+from onnxfix.report.findings import repository_path
 from onnxfix.report.render.documents import Kind, refuse_unknown_kind, render_document, target_of
 from onnxfix.report.render.issues import issues_of
 from onnxfix.report.render.markdown import code, safe
-from onnxfix.report.sources import repository_path
 from support.reports import CLEAN, EVIL, PLACE, REPORTS, finding, report, rung
 
 HERE = Path(__file__).parent

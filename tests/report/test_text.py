@@ -14,10 +14,9 @@ import onnxfix
 from onnxfix.place import Place
 from onnxfix.proof.compare.compare import compare
 from onnxfix.proof.verdict import FeedResult, RungResult, Verdict
-from onnxfix.report.render.lines import GLUE, wrapped
+from onnxfix.report.render.lines import GLUE, size, wrapped
 from onnxfix.report.render.stream import _CONTROLS, escaped
 from onnxfix.report.render.text import render_report, render_summary
-from onnxfix.report.render.words import size
 from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, StepDone, Withdrawn
 from onnxfix.runtime.causes import Problem
 from onnxfix.tensorrt.records import Issue, TrtBuild

@@ -10,7 +10,7 @@ from onnx import ModelProto, parser
 from onnxfix.model import Model
 from onnxfix.options import RunOptions, Verification
 from onnxfix.place import Place
-from onnxfix.report.neighborhood import Box, Neighborhood
+from onnxfix.report.findings import Box, Neighborhood
 from onnxfix.report.report import AppliedFix, Finding, Report
 from onnxfix.verbs import picturing
 from onnxfix.verbs.applying import apply

@@ -18,7 +18,7 @@ from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Report
 from onnxfix.runtime import system
 from onnxfix.runtime.backends import ort_messages
-from onnxfix.verbs.stopped import Stopped
+from onnxfix.verbs.intake import Stopped
 from support.cli import output, reported, run
 from support.models import model, write
 from support.paths import FIXTURES

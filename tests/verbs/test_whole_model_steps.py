@@ -19,7 +19,7 @@ import onnxfix
 from onnxfix.errors import UsageError
 from onnxfix.report.report import Report, StepDone
 from onnxfix.runtime.sandbox import Worker
-from onnxfix.verbs.whole import remote, steps
+from onnxfix.verbs.whole import steps
 from support import hard_models, models, peer_models
 from support.cli import output, process, refused
 from support.ort import runner as by_runtime
@@ -528,4 +528,4 @@ def test_without_verification_the_contract_still_holds(tmp_path: Path) -> None:
         script = write(tmp_path / "s.py", text)
         report = apply(path, graphsurgeon=[script], verify=False, rungs=None)
         assert the_step(report).status == status
-    assert remote.FUNCTION == "fix"
+    assert steps.FUNCTION == "fix"

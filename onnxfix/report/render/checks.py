@@ -18,8 +18,8 @@ from onnxfix.report.render.details import (
     describe_outcome,
     network_lines,
 )
+from onnxfix.report.render.lines import counted, number, seconds
 from onnxfix.report.render.proof import describe_left_out
-from onnxfix.report.render.words import counted, number, seconds
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Change, RungFact
 
@@ -106,9 +106,6 @@ def _feed_rows(feed: FeedResult) -> Iterator[tuple[ui.Content, ...]]:
         errors = number(metrics.max_abs), number(metrics.relative)
         yield (label, status, output, differing, *errors, first)
         label = status = ""
-
-
-# ------------------------------------------------------------------------------------------------------- outputs
 
 
 def _by_output(report: Report) -> dict[str, dict[str, list[Metrics]]]:
@@ -225,9 +222,6 @@ def power(exponent: int) -> str:
     return f"10{str(exponent).translate(_DIGITS)}"
 
 
-# ---------------------------------------------------------------------------------------------------------- TensorRT
-
-
 def tensorrt_section(report: Report) -> ui.Section | None:
     """Builds, imported layers, how TensorRT reads the model, and engines; None where it did not run."""
     parts = (
@@ -257,9 +251,6 @@ def tensorrt_section(report: Report) -> ui.Section | None:
             *change_tables(kinds, [total], caption, "Layer"),
         ]
     return ui.Section("tensorrt", "TensorRT", blocks) if blocks else None
-
-
-# ------------------------------------------------------------------------------------------------ before and after
 
 
 def operator_section(report: Report) -> ui.Section | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from onnxfix.place import NOWHERE
 from onnxfix.report.render import ui
-from onnxfix.report.render.words import counted
+from onnxfix.report.render.lines import counted
 from onnxfix.runtime import system
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from onnxfix.proof.verdict import RungResult
     from onnxfix.tensorrt.reading import Reading
     from onnxfix.tensorrt.records import Outside, Partition, Profile, Triple, TrtBuild
-    from onnxfix.verbs.intake import Intake, Way
-    from onnxfix.verbs.stopped import Stopped
+    from onnxfix.verbs.intake import Intake, Stopped, Way
 
 
 STATUSES = {"passed": "good", "failed": "bad", "broke": "bad", "skipped": "none"}
@@ -161,9 +160,6 @@ def partition_lines(before: Partition | None, after: Partition | None, most: int
         yield f"outside: {', '.join(named)}{more}: {words}{f' → {remedy}' if remedy else ''}"
 
 
-# ---------------------------------------------------------------------------------------------------------- inputs
-
-
 _SHOWN = 8  # examples
 
 
@@ -209,9 +205,6 @@ def range_text(found: Range) -> str:
     end = f" to {found.most}" if found.most is not None else ""
     steps = f", in steps of {found.step}" if found.step > 1 else ""
     return f"{begin}{end}{steps}"
-
-
-# --------------------------------------------------------------------------------------------- where a model stops
 
 
 _FILE = "inputs.npz"

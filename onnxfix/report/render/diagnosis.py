@@ -13,8 +13,8 @@ from onnxfix._version import __version__
 from onnxfix.diagnosis.records import Culprit, Diagnosis, Histogram, NodeError, NonFinite, OutputComparison
 from onnxfix.report.render import ui
 from onnxfix.report.render.checks import error_bars
+from onnxfix.report.render.lines import bound, cosine, counted, number, percent, places, share
 from onnxfix.report.render.report import version_pairs
-from onnxfix.report.render.words import bound, cosine, counted, number, percent, places, share
 from onnxfix.report.report import plain
 
 SCHEMA = 1
@@ -30,9 +30,6 @@ _BINS = 12
 _COMMAND = re.compile(r"onnxfix apply [^(;]*[^(; ]")
 _KINDS = {"agree": "good", "rounding": "good", "differ": "bad", "unexplained": "bad"}
 _LOW = ("fp16", "bf16")
-
-
-# ------------------------------------------------------------------------------------------------------------- JSON
 
 
 def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -60,9 +57,6 @@ def _culprit_data(culprit: Culprit) -> dict[str, Any]:
     own = {key: value for key, value in plain(culprit).items() if key != "error"}
     first = {key: error.pop(key) for key in ("node", "op_type", "output", "own_error")}
     return {**first, **own, **error}
-
-
-# ------------------------------------------------------------------------------------------------------------- page
 
 
 def diagnosis_page(diagnosis: Diagnosis) -> ui.Page:
@@ -218,9 +212,6 @@ def _environment(diagnosis: Diagnosis) -> ui.Section:
     return ui.Section("environment", "Environment", (ui.facts(pairs),), shown="never")
 
 
-# ---------------------------------------------------------------------------------------------------------- outputs
-
-
 def _outputs(outputs: Sequence[OutputComparison]) -> ui.Section | None:
     """The outputs, those that differ most first; a terminal shows few, and those that are identical only at the end."""
     if not outputs:
@@ -313,9 +304,6 @@ def _value_bars(histogram: Histogram | None, name: str) -> Iterator[ui.Bars]:
     yield ui.Bars(bars, f"Values of {name} in the truth and on the other side, from {bars[0][0]} on")
 
 
-# ------------------------------------------------------------------------------------------------------------ nodes
-
-
 def node_name(node: NodeError) -> str:
     """A node's name, or that of its output where it has none."""
     return node.place.node or node.place.output or node.place.text
@@ -333,7 +321,6 @@ def _where(node: NodeError) -> str:
 
 
 def _own(node: NodeError) -> str:
-    """A node's own error in words."""
     if math.isfinite(node.own_error) or not node.nonfinite:
         return f"own error {_of_scale(node.own_error)}"
     return f"{node.nonfinite:,} element{'s are' if node.nonfinite > 1 else ' is'} finite on one side only"

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onnxfix.report.neighborhood import Box
+from onnxfix.report.findings import Box, describe_source, repository_path
 from onnxfix.report.render.findings import NOUNS, STYLES, describe_remedy
-from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.words import counted
-from onnxfix.report.sources import describe_source, repository_path
+from onnxfix.report.render.lines import GLUE, Line, counted, labeled, line
 from onnxfix.rewrite.registry import registry
 from onnxfix.verbs.difference.records import ChangeGroup, Detail, ModelChange, ModelDifference
 
@@ -126,7 +124,6 @@ def _operators(counts: Mapping[str, int], times: int) -> str:
 
 
 def _list(changes: Sequence[ModelChange]) -> Iterator[Line]:
-    """A line for each change."""
     width = min(max((len(_subject(change)) for change in changes), default=0), _SUBJECT_WIDTH)
     for change in changes:
         sign, style = _SIGNS[change.sign]
@@ -161,8 +158,6 @@ def _detail(detail: Detail, change: ModelChange) -> str:
 def _cut(text: str) -> str:
     return text if len(text) <= _VALUE_LENGTH else f"{text[:_VALUE_LENGTH]}…"
 
-
-# ------------------------------------------------------------------------------------------------------------- view
 
 PLACES = 5
 """Maximum number of other places that are listed as text."""

@@ -57,7 +57,7 @@ _RENDERERS = {
     Kind.sarif: "sarif:render_sarif",
     Kind.github: "issues:render_github",
     Kind.gitlab: "issues:render_gitlab",
-    Kind.junit: "junit:render_junit",
+    Kind.junit: "issues:render_junit",
     Kind.markdown: "markdown:render_markdown",
     Kind.html: "html.render:render_html",
 }
@@ -77,7 +77,7 @@ _LINES = {
     "Examination": "doctor:examination_lines",
     "ModelDifference": "difference:difference_lines",
     "View": "difference:view_lines",
-    "Inspection": "inspection:inspection_lines",
+    "Inspection": "layers:inspection_lines",
 }
 
 
@@ -118,9 +118,6 @@ def _stream(path: Path) -> bool:
         return False
 
 
-# -------------------------------------------------------------------------------------------- reports on models
-
-
 def render_document(
     kind: Kind, reports: Sequence[Report] = (), errors: Errors = (), warnings: Sequence[str] = ()
 ) -> str:
@@ -156,9 +153,6 @@ def note_lines(errors: Errors = (), warnings: Sequence[str] = ()) -> Iterator[st
         yield json.dumps({"path": path, "error": message})
     for warning in warnings:
         yield json.dumps({"warning": warning})
-
-
-# ------------------------------------------------------------------------------------------------- any result
 
 
 def render_result(kind: Kind, result: object) -> str:

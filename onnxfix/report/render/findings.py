@@ -12,16 +12,15 @@ from onnxfix.report.findings import (
     SEVERITIES,
     AppliedFix,
     Finding,
+    Picture,
     Suppressed,
     Vanished,
+    describe_source,
     required_option,
 )
-from onnxfix.report.neighborhood import Picture
 from onnxfix.report.pytorch import advise
 from onnxfix.report.render import ui
-from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.words import counted
-from onnxfix.report.sources import describe_source
+from onnxfix.report.render.lines import GLUE, Line, counted, labeled, line
 
 MOST = 50
 """Places of one and the same finding that are listed without ``--verbose``."""
@@ -44,9 +43,6 @@ def code_counts(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
     """``BRC001 ×41  GRA011 ×11``: no line is broken between a code and its number."""
     for number, (code, count) in enumerate(counts):
         yield f"{'  ' if number else ''}{code}{GLUE}×{count:,}"
-
-
-# ----------------------------------------------------------------------------------------------------- by rule
 
 
 def group_by_rule(
@@ -91,9 +87,6 @@ def alike(items: Iterable[Item]) -> dict[tuple[str, str], list[Item]]:
         words = f"{describe_item(item)}{describe_confirmation(item)}"
         groups.setdefault((words, describe_remedy(item)), []).append(item)
     return groups
-
-
-# -------------------------------------------------------------------------------------------------- on a terminal
 
 
 def group_lines(block: ui.Groups, verbose: bool, advised: bool = False) -> Iterator[Line]:
@@ -227,8 +220,6 @@ def _level(group: ui.Group) -> str:
     worst = max(SAFETIES.index(item.safety) for item in group.items)
     return f"{GLUE}({SAFETIES[worst]})" if worst else ""
 
-
-# ------------------------------------------------------------------------------------------------ what is accepted
 
 _PLACES = 200
 """Places that a page lists of one reason."""

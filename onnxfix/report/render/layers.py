@@ -1,19 +1,22 @@
-"""The result of ``layers``: what TensorRT made of each node."""
+"""The results of ``layers``, what TensorRT made of each node, and of ``inspect``."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.report.render import ui
+from onnxfix.report.render.findings import count_severities
+from onnxfix.report.render.lines import Line, counted, labeled, line, size
 from onnxfix.report.report import plain
 
 if TYPE_CHECKING:
     from onnxfix.proof.checks.builds import Builds, BuiltEngine
-    from onnxfix.report.layers import LayerReport
     from onnxfix.tensorrt.layer_records import Fate, LayerTable, NodeLayers
+    from onnxfix.verbs.layering import LayerReport
+    from onnxfix.verbs.viewing import Inspection
 
 _WIDEST = 44
 """Characters of a name, or a list of names, in the table."""
@@ -78,9 +81,6 @@ def _engine_data(engine: BuiltEngine) -> dict[str, Any]:
         "median_ms": engine.timing.median_ms if engine.timing is not None else None,
         "noise": engine.timing.noise if engine.timing is not None else None,
     }
-
-
-# ------------------------------------------------------------------------------------------------------------- page
 
 
 def layers_page(report: LayerReport) -> ui.Page:
@@ -159,7 +159,6 @@ def _figures(engine: BuiltEngine, builds: Builds) -> Iterator[str]:
 
 
 def _rows(table: LayerTable) -> Iterator[tuple[ui.Content, ...]]:
-    """A row for each node, in stored order."""
     numbers = {layer.name: number for number, layer in enumerate(table.layers)}
     kinds = {layer.name: layer.kind for layer in table.layers}
     for row in table.nodes:
@@ -200,3 +199,36 @@ def _layers(table: LayerTable) -> Iterator[str]:
             for tensor in tensors:
                 dims = ", ".join("?" if size == -1 else str(size) for size in tensor.dims)
                 yield f"   {what:<6} {tensor.name}  {tensor.dtype} [{dims}] {tensor.layout}".rstrip()
+
+
+_OPERATORS = 12
+"""Operators that are named, the most frequent first."""
+
+
+def inspection_lines(found: Inspection, **_: bool) -> Iterator[Line]:
+    """One screen: interface, weights, operators, and what onnxfix finds."""
+    opsets = ", ".join(f"{domain or 'opset'} {version}" for domain, version in found.opsets.items())
+    origin = f"{found.producer}, " if found.producer else ""
+    yield line(
+        (found.path, "bold"), f"  {size(found.bytes)}  ({origin}IR {found.ir_version}, {opsets})", hang=2
+    )
+    yield from _tensors("inputs", found.inputs)
+    yield from _tensors("outputs", found.outputs)
+    types = ", ".join(f"{name} {size(count)}" for name, count in found.weights.items())
+    yield labeled(
+        "weights", f"{counted(found.elements, 'number')} in {counted(found.tensors, 'tensor')}: {types}"
+    )
+    operators = [*found.operators.operators.items()]
+    named = ", ".join(f"{name} {count:,}" for name, count in operators[:_OPERATORS])
+    more = len(operators) - _OPERATORS
+    rest = f" and {counted(more, 'more operator')}" if more > 0 else ""
+    inside = ((found.subgraphs, "subgraph"), (found.functions, "function"))
+    where = "".join(f", {counted(count, noun)}" for count, noun in inside if count)
+    yield labeled("nodes", f"{found.operators.compute:,}{where}: {named}{rest}")
+    hazards = count_severities(found.findings) or "nothing found"
+    yield labeled("hazards", f"{hazards} for {found.target} (onnxfix check lists them)")
+
+
+def _tensors(label: str, them: Mapping[str, str]) -> Iterator[Line]:
+    for number, (name, kind) in enumerate(them.items()):
+        yield labeled("" if number else label, (name, "cyan"), f"  {kind}")

@@ -13,15 +13,15 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from onnxfix.report.findings import describe_source
 from onnxfix.report.render import ui
 from onnxfix.report.render.findings import describe_item, describe_remedy
 from onnxfix.report.render.issues import errors_of, issues_of
+from onnxfix.report.render.lines import counted
 from onnxfix.report.render.report import report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.text import outcome_parts
-from onnxfix.report.render.words import counted
 from onnxfix.report.report import Errors, Report
-from onnxfix.report.sources import describe_source
 
 MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""

@@ -10,9 +10,8 @@ from onnxfix.report.render.details import (
     describe_reason,
     stop_of,
 )
-from onnxfix.report.render.lines import GLUE, Line, labeled
+from onnxfix.report.render.lines import GLUE, Line, counted, labeled, percent
 from onnxfix.report.render.terminal import STYLES
-from onnxfix.report.render.words import counted, percent
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, TrtFact
 
@@ -51,9 +50,6 @@ _READ = {
 _THOROUGH = "--effort thorough"
 
 
-# ---------------------------------------------------------------------------------------------------- in a few words
-
-
 def describe_status(report: Report) -> tuple[str, str]:
     """The verdict in a few words, with its style; ("", "") where there is none."""
     proof = report.summary.proof
@@ -88,9 +84,6 @@ def why_not_proven(report: Report) -> str:
     if not report.stopped.loaded:
         return "ONNX Runtime does not load the original"
     return f"the original stops at {stop_of(report.stopped)}"
-
-
-# ------------------------------------------------------------------------------------------------------- in one line
 
 
 def proof_lines(report: Report) -> Iterator[Line]:
@@ -242,8 +235,6 @@ def check_line(check: RungResult) -> Line:
     outcome = describe_outcome(check)
     return labeled(outcome.text, f"{check.name}: {describe_reason(check)}", style=STYLES[outcome.kind])
 
-
-# ---------------------------------------------------------------------------------------------------- latency
 
 _LAUNCHES = {"cuda-graph": "CUDA graphs", "stream": "stream launches"}
 

@@ -13,11 +13,9 @@ from onnxfix.lowering.records import Kept, Lowering, Why
 from onnxfix.reduction.records import Reduction
 from onnxfix.report.render import ui
 from onnxfix.report.render.details import PLEASE_REPORT
-from onnxfix.report.render.words import counted
+from onnxfix.report.render.lines import counted
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.package import product
-
-# ------------------------------------------------------------------------------------------------- mixed precision
 
 MOST = 3
 """Nodes that are named for each reason, without --verbose."""
@@ -134,7 +132,6 @@ def _kept_blocks(plan: Lowering) -> list[ui.Block]:
 
 
 def _reason(kept: Kept) -> str:
-    """Why a node is kept, in one sentence."""
     text = _WHY[kept.why].format(seen=kept.seen if kept.seen is not None else 0.0)
     return f"{text} ({kept.rule})" if kept.rule else text
 
@@ -142,8 +139,6 @@ def _reason(kept: Kept) -> str:
 def _kept_name(kept: Kept) -> str:
     return kept.place.node or kept.place.output
 
-
-# ----------------------------------------------------------------------------------------------- a reduced model
 
 _OPERATORS = 8
 """Operators that are named."""
@@ -215,8 +210,6 @@ def _stock_commands(check: str) -> tuple[str, ...]:
         return ()
     return (check.replace("{inputs}", "inputs.npz").replace("{}", "model.onnx"),)
 
-
-# ------------------------------------------------------------------------------------------- TensorRT's network
 
 GAPS = 10
 """Gaps that are listed."""

@@ -1,23 +1,26 @@
-"""The rules: their list, a page, and how many findings each has in the models of a run."""
+"""The rules: their list, a page, and how many findings each has in the models of a run; and the targets."""
 
 from __future__ import annotations
 
 import inspect
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxfix.names import TARGETS as NAMES
 from onnxfix.report.findings import SEVERITIES, AppliedFix, Finding
 from onnxfix.report.pytorch import describe_pair
 from onnxfix.report.render import ui
 from onnxfix.report.render.findings import KINDS, NOUNS
-from onnxfix.report.render.lines import Line, console, line, styled
+from onnxfix.report.render.lines import Line, console, labeled, line, styled
 from onnxfix.report.render.stream import as_json, output
 from onnxfix.report.render.terminal import table_lines
 from onnxfix.rewrite import catalog
 from onnxfix.rule import Example, Rule, Safety
+from onnxfix.targets import TARGETS, Support, Target
+from onnxfix.targets.documented import RELEASES, text_of
 
 if TYPE_CHECKING:
     from onnxfix.report.catalogue import Family, Hit
@@ -151,9 +154,6 @@ def print_rule(rule: Rule, most: int | None = None, more: str = "") -> None:
     target.print(Markdown(text), soft_wrap=False)
 
 
-# ------------------------------------------------------------------------------------------------------ statistics
-
-
 def statistics(reports: Iterable[Report]) -> list[dict[str, Any]]:
     """The findings of each rule, the most frequent first: how many are ``left`` and how many are ``fixed``, together
     (``count``), and in how many ``models``. Findings that are accepted do not count.
@@ -208,3 +208,51 @@ def statistics_lines(reports: Sequence[Report]) -> Iterator[Line]:
         rows.append((*fixed, row["left"], ui.strong(row["code"]), row["name"], chip, fix))
     head = ("#Fixed", "#Left", "", "", "", "") if fixing else ("#", "", "", "", "")
     yield from table_lines(ui.Table(head, rows, "Findings by rule"), verbose=True, indent=0)
+
+
+_LABEL = 19
+
+
+def targets_lines() -> Iterator[Line]:
+    """A line for each release: newest opset, element types that came with it, JetPacks, source; then other names."""
+    known: frozenset[str] = frozenset()
+    for version, release in RELEASES.items():
+        target = TARGETS[f"trt{text_of(version)}"]
+        added = sorted(release.types - known) if known else ()
+        facts = [f"opset {release.opset}", f"also {' '.join(added)}" if added else ""]
+        facts += [f"JetPack {', '.join(release.jetpacks)}" if release.jetpacks else "", target.source]
+        yield line((f"{target.name:<10}", "bold"), "; ".join(filter(None, facts)), hang=10)
+        known = release.types
+    for name in [name for name in NAMES if "." not in name]:
+        yield line((f"{name:<10}", "bold"), f"{TARGETS[name].title}; {TARGETS[name].source}", hang=10)
+
+
+def difference_lines(old: Target, new: Target) -> Iterator[Line]:
+    """Operators, element types and restrictions that differ."""
+    yield line((f"{old.title}, {new.title}", "bold"))
+    for one, other in ((new, old), (old, new)):
+        alone = sorted(name for name in one.operators if not other.imports(name))
+        yield labeled(f"only {one.name}", ", ".join(alone) or "–", columns=_LABEL)
+    both = sorted(old.operators.keys() & new.operators.keys())
+    for (lost, more), names in _differences(old.operators, new.operators, both).items():
+        words = [
+            f"{word} {' '.join(types)}" for word, types in (("also", more), ("no longer", lost)) if types
+        ]
+        yield labeled("types", f"{', '.join(names)}: {', '.join(words)}", columns=_LABEL)
+    for name in both:
+        texts = [(target.name, target.operators[name].notes) for target in (old, new)]
+        if texts[0][1] != texts[1][1]:
+            said = "; ".join(f"{target}: {text or 'none'}" for target, text in texts)
+            yield labeled(name, said, columns=_LABEL)
+
+
+def _differences(
+    old: Mapping[str, Support], new: Mapping[str, Support], names: list[str]
+) -> dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]]:
+    """The types that are known to be taken by one alone -> the operators."""
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for name in names:
+        before, after = (side[name].types - {"DOUBLE"} for side in (old, new))  # read as FLOAT by all
+        if before != after:
+            found.setdefault((tuple(sorted(before - after)), tuple(sorted(after - before))), []).append(name)
+    return found

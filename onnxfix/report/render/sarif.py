@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 from onnxfix._version import __version__
 from onnxfix.place import Place
+from onnxfix.report.findings import repository_path
 from onnxfix.report.render.details import MEANINGS
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
 from onnxfix.report.report import Errors, Report
-from onnxfix.report.sources import repository_path
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule
 
@@ -150,9 +150,6 @@ def _model(report: Report) -> dict[str, Any]:
         "checks": {check.name: check.status for check in report.checks},
         "versions": report.versions,
     }
-
-
-# ------------------------------------------------------------------------------------------------------------- rules
 
 
 def _descriptor(code: str, results: Sequence[Issue]) -> dict[str, Any]:

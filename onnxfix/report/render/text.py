@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from onnxfix.report.findings import SEVERITIES
 from onnxfix.report.render import ui
-from onnxfix.report.render.answer import answer_lines, next_line, ship_line
 from onnxfix.report.render.checks import check_section, operator_section, tensorrt_section, worst_section
 from onnxfix.report.render.details import intake_lines
 from onnxfix.report.render.difference import change_lines
@@ -21,11 +20,17 @@ from onnxfix.report.render.findings import (
     group_lines,
     note_lines,
 )
-from onnxfix.report.render.lines import GLUE, Line, labeled, line
+from onnxfix.report.render.lines import GLUE, Line, counted, labeled, line
 from onnxfix.report.render.proof import check_line, describe_status, proof_lines
-from onnxfix.report.render.report import problems, step_section, withdrawn_section
+from onnxfix.report.render.report import (
+    answer_lines,
+    next_line,
+    problems,
+    ship_line,
+    step_section,
+    withdrawn_section,
+)
 from onnxfix.report.render.terminal import block_lines, section_lines
-from onnxfix.report.render.words import counted
 from onnxfix.report.report import Errors, Report
 from onnxfix.targets import TARGETS, mismatch
 
@@ -77,9 +82,6 @@ def _other_target(report: Report) -> str:
     """The note of a check that TensorRT is another one than the model is for; the line about TensorRT says it."""
     fact, target = report.summary.tensorrt, TARGETS.get(report.target)
     return mismatch(target, fact.package, fact.version) if fact is not None and target is not None else ""
-
-
-# --------------------------------------------------------------------------------------------------------- headline
 
 
 def outcome_parts(report: Report, quiet: bool) -> Iterator[tuple[str, str]]:
@@ -149,8 +151,6 @@ def _problems(report: Report) -> Iterator[Line]:
     entries = [[ui.Chip("bad", "problem"), one] for one in problems(report)]
     yield from block_lines([ui.Items(entries)], verbose=False)
 
-
-# -------------------------------------------------------------------------------------------------- several models
 
 MOST = 20
 """Models that are named at the end of a run."""

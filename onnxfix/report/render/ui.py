@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING, Literal, Union
 
 if TYPE_CHECKING:
     from onnxfix.diagnosis.records import DepthError
-    from onnxfix.report.findings import AppliedFix, Finding
-    from onnxfix.report.neighborhood import Picture
+    from onnxfix.report.findings import AppliedFix, Finding, Picture
 
 DASH = "–"
 #: Where a terminal shows something; pages always have it.
 Shown = Literal["always", "verbose", "never"]
-
-
-# ------------------------------------------------------------------------------------------------- inside a line
 
 
 @dataclass(frozen=True)
@@ -56,9 +52,6 @@ class Shares:
 Content = Union[str, int, Chip, Text, Shares, "Paragraph", "Fold", None, Sequence["Content"]]
 
 
-# ---------------------------------------------------------------------------------------------------- charts
-
-
 @dataclass(frozen=True)
 class Bars:
     """A bar for each of ``(name, value)``, the first one for 0 if it has that name; or of ``(name, truth, other side)``
@@ -77,9 +70,6 @@ class Depths:
     total: int
     blamed: Collection[str]
     label: str
-
-
-# ---------------------------------------------------------------------------------------------------- blocks
 
 
 @dataclass(frozen=True)

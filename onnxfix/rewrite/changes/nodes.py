@@ -50,7 +50,6 @@ def _restore_input(node: Node, index: int, name: str, value: Value | None) -> No
 
 
 def _pop_input(state: State, node: Node) -> None:
-    """Remove an omitted input from the end of the list."""
     node.inputs.pop()
     node.proto.input.pop()
     state.undo.append(lambda: _append_omitted_input(node))

@@ -16,14 +16,18 @@ from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.graph.signatures import input_names
 from onnxfix.model import Model
 from onnxfix.place import NOWHERE, Place
-from onnxfix.verbs.difference.contents import (
+from onnxfix.verbs.difference.pairs import (
+    Pairs,
+    Reasons,
     attribute_text,
     constant_text,
+    find_regions,
+    group,
+    operator_name,
     same_attribute,
     same_constant,
     type_text,
 )
-from onnxfix.verbs.difference.pairs import Pairs, Reasons, find_regions, group, operator_name
 from onnxfix.verbs.difference.records import Detail, ModelChange, ModelDifference, Sign, Subject
 
 
@@ -156,7 +160,6 @@ def _ends(subject: Subject, pairs: Pairs) -> Iterator[ModelChange]:
 
 
 def _declared(proto: GraphProto | FunctionProto, subject: Subject) -> dict[str, str]:
-    """Names and types."""
     if isinstance(proto, FunctionProto):
         return dict.fromkeys(proto.input if subject == "input" else proto.output, "")
     given = {one.name for one in proto.initializer}

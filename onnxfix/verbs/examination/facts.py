@@ -213,9 +213,6 @@ def _tensorrt(probe: _Prober) -> tuple[Choice | Missing, Missing | None]:
     return trt, Missing(probe.faults["tensorrt"]) if "tensorrt" in probe.faults else None
 
 
-# ------------------------------------------------------------------------------------------------ machine
-
-
 def _system() -> str:
     name = f"{platform.system()} {platform.release()} {platform.machine()}"
     with contextlib.suppress(OSError, ValueError):
@@ -260,9 +257,6 @@ def _libraries(probe: _Prober) -> Iterator[Library]:
             found = probe(question, None, path=path, wheel=wheel)
             if found is not None:
                 yield found
-
-
-# ----------------------------------------------------------------------------------------------- packages
 
 
 def _spec(module: str) -> Any:

@@ -38,9 +38,6 @@ def judged(facts: Facts) -> Examination:
     return Examination(facts.machine, tuple(_packages(facts)), tuple(_rungs(facts)), problems, facts.packs)
 
 
-# ----------------------------------------------------------------------------------------------- packages
-
-
 def _packages(facts: Facts) -> Iterator[Package]:
     """onnxfix itself and the relevant distributions that are installed."""
     yield Package("onnxfix", __version__)
@@ -68,7 +65,6 @@ def _faults(facts: Facts, name: str) -> Iterator[str]:
 
 
 def _runtimes(facts: Facts) -> list[str]:
-    """The installed distributions of ONNX Runtime."""
     return [name for name in facts.versions if MODULES[name] == "onnxruntime"]
 
 
@@ -88,7 +84,6 @@ def _no_child_process(facts: Facts) -> Iterator[Problem]:
 
 
 def _broken_packages(facts: Facts) -> Iterator[Problem]:
-    """Problems that the files of packages show."""
     for name, version in facts.versions.items():
         if version == UNREADABLE:
             yield Problem(f"the metadata of {name} cannot be read", f"{_REINSTALL} --no-deps {name}")
@@ -112,14 +107,12 @@ def _missing(facts: Facts, name: str) -> Problem:
 
 
 def _broken_onnx(facts: Facts) -> Iterator[Problem]:
-    """onnx or onnxfix itself does not load."""
     fault = facts.faults.get("contract") or facts.faults.get("reference")
     if fault:
         yield Problem(fault, f"{_REINSTALL} onnx numpy ml_dtypes protobuf")
 
 
 def _onnxruntime(facts: Facts) -> Iterator[Problem]:
-    """ONNX Runtime is installed and does not load."""
     if "ort-cpu" in facts.faults:
         text = f"{_runtime_and_version(facts)} does not load: {facts.faults['ort-cpu']}"
         yield Problem(text, f"{_REINSTALL} {_runtime(facts)}")
@@ -132,11 +125,7 @@ def _replace_command(names: Sequence[str], install: str) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------- CUDA, driver
-
-
 def _driver(facts: Facts) -> Iterator[Problem]:
-    """NVIDIA's driver is installed and does not work."""
     driver = facts.machine.driver
     unanswered = [facts.faults[name] for name in ("driver", "gpus", "nvml") if name in facts.faults]
     if facts.nvml_status == _OTHER_KERNEL_DRIVER:
@@ -229,12 +218,8 @@ def _newer_driver(cuda: int) -> str:
 
 
 def _major(version: str) -> int:
-    """The first number of a version; 0 without one."""
     match = re.match(r"\d+", version)
     return int(match[0]) if match else 0
-
-
-# ----------------------------------------------------------------------------------------------- TensorRT
 
 
 def _tensorrt(facts: Facts) -> Iterator[Problem]:
@@ -280,11 +265,7 @@ _FROM_ANSWERS: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
 )
 
 
-# ------------------------------------------------------------------------------------------------- checks
-
-
 def _rungs(facts: Facts) -> Iterator[Rung]:
-    """All checks, in their order."""
     if facts.unstarted:
         yield from (_rung(name, "", [*_no_child_process(facts)]) for name in RUNGS)
         return

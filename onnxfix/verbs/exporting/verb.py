@@ -17,7 +17,7 @@ from onnxfix.errors import UsageError, fault_of
 from onnxfix.names import PYTORCH
 from onnxfix.options import RunOptions
 from onnxfix.proof.verdict import unjudged
-from onnxfix.report.sources import describe_source
+from onnxfix.report.findings import describe_source
 from onnxfix.runtime import deadline
 from onnxfix.source import Frame, source_at
 from onnxfix.verbs import applying

@@ -201,9 +201,6 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-# ------------------------------------------------------------------------------------------------------- stores
-
-
 def matches(pattern: str) -> Iterator[Named]:
     """The models that a URL, or a URL with wildcards, names. Matches are sorted by name.
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from onnxfix.files import tensors, walk
-from onnxfix.verbs.difference.contents import serialize_without
+from onnxfix.verbs.difference.pairs import serialize_without
 
 T = TypeVar("T", NodeProto, TensorProto)
 
@@ -202,7 +202,6 @@ def _baked(original: GraphProto, result: GraphProto, back: Iterable[str]) -> Ite
 
 
 def _reads(graph: GraphProto) -> set[str]:
-    """The names that are read, in subgraphs too."""
     found = {info.name for info in graph.output}
     return found.union(*(walk.reads(node) for node in graph.node))
 

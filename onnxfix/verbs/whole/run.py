@@ -1,17 +1,33 @@
-"""The whole-model steps of a run: each is judged on its own before the rules see its result."""
+"""The whole-model steps of a run: each is judged on its own before the rules see its result.
+
+The specialization, which makes symbols numbers and inputs constants, is one: it changes declarations and the readers of
+a fixed input; folding the rest is for the rules. Weights are not read: the model keeps their stand-ins.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from onnx import ModelProto
+import numpy as np
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from onnxfix._version import __version__
 from onnxfix.errors import UsageError
-from onnxfix.files import copying, lazy, loading, saving, tensors
+from onnxfix.files import copying, lazy, loading, saving, tensors, walk
+from onnxfix.graph.overlay import Value
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.specialize import ResolvedSpecialization, shown
 from onnxfix.model import Model
@@ -19,11 +35,139 @@ from onnxfix.proof.verdict import CPU_RUNGS
 from onnxfix.proof.verify import DEFAULT_RUNGS, Verdict
 from onnxfix.report.report import Fixed, StepDone
 from onnxfix.rule import Safety
+from onnxfix.shapes import dimnames
 from onnxfix.verbs.candidate import Candidate
+from onnxfix.verbs.contract import find_tensor_type
 from onnxfix.verbs.job import Job
 from onnxfix.verbs.proof import Comparison, explain_unjudged, is_refuted, reason_of, run_checks
-from onnxfix.verbs.whole import specialize
 from onnxfix.verbs.whole.steps import Made, Step, make
+
+_IR_WITH_CONSTANTS = 4
+"""The IR version since which an initializer need not be a graph input."""
+
+
+def specialize(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
+    """Apply ``special`` to ``proto``, in place.
+
+    Raises:
+        ModelError: the model makes no sense as a graph.
+    """
+    model = Model(proto, base_dir)
+    for info in [*proto.graph.input]:
+        if info.name in special.values:
+            _fix_input(model, info, special.values[info.name], special.keep)
+    inputs = {info.name for info in proto.graph.input}
+    for graph in walk.graphs(proto.graph):  # in local functions, names of dimensions are their own
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            of_main = graph is proto.graph and info.name in inputs
+            tensor = find_tensor_type(info.type)
+            if tensor is not None:
+                _size_dims(tensor, info.name if of_main else "", special.sizes)
+
+
+def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str, tuple[int | None, ...]]:
+    """Declare the sizes that follow for open dimensions of the outputs of a specialized model. Returns them by output.
+
+    Declarations of inner values are ignored: tools leave the sizes there that they traced the model with.
+
+    Raises:
+        ModelError: the model makes no sense as a graph.
+    """
+    found: dict[str, tuple[int | None, ...]] = {}
+    infos = [info for info in proto.graph.output if any(map(_is_open, info.type.tensor_type.shape.dim))]
+    if not infos:
+        return found
+    declared = [(graph, [*graph.value_info]) for graph in walk.graphs(proto.graph)]
+    for graph, _ in declared:
+        del graph.value_info[:]
+    model = Model(proto, base_dir)
+    for info in infos:
+        dims, shape = info.type.tensor_type.shape.dim, model.shapes.shape(model.main.values[info.name])
+        if shape is None or len(shape) != len(dims):
+            continue
+        sizes = [one.value if _is_open(dim) else None for dim, one in zip(dims, shape, strict=True)]
+        found[info.name] = tuple(size if size is not None and size >= 0 else None for size in sizes)
+    for graph, infos_inside in declared:
+        graph.value_info.extend(infos_inside)
+    for info in infos:
+        for dim, size in zip(info.type.tensor_type.shape.dim, found.get(info.name, ()), strict=False):
+            if size is not None:
+                dim.dim_value = size
+    return found
+
+
+def _is_open(dim: TensorShapeProto.Dimension) -> bool:
+    return not dim.HasField("dim_value") or dim.dim_value < 0
+
+
+def _size_dims(kind: Any, name: str, sizes: Mapping[str, int]) -> None:
+    """Put numbers for symbols into a tensor type. ``name`` is the graph input that it belongs to, "" for others:
+    only a graph input's unnamed dimensions have names."""
+    if not kind.HasField("shape"):
+        rank = sizes.get(f"{name}.rank") if name else None
+        if rank is None:
+            return
+        kind.shape.SetInParent()
+        for _ in range(rank):
+            kind.shape.dim.add()
+    for axis, dim in enumerate(kind.shape.dim):
+        if dimnames.own(dim.dim_param):
+            found = dimnames.replace(dim.dim_param, sizes)
+        elif name and (not dim.HasField("dim_value") or dim.dim_value < 0):
+            found = sizes.get(f"{name}.{axis}", "")
+        else:
+            continue
+        if isinstance(found, int):
+            dim.dim_value = found
+        elif found:
+            dim.dim_param = found
+
+
+def _fix_input(model: Model, info: ValueInfoProto, array: np.ndarray[Any, Any], keep: bool) -> None:
+    """Make all readers of an input read a constant instead."""
+    graph, value = model.proto.graph, model.main.values[info.name]
+    apart = keep or value.is_output
+    name, number = f"{info.name}_fixed" if apart else info.name, 1
+    while apart and name in model.names:
+        number += 1
+        name = f"{info.name}_fixed_{number}"
+    model.names.add(name)
+    if info.type.tensor_type.elem_type == TensorProto.STRING:
+        texts = [str(text).encode() for text in array.reshape(-1)]
+        tensor = TensorProto(name=name, data_type=TensorProto.STRING, dims=array.shape, string_data=texts)
+    else:
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+    if not keep:  # else the input keeps them
+        tensor.doc_string = info.doc_string
+        for entry in getattr(info, "metadata_props", ()):
+            if hasattr(tensor, "metadata_props"):
+                tensor.metadata_props.add().CopyFrom(entry)
+    if keep:
+        _redirect(model, value, name)
+    else:
+        graph.input.remove(info)
+        for default in [one for one in graph.initializer if one.name == info.name]:
+            graph.initializer.remove(default)
+        for sparse in [one for one in graph.sparse_initializer if one.values.name == info.name]:
+            graph.sparse_initializer.remove(sparse)
+        if apart:
+            graph.node.insert(0, helper.make_node("Identity", [name], [info.name]))
+    if model.ir_version < _IR_WITH_CONSTANTS:
+        attribute = helper.make_attribute("value", tensor)
+        graph.node.insert(0, NodeProto(op_type="Constant", output=[name], attribute=[attribute]))
+    else:
+        graph.initializer.append(tensor)
+
+
+def _redirect(model: Model, value: Value, name: str) -> None:
+    """Make the nodes that read ``value``, and the branches that return it, name another value."""
+    for use in value.uses:
+        use.node.proto.input[use.index] = name
+    for scope in model.main.walk():
+        if isinstance(scope.proto, GraphProto) and scope is not model.main:
+            for info, result in zip(scope.proto.output, scope.outputs, strict=True):
+                if result is value:
+                    info.name = name
 
 
 @dataclass(frozen=True)
@@ -65,8 +209,8 @@ class StepRun:
         began, loaded = time.perf_counter(), self.job.loaded
         self.job.plan.say("specializing")
         proto = loaded.fresh()
-        specialize.specialize(proto, special, loaded.base_dir)
-        outputs = specialize.declare_outputs(proto, loaded.base_dir)
+        specialize(proto, special, loaded.base_dir)
+        outputs = declare_outputs(proto, loaded.base_dir)
         self.special = replace(special, outputs=outputs)
         self.start = loading.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path)
         dims = [Fixed("dimension", name, str(size)) for name, size in special.sizes.items()]

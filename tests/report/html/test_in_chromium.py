@@ -13,7 +13,7 @@ from onnxfix.diagnosis.records import DepthError, Diagnosis, Histogram, OutputCo
 from onnxfix.options import RunOptions, Verification
 from onnxfix.place import Place
 from onnxfix.proof.compare.decades import ErrorHistogram
-from onnxfix.report.neighborhood import Box, Neighborhood, Picture, Wire
+from onnxfix.report.findings import Box, Neighborhood, Picture, Wire
 from onnxfix.report.render.html.render import render_html
 from onnxfix.report.report import Finding, Report
 from onnxfix.verbs.applying import apply

@@ -17,15 +17,14 @@ from onnxfix.place import Place
 from onnxfix.proof.compare.compare import Metrics
 from onnxfix.proof.compare.decades import ErrorHistogram
 from onnxfix.proof.verdict import Executed, FeedResult, RungResult, Verdict
-from onnxfix.report.neighborhood import Box, Neighborhood, Picture, Wire
-from onnxfix.report.render.html.pictures import lay_out
-from onnxfix.report.render.html.render import render_html
+from onnxfix.report.findings import Box, Neighborhood, Picture, Wire
+from onnxfix.report.render.html.render import lay_out, render_html
 from onnxfix.report.report import AppliedFix, Finding, Fixed, NodeCounts, Report, StepDone, Withdrawn
 from onnxfix.runtime.causes import Problem
 from onnxfix.tensorrt.reading import Reading
 from onnxfix.tensorrt.records import Issue, TrtBuild
 from onnxfix.tensorrt.timing import Latency, Timing
-from onnxfix.verbs.stopped import Stopped
+from onnxfix.verbs.intake import Stopped
 
 
 def words(page: str, ident: str) -> str:

@@ -13,7 +13,7 @@ import onnxfix
 from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.results import GAPS
 from onnxfix.tensorrt.lift.records import Gap, Lifted, NetTensor
-from onnxfix.verbs import lifting
+from onnxfix.verbs import layering
 from support import lifted
 from support.cli import output, run, streams
 from support.models import model, write
@@ -73,7 +73,7 @@ def test_a_model_that_is_refused_writes_nothing(tmp_path: Path) -> None:
 
 @REAL
 def test_the_weights_of_a_large_model_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifting, "EMBEDDED", 100)
+    monkeypatch.setattr(layering, "EMBEDDED", 100)
     text = "g (float[1,32] x) => (float[33,32] y) { y = Concat<axis = 0>(x, w) }"
     write(tmp_path / "m.onnx", model(text, 17, 8, w=np.arange(1024, dtype=np.float32).reshape(32, 32)))
     found = onnxfix.lift(tmp_path / "m.onnx", tmp_path / "seen.onnx")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
     from onnxfix.lowering.records import Lowering
     from onnxfix.place import Place
-    from onnxfix.reduction.records import Reduction
+    from onnxfix.reduction.case import Reduction
     from onnxfix.report.report import AppliedFix, Finding, Report
     from onnxfix.rule import Example, Fix, Match, Rule, Safety, Severity
     from onnxfix.tensorrt.lift.records import Lifted
@@ -57,7 +57,7 @@ _HOME = {
     "Lifted": "onnxfix.tensorrt.lift.records",
     "Lowering": "onnxfix.lowering.records",
     "Place": "onnxfix.place",
-    "Reduction": "onnxfix.reduction.records",
+    "Reduction": "onnxfix.reduction.case",
     "reproduce": "onnxfix.verbs.reducing",
     "TrtOptions": "onnxfix.tensorrt.records",
     **dict.fromkeys(("Example", "Fix", "Match", "Rule", "Safety", "Severity"), "onnxfix.rule"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.errors import UsageError
-from onnxfix.runtime.effort import DEFAULT, Effort
+from onnxfix.runtime.allowance import DEFAULT, Effort
 
 if TYPE_CHECKING:
     from onnxfix.tensorrt.records import TrtOptions

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from typer import testing
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.runtime import forks, sandbox
+from onnxfix.runtime import sandbox
 from onnxfix.runtime.sandbox import Worker, shared
 from onnxfix.shapes import propagate
 from support import nursery
@@ -57,7 +57,7 @@ testing._get_command = cache(testing._get_command)  # making the command line ta
 
 if sys.platform.startswith("linux"):
     sandbox._started = nursery.started
-    forks._by_fork = nursery.forked
+    sandbox._by_fork = nursery.forked
 
 
 LANES = ("quick", "rest", "full")
@@ -157,7 +157,7 @@ def short_stride(stride: int) -> int:
 def new_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children are new processes and forks of this one, as they are outside the tests."""
     monkeypatch.setattr(sandbox, "_started", nursery.new_process)
-    monkeypatch.setattr(forks, "_by_fork", nursery.by_fork)
+    monkeypatch.setattr(sandbox, "_by_fork", nursery.by_fork)
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ import pytest
 
 from onnxfix.runtime import confinement
 from onnxfix.runtime.confinement import InForce
-from onnxfix.runtime.forks import forked
-from onnxfix.runtime.sandbox import Worker
+from onnxfix.runtime.sandbox import Worker, forked
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("new_children")

@@ -12,8 +12,7 @@ import pytest
 
 from onnxfix.runtime import deadline
 from onnxfix.runtime.deadline import Expired
-from onnxfix.runtime.forks import forked
-from onnxfix.runtime.sandbox import Worker, note
+from onnxfix.runtime.sandbox import Worker, forked, note
 from support.patience import PATIENCE
 
 

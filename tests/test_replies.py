@@ -18,8 +18,8 @@ from onnxfix.place import Place
 from onnxfix.rule import Severity
 from onnxfix.runtime import _child, replies
 from onnxfix.runtime.causes import Problem
-from onnxfix.runtime.forks import forked
 from onnxfix.runtime.nvidia import Gpu
+from onnxfix.runtime.sandbox import forked
 from support.patience import PATIENCE
 
 VALUES: tuple[Any, ...] = (

@@ -19,8 +19,7 @@ import pytest
 
 from onnxfix.errors import UsageError, explained
 from onnxfix.runtime import sandbox
-from onnxfix.runtime.forks import forked
-from onnxfix.runtime.sandbox import Outcome, Worker, note
+from onnxfix.runtime.sandbox import Outcome, Worker, forked, note
 from support.paths import ROOT
 from support.patience import PATIENCE
 
@@ -357,7 +356,7 @@ def test_the_whole_family_is_killed(worker: Worker, tmp_path: Path) -> None:
 
 PARENT = """
 import os, sys, time
-from onnxfix.runtime.forks import forked
+from onnxfix.runtime.sandbox import forked
 from onnxfix.runtime.sandbox import Worker
 {body}
 """

@@ -13,7 +13,7 @@ from onnxfix.errors import UsageError
 from onnxfix.rewrite.engine import check
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import NO_MODEL, Rule, Safety, Severity
-from onnxfix.targets import TARGETS, mismatch, plugins, serves, target_named
+from onnxfix.targets import TARGETS, documented, mismatch, serves, target_named
 from onnxfix.testing import fixed, model_of, overlay
 from support import models
 from support.cli import run
@@ -29,7 +29,7 @@ NMS = FIXTURES / "cases" / "batched_nms_plugin.onnx"
 def test_it_takes_what_all_take(text: str) -> None:
     both, each = target_named(text), [target_named(one) for one in text.split(",")]
     rank = {False: 0, None: 1, True: 2}
-    for name in {*trt_types.standard_operators(), *plugins.SHIPPED, *both.refused}:
+    for name in {*trt_types.standard_operators(), *documented.SHIPPED, *both.refused}:
         assert both.imports(name) is min((one.imports(name) for one in each), key=rank.get)
         assert both.has_plugin(name) == all(one.has_plugin(name) for one in each)
         assert serves(both, name) is min((serves(one, name) for one in each), key=rank.get)

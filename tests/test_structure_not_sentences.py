@@ -23,7 +23,7 @@ from onnxfix import place, rule
 from onnxfix.graph.overlay import Node
 from onnxfix.inputs.feeds import plan
 from onnxfix.model import Model
-from onnxfix.proof import cuda, remote, sweep, validity, verdict
+from onnxfix.proof import cuda, remote, validity, verdict
 from onnxfix.proof.checks import build, builder, probe
 from onnxfix.proof.compare import compare
 from onnxfix.proof.compare.compare import Terms
@@ -37,7 +37,6 @@ from onnxfix.runtime import causes, nvidia, sandbox
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import lift, package, reading
 from onnxfix.tensorrt import records as trt_records
-from onnxfix.tensorrt.lift import records
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs import intake
 from onnxfix.verbs.fleet import work
@@ -59,12 +58,12 @@ TEXTS: dict[type, tuple[str, ...]] = {
     nvidia.Missing: ("what",),
     package.Choice: ("note",),
     probe.Probe: ("reason",),
-    sweep.SweepResult: ("reason", "span"),
-    sweep.Pair: ("differing", "unproven"),
+    verdict.SweepResult: ("reason", "span"),
+    verdict.Pair: ("differing", "unproven"),
     Ran: ("error", "beyond"),
     sandbox.Outcome: ("message",),
     trt_records.Ending: ("text",),
-    records.Lifted: ("reason", "notes"),
+    lift.Lifted: ("reason", "notes"),
     validity.Checked: ("refused", "inference", "skipped", "starved"),
     causes.Problem: ("text",),
     rule.Match: ("message",),

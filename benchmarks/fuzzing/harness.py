@@ -1,7 +1,7 @@
 """Run the command line in a fork that has everything imported, and measure it: a millisecond instead of a second.
 
 Linux only: what a run leaves behind is found by ``PR_SET_CHILD_SUBREAPER``, its own memory and time by ``getrusage``.
-It is not ``onnxfix.runtime.forks``: what judges onnxfix must not depend on it.
+It is not ``onnxfix.runtime.sandbox``: what judges onnxfix must not depend on it.
 """
 
 from __future__ import annotations

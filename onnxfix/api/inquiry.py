@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onnxfix.diagnosis.records import Against, Diagnosis
     from onnxfix.lowering.lowered import Low
     from onnxfix.lowering.records import IoTypes, Lowering
-    from onnxfix.reduction.records import Reduction
+    from onnxfix.reduction.case import Reduction
     from onnxfix.rule import Rule
     from onnxfix.tensorrt.lift.records import Lifted
     from onnxfix.tensorrt.records import TrtOptions

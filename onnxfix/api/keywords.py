@@ -15,7 +15,7 @@ from onnxfix.config.table import OPTIONS, Kind
 from onnxfix.errors import UsageError
 from onnxfix.names import PYTORCH, RUNGS
 from onnxfix.options import RunOptions
-from onnxfix.runtime.effort import Effort, effort_of
+from onnxfix.runtime.allowance import Effort, effort_of
 
 if TYPE_CHECKING:
     from onnxfix.tensorrt.records import TrtOptions

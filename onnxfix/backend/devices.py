@@ -22,7 +22,7 @@ from onnxfix.proof.checks.builder import Builder, builder
 from onnxfix.proof.checks.probe import engines, probe
 from onnxfix.proof.checks.sessions import Sessions
 from onnxfix.proof.checks.trials import outside
-from onnxfix.proof.readback.interface import inputs_of, partners
+from onnxfix.proof.readback.values import inputs_of, partners
 from onnxfix.runtime import backends
 from onnxfix.runtime.causes import ENDED, Cause
 from onnxfix.runtime.nvidia import Missing

@@ -17,7 +17,7 @@ from onnxfix.config.table import SETTINGS, Kind, Option
 from onnxfix.errors import UsageError, explained, working_directory
 from onnxfix.report.render.stream import complain
 from onnxfix.rewrite import packs
-from onnxfix.runtime.effort import effort_of
+from onnxfix.runtime.allowance import effort_of
 from onnxfix.runtime.interrupts import exit_code, finish, listen
 
 if TYPE_CHECKING:

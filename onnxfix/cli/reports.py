@@ -62,15 +62,15 @@ def _write(report: Destination, text: str) -> None:
     Raises:
         OnnxfixError: it cannot be written, or somebody else has made the file since the run began.
     """
-    from onnxfix.files import atomic, regular  # lazy: start-up
+    from onnxfix.files import atomic, folders  # lazy: start-up
 
     path = report.path
     data = f"{text}\n".encode("utf-8", "backslashreplace")  # paths may hold bytes that are no text
     stream = stream_at(path)
     if stream is not None:
         stream.write(data.decode())
-    elif regular.special(path):
-        regular.pour(data, path)
+    elif folders.special(path):
+        folders.pour(data, path)
     elif report.new and path.exists():
         raise OnnxfixError(
             f"--report {path}: something was written there since the run began; nothing is replaced"

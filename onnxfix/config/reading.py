@@ -17,7 +17,7 @@ from onnxfix.config.table import SETTINGS, Kind, Option
 from onnxfix.errors import UsageError
 from onnxfix.names import RUNGS
 from onnxfix.rewrite import packs
-from onnxfix.runtime.effort import effort_of
+from onnxfix.runtime.allowance import effort_of
 
 NAMES = ("onnxfix.toml", ".onnxfix.toml", "pyproject.toml")
 """The files that are looked for in each folder, in this order."""

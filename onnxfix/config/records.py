@@ -14,7 +14,7 @@ from typing import Any
 from onnxfix.config.table import SETTINGS
 from onnxfix.place import Place
 from onnxfix.runtime import system
-from onnxfix.runtime.effort import effort_of
+from onnxfix.runtime.allowance import effort_of
 
 DEFAULT = "default"
 """The origin of a setting that nobody set."""

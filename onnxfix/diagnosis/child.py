@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfix.graph.unfolding import unfolded
+from onnxfix.graph.order import unfolded
 from onnxfix.lowering.convert import between_casts
-from onnxfix.proof.compare.rounding import shaken
+from onnxfix.proof.compare.tolerance import shaken
 from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import cores
 from onnxfix.runtime.backends import ort, ort_messages, ort_weights

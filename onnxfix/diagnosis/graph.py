@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from onnxfix.diagnosis.child import Values, kind_of
 from onnxfix.errors import ModelError
 from onnxfix.files import walk
-from onnxfix.inputs.feeds.operands import DRAWS
+from onnxfix.inputs.feeds.flow import DRAWS
 from onnxfix.place import Place
 from onnxfix.runtime.backends import ort_weights
 

@@ -13,7 +13,7 @@ from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.graph import Graph, open_graph
 from onnxfix.errors import Fault, ModelError
 from onnxfix.files import walk
-from onnxfix.graph import unfolding
+from onnxfix.graph import order
 from onnxfix.place import Place, place_of
 from onnxfix.source import source_of
 
@@ -42,7 +42,7 @@ def inlined(proto: ModelProto, bench: Bench) -> tuple[ModelProto, dict[str, Plac
     """
     if not proto.functions:
         return proto, {}
-    if reason := unfolding.too_many(proto):
+    if reason := order.too_many(proto):
         raise ModelError(reason)
     try:
         data = bench.call("inlined", model=stamped(proto).SerializeToString())

@@ -16,8 +16,7 @@ from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.proof.compare.compare import Metrics, Terms, compare_outputs, different, moved_by
-from onnxfix.proof.compare.rounding import SHARE
-from onnxfix.proof.compare.tolerance import Allowed
+from onnxfix.proof.compare.tolerance import SHARE, Allowed
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback.values import aligned
 from onnxfix.proof.request import REMOTE

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from onnxfix.place import Place
-from onnxfix.proof.compare.decades import ErrorHistogram
+from onnxfix.proof.compare.tolerance import ErrorHistogram
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.interrupts import INTERRUPTED
 from onnxfix.shown import Shown

@@ -17,7 +17,7 @@ from onnxfix.diagnosis.pairing import inputs_of
 from onnxfix.diagnosis.rows import Side
 from onnxfix.lowering.lowered import lowerable, with_casts
 from onnxfix.proof.checks.builder import Builder
-from onnxfix.proof.readback.interface import partners
+from onnxfix.proof.readback.values import partners
 from onnxfix.runtime.causes import Cause
 from onnxfix.tensorrt import lift
 

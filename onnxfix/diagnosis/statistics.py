@@ -15,7 +15,7 @@ import numpy as np
 from onnxfix.diagnosis.records import Histogram, NonFinite, OutputComparison
 from onnxfix.proof.compare import tolerance
 from onnxfix.proof.compare.compare import bits_differ, dtype_name, structure_of
-from onnxfix.proof.compare.decades import Decades
+from onnxfix.proof.compare.tolerance import Decades
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import lazy, regular
+from onnxfix.files import folders, lazy
 from onnxfix.files.folders import GONE, WHO, Folder, temporary_name, thoroughly, writing
 from onnxfix.runtime import confinement
 
@@ -168,7 +168,7 @@ def temporary_beside(destination: Path, *, most: int = PLAIN) -> Iterator[Tempor
     Raises:
         OnnxfixError: the folder is not writable, or the destination is a device, a pipe or a directory.
     """
-    regular.refuse_special(destination)
+    folders.refuse_special(destination)
     with writing(destination):
         home = Folder(destination.parent)
     with home, temporary_in(home, destination.name, most=most) as file:
@@ -250,7 +250,7 @@ def put(path: Path, data: bytes | memoryview) -> None:
     Raises:
         OnnxfixError: the disk is full, the folder is not writable, or the path is not a regular file.
     """
-    with temporary_beside(regular.destination(path)) as file:
+    with temporary_beside(folders.destination(path)) as file:
         with writing(file.home.path), file.rewrite() as stream:
             stream.write(data)
         install([file])
@@ -299,7 +299,7 @@ def _file_to_replace(home: Folder, name: str, where: Path) -> os.stat_result | N
         raise OnnxfixError(f"{where}: has become a symbolic link; {WHO}")
     if old is not None and not stat.S_ISREG(old.st_mode):
         raise OnnxfixError(
-            f"{where}: is {regular.kind(old)}, which must not be replaced; name a regular file"
+            f"{where}: is {folders.kind(old)}, which must not be replaced; name a regular file"
         )
     return old
 

@@ -28,15 +28,9 @@ BASE, RATE, MOST = 512 * _MIB, 96, 8192 * _MIB
 """The default allowance in bytes: ``BASE``, ``RATE`` for each byte without weights, and ``MOST`` at most."""
 
 BYTES = {
-    "FunctionProto": 2000,
-    "NodeProto": 1400,
-    "TrainingInfoProto": 1000,
-    "GraphProto": 900,
-    "AttributeProto": 850,
-    "TensorProto": 600,
-    "ValueInfoProto": 300,
-    "OperatorSetIdProto": 300,
-}
+    "FunctionProto": 2000, "NodeProto": 1400, "TrainingInfoProto": 1000, "GraphProto": 900,
+    "AttributeProto": 850, "TensorProto": 600, "ValueInfoProto": 300, "OperatorSetIdProto": 300,
+}  # fmt: skip
 """Bytes of memory that an element takes at most: its protobuf and what onnxfix keeps about it. Measured as the growth
 of the process by a million elements with nothing in them, or with a name where one is needed, rounded up: functions
 1,830, nodes 1,250, training graphs 830, graphs 750, attributes 800, value infos 250."""

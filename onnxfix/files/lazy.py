@@ -29,13 +29,8 @@ from onnxfix.runtime import system
 RAW = 9
 """Number of the field ``TensorProto.raw_data``."""
 PAYLOADS = {
-    4: "float_data",
-    5: "int32_data",
-    7: "int64_data",
-    RAW: "raw_data",
-    10: "double_data",
-    11: "uint64_data",
-}
+    4: "float_data", 5: "int32_data", 7: "int64_data", RAW: "raw_data", 10: "double_data", 11: "uint64_data",
+}  # fmt: skip
 """The fields of ``TensorProto`` that may stay in the file (onnx.proto); strings never do."""
 LARGE = 1024
 """Bytes from which on a payload stays in the file. Smaller ones, such as shapes and axes, are in memory."""

@@ -1,30 +1,29 @@
 """Files to models: a file is read without its large weights, which stay where they are.
 
 Stand-ins take the place of the weights in the ``ModelProto`` (:mod:`onnxfix.files.lazy`). A model that was not changed
-is written by copying its file. External data is never parsed: loading checks that it is there.
+is written by copying its file. External data is never parsed: loading checks that it is there. The first bytes of a
+file that is no ONNX model say what it is.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import MissingFile, ModelError, about
-from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
+from onnxfix.files import bounds, lazy, saving, scan, tensors, wire
 from onnxfix.files.atomic import PLAIN
 from onnxfix.files.lazy import LARGE, Source
 from onnxfix.files.walk import model_tensors
 from onnxfix.runtime import confinement, system
-
-if TYPE_CHECKING:
-    from onnxfix.files.kinds import Kind
 
 SMALL = 1 << 18
 """Bytes up to which a file is simply read: leaving parts of it in the file gains nothing."""
@@ -117,16 +116,16 @@ class Loaded:
             if lazy.stamp(path) != stamp:
                 raise lazy.changed(path)
 
-    def copy_to(self, path: copying.Target) -> None:
+    def copy_to(self, path: saving.Target) -> None:
         """Write the model to a file byte for byte.
 
         Raises:
             OnnxfixError: the disk is full or the file cannot be written, or the model has changed.
         """
         if self.source is None:
-            copying.write(self.skeleton, path)
+            saving.write(self.skeleton, path)
         else:
-            copying.write_pieces([lazy.whole(self.source)], path)
+            saving.write_pieces([lazy.whole(self.source)], path)
 
 
 def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LARGE) -> Loaded:
@@ -293,8 +292,6 @@ def parse(data: bytes, name: str, source: Source | None = None) -> ModelProto:
 
 def _kind_of(data: bytes, source: Source | None) -> Kind | None:
     """What the file looks like."""
-    from onnxfix.files.kinds import HEAD, kind_of  # lazy: start-up, it compiles patterns that few files need
-
     return kind_of(data[:HEAD] if source is None else source.read(0, min(HEAD, source.size)))
 
 
@@ -303,3 +300,93 @@ def _not_a_model(name: str, found: wire.Malformed | None, kind: Kind | None) -> 
         return ModelError(f"{name}: {kind}")
     where = f" (at byte {found.at}: {found.why})" if found is not None else ""
     return ModelError(f"{name}: not an ONNX model, or truncated: its bytes are no ModelProto{where}")
+
+
+HEAD = 4096
+"""Bytes that ``kind_of`` looks at."""
+_SHOWN = 40
+_SHORTEST = 8
+"""Characters of a text: fewer may be the beginning of a model that was cut short."""
+
+
+class Kind(NamedTuple):
+    """What a file looks like, and what to do about it ("": nothing that is known)."""
+
+    what: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        """``not an ONNX model (looks like an HTML page): the download failed``."""
+        return f"not an ONNX model (looks like {self.what})" + (f": {self.advice}" if self.advice else "")
+
+
+_EXPORT = "export it with torch.onnx.export"
+_UNPACK = "decompress it first"
+_MAGIC: tuple[tuple[str, Kind], ...] = (
+    (r"version https://git-lfs", Kind("a Git LFS pointer", "fetch the model itself with 'git lfs pull'")),
+    (r"\x1f\x8b", Kind("gzip data", _UNPACK)),
+    (r"BZh\d", Kind("bzip2 data", _UNPACK)),
+    (r"\xfd7zXZ\0", Kind("xz data", _UNPACK)),
+    (r"\x28\xb5\x2f\xfd", Kind("zstd data", _UNPACK)),
+    (r"7z\xbc\xaf", Kind("a 7z archive", _UNPACK)),
+    (r".{257}ustar", Kind("a tar archive", _UNPACK)),
+    (r"[a-z]trt\0\0\0\0", Kind("a TensorRT engine", "an engine is built from an ONNX model; name that one")),
+    (r"....ORTM", Kind("ONNX Runtime's ORT format", "name the .onnx file that it was made from")),
+    (r"....TFL3", Kind("a TensorFlow Lite model", "convert it with tf2onnx")),
+    (r"\x89HDF\r\n", Kind("an HDF5 file, as Keras writes", "convert it with tf2onnx")),
+    (r"GGUF", Kind("a GGUF file of llama.cpp")),
+    (r".{6}\0\0\{", Kind("safetensors: weights without a graph", _EXPORT)),
+    (r"\x93NUMPY", Kind("a NumPy array", "inputs are given by --inputs")),
+    (r"\x80[\x02-\x05](?:\x8a\nl\xfc\x9cF\xf9|.*torch)", Kind("a PyTorch checkpoint", _EXPORT)),
+    (r"\x80[\x02-\x05][\x8a\x95}\](]", Kind("a Python pickle")),
+    (r"PK\x03\x04.*(?:data\.pkl|/code/|constants\.pkl)", Kind("a PyTorch checkpoint", _EXPORT)),
+    (r"PK\x03\x04.*\.onnx", Kind("a zip archive with an .onnx file in it", "unpack it first")),
+    (r"PK\x03\x04.*\.npy", Kind("NumPy's .npz", "inputs are given by --inputs")),
+    (r"PK\x03\x04", Kind("a zip archive", "unpack it first")),
+    (r"\x7fELF", Kind("a program or library")),
+    (r"\0{16}", Kind("a file of zeros", "the download or the copy failed")),
+)
+_AS_TEXT = "save it as a binary model: onnx.save(onnx.load(path, format={}), 'model.onnx')"
+_TEXTS: tuple[tuple[str, Kind], ...] = (
+    (r"<!doctype html|<html|<head", Kind("an HTML page", "the download failed, or needs a login")),
+    (r"<\?xml.*<net\b|<net\b", Kind("an OpenVINO model", "name the .onnx file that it was made from")),
+    (r"<\?xml", Kind("XML")),
+    (r"<\s*ir_version\s*:", Kind("a model in ONNX's text syntax", _AS_TEXT.format("'onnxtxt'"))),
+    (r"ir_version\s*:", Kind("a model as protobuf text", _AS_TEXT.format("'textproto'"))),
+    (r"\{.*\"(?:ir_?version|opset_?import)\"", Kind("a model as JSON", _AS_TEXT.format("'json'"))),
+    (r"[\{\[]", Kind("JSON")),
+)
+
+
+def kind_of(head: bytes) -> Kind | None:
+    """What a file that is no ONNX model looks like, by its first ``HEAD`` bytes; None if that is not known."""
+    head = head[:HEAD]
+    for pattern, kind in _MAGIC:
+        if re.match(pattern.encode("latin-1"), head, re.DOTALL):
+            return kind
+    text = _text(head)
+    if text is None:
+        return None
+    for pattern, kind in _TEXTS:
+        if re.match(pattern, text.lstrip("\ufeff \t\r\n"), re.DOTALL | re.IGNORECASE):
+            return kind
+    if len(text) < _SHORTEST:
+        return None
+    line = " ".join(text.split())
+    return Kind(f"text: {line[:_SHOWN] + '…' if len(line) > _SHOWN else line!r}" if line else "blank lines")
+
+
+def _text(head: bytes) -> str | None:
+    """The bytes as text; None if they are none."""
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
+        head = head[: len(head) // 2 * 2]
+    else:
+        encoding = "utf-8"
+    try:
+        text = head.decode(encoding)
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 3 or len(head) < HEAD:  # the head may end within a character
+            return None
+        text = head[: error.start].decode(encoding, "ignore")
+    return text if all(char.isprintable() or char in "\t\r\n\f\ufeff" for char in text) else None

@@ -1,20 +1,34 @@
 """``ModelProto`` to bytes and files: weights are copied by byte range from where they are, and moved to another file
-where the model does not fit into one protobuf."""
+where the model does not fit into one protobuf. The kernel copies them, so that they do not pass through us.
+
+The metadata of a model that shares external data with its original has the hashes of that data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
-from onnxfix.errors import ModelError
-from onnxfix.files import copying, lazy, scan, tensors, walk, wire
+from onnxfix.errors import ModelError, OnnxfixError, decoded
+from onnxfix.files import lazy, scan, tensors, walk, wire
 from onnxfix.files.atomic import Temporary
-from onnxfix.files.copying import Target, Whole
-from onnxfix.files.lazy import Range
+from onnxfix.files.folders import writing
+from onnxfix.files.lazy import Range, Source, changed, whole
+from onnxfix.files.scan import Piece
 from onnxfix.files.walk import model_tensors
+from onnxfix.runtime import system
+
+if TYPE_CHECKING:
+    from onnxfix.files.loading import Loaded
 
 ALIGNMENT = 4096
 """Offsets of weights that are moved to another file are multiples of this, so that readers can map them (ONNX,
@@ -64,8 +78,8 @@ class Layout:
             OnnxfixError: the disk is full or a file cannot be written.
         """
         if weights is not None:
-            copying.write_pieces(self.moved, weights)
-        copying.write_pieces(self.pieces, path)
+            write_pieces(self.moved, weights)
+        write_pieces(self.pieces, path)
 
 
 def laid_out(proto: ModelProto, location: str | None, own: Mapping[str, Whole] | None = None) -> Layout:
@@ -144,3 +158,195 @@ class _Mover:
         for key, value in entries:
             reference.external_data.add(key=key, value=value)
         return bytes(reference.SerializeToString(deterministic=True))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A file that becomes part of another one, and its size when it was planned. It is opened as late as possible: a
+    model may have thousands of data files."""
+
+    path: Path
+    size: int
+
+    def open(self) -> Range:
+        """All bytes of the file.
+
+        Raises:
+            ModelError: it cannot be read, or has another size by now.
+        """
+        try:
+            found = whole(Source(self.path))
+        except OSError as error:
+            raise ModelError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        if found.length != self.size:
+            raise changed(self.path)
+        return found
+
+
+Target = Path | Temporary
+"""Where bytes are written: a file that will be installed, or one in a temporary folder of ours."""
+
+_WORTH_IT = 1 << 16
+"""Bytes from which on a system call for a copy is cheaper than reading and writing."""
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+"""Errors of ``copy_file_range`` that another way to copy would meet as well."""
+
+
+def write(data: bytes, path: Target) -> None:
+    """Write ``data`` to a file.
+
+    Raises:
+        OnnxfixError: the disk is full or the file cannot be written.
+    """
+    write_pieces([data], path)
+
+
+def copy_file(source: Path, destination: Target) -> None:
+    """Copy a file, by reflink or ``copy_file_range`` where the system has them.
+
+    Raises:
+        ModelError: the file is changed meanwhile.
+        OnnxfixError: the disk is full, or a file cannot be read or written.
+    """
+    try:
+        origin = Source(source)
+    except OSError as error:
+        raise OnnxfixError(f"{source}: cannot be read: {error.strerror or error}") from None
+    write_pieces([whole(origin)], destination)
+
+
+def write_pieces(pieces: Iterable[Piece | Whole], path: Target) -> None:
+    """Write bytes, payloads and whole files to a file.
+
+    Raises:
+        ModelError: a file that holds a payload has changed.
+        OnnxfixError: the disk is full or the file cannot be written.
+    """
+    used: dict[int, Source] = {}
+    where = path.path if isinstance(path, Temporary) else path
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(writing(where.parent))
+        target = path.rewrite() if isinstance(path, Temporary) else open(path, "wb", buffering=1 << 20)  # noqa: SIM115
+        file: BinaryIO = stack.enter_context(target)
+        for piece in pieces:
+            if isinstance(piece, Whole):
+                part = piece.open()
+                _append(file, part)
+                part.source.check()
+            elif isinstance(piece, Range):
+                used[piece.source.number] = piece.source
+                _append(file, piece)
+            else:
+                file.write(piece)
+    for origin in used.values():
+        origin.check()
+
+
+def _append(file: BinaryIO, part: Range) -> None:
+    """Append a range of an open file."""
+    if part.length < _WORTH_IT:
+        file.write(part.read())
+    else:
+        file.flush()
+        _copy_range(part, file.fileno())
+        file.seek(0, os.SEEK_END)
+
+
+def _copy_range(part: Range, destination: int) -> None:
+    """Append a range to another open file: by reference where the file system can, else in the kernel, else through
+    us."""
+    source, offset, end = part.source.fd, part.offset, part.offset + part.length
+    while offset < end and hasattr(os, "copy_file_range"):
+        try:
+            done = os.copy_file_range(source, destination, min(end - offset, 1 << 30), offset)
+        except OSError as error:
+            if error.errno in _FATAL:
+                raise
+            break
+        if done == 0:
+            break
+        offset += done
+    while offset < end:
+        data = system.read_at(source, min(end - offset, 1 << 20), offset)
+        if not data:
+            break  # the file was truncated meanwhile; the check of its source reports it
+        offset += len(data)
+        while data:
+            data = data[os.write(destination, data) :]
+
+
+KEY = "onnxfix.shared_data:"
+"""Beginning of the key in ``ModelProto.metadata_props`` that a location follows; the value is ``sha256:`` and the hash
+of that file."""
+_CHUNK = 1 << 20
+
+
+def hashes(folder: Path, locations: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of each data file, by location.
+
+    Raises:
+        ModelError: one cannot be read.
+    """
+    try:
+        return {location: digest(folder / location) for location in locations}
+    except OSError as error:
+        raise ModelError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from None
+
+
+def digest(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a local regular file, as hexadecimal digits. A pipe or a device is not waited for.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+    """
+    import hashlib  # lazy: start-up (loads OpenSSL, which small runs do not need)
+
+    def open_at_once(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+    found = hashlib.sha256()
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
+        while data := file.read(_CHUNK):
+            found.update(data)
+    return found.hexdigest()
+
+
+def set_record(proto: ModelProto, hashes: Mapping[str, str]) -> None:
+    """Record the SHA-256 of each shared file, by location, in place of what was recorded before."""
+    set_metadata(proto, KEY, {location: f"sha256:{found}" for location, found in hashes.items()})
+
+
+def set_metadata(proto: ModelProto, key: str, values: Mapping[str, str]) -> None:
+    """Let the metadata whose keys begin with ``key`` be these: what follows it -> value."""
+    for index in reversed(range(len(proto.metadata_props))):
+        if decoded(proto.metadata_props[index].key).startswith(key):
+            del proto.metadata_props[index]
+    for more, value in values.items():
+        proto.metadata_props.add(key=key + more, value=value)
+
+
+def has_record(proto: ModelProto) -> bool:
+    """Whether a model says that it shares data."""
+    return any(decoded(entry.key).startswith(KEY) for entry in proto.metadata_props)
+
+
+def first_changed(loaded: Loaded) -> str:
+    """Why a model that shares data is not the one that was proven: a shared file changed; "" if none did.
+
+    Raises:
+        ModelError: one cannot be read.
+    """
+    if loaded.path is None or not has_record(loaded.proto):
+        return ""
+    known = {entry.key: entry.value for entry in loaded.proto.metadata_props}
+    for location, found in hashes(
+        loaded.path.parent, (one for one in loaded.external if KEY + one in known)
+    ).items():
+        if known[KEY + location] != f"sha256:{found}":
+            return (
+                f"{loaded.path.parent / location} changed since {loaded.path.name} was written, which shares it "
+                "(--share-data): what was proven no longer holds; run onnxfix apply on the original again"
+            )
+    return ""

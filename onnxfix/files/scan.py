@@ -213,27 +213,21 @@ class _Splicer:
                 elem = read_varint(self.window.data[value:after], 0)[0]
         self._next = next(self._positions, 1 << 62)
         reference = outside(stored, elem) if outside is not None else None
-        if reference is not None:
+        if reference is not None or stored.field == RAW:
+            position = stop if reference is None else end
+        else:  # Fields after the stand-in have greater numbers, or are unknown to protobuf and come last.
+            later = (b for n, _, b, _, _ in tensor_fields if b > begin or (n > stored.field and b != begin))
+            position = next(later, end)
+        if position > begin:
             parts.until(begin)
             parts.start = stop
-            parts.until(end)
-            parts.put(reference, end)
-        elif stored.field == RAW:
-            parts.until(begin)
-            parts.put(prefix(RAW, stored.length), body)
-            parts.put(stored, stop)
+        parts.until(position)
+        if reference is not None:
+            parts.put(reference, position)
         else:
-            # Fields after the stand-in have greater numbers, or are unknown to protobuf and come last.
-            position = next(
-                (b for n, _, b, _, _ in tensor_fields if b > begin or (n > stored.field and b != begin)), end
-            )
-            if position > begin:
-                parts.until(begin)
-                parts.start = stop
-            parts.until(position)
             parts.put(prefix(stored.field, stored.length), position)
             parts.put(stored, position)
-            if position <= begin:
-                parts.until(begin)
-                parts.start = stop
+        if position <= begin:
+            parts.until(begin)
+            parts.start = stop
         return parts

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, regular, walk
+from onnxfix.files import folders, lazy, walk
 from onnxfix.files.folders import writing
 from onnxfix.files.walk import model_tensors
 
@@ -267,7 +267,7 @@ def checked_location(location: str, base_dir: Path, name: str) -> Path:
             )
         if base_dir.resolve() not in path.resolve().parents:
             raise ModelError(f"tensor {name!r} keeps its data in {location!r}, outside the model's folder")
-        found = regular.status(path)
+        found = folders.status(path)
         if found is None or not stat.S_ISREG(found.st_mode):
             raise ModelError(f"external data {path}: no such file (tensor {name!r} keeps its data there)")
         links = found.st_nlink

@@ -38,15 +38,8 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
         name = f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
         _check_one_version(function.opset_import, name.removeprefix("fn "))
         functions.append(Scope(model, function, "function", name))
-        texts = (
-            function.name,
-            function.domain,
-            overload,
-            *function.input,
-            *function.output,
-            *function.attribute,
-        )
-        for text in (*texts, *(entry.domain for entry in function.opset_import)):
+        texts = function.name, function.domain, overload, *function.input, *function.output
+        for text in (*texts, *function.attribute, *(entry.domain for entry in function.opset_import)):
             _check_text(text, functions[-1])
     pending.extend(functions)
     fill(pending)

@@ -50,18 +50,9 @@ class Value:
     """A tensor (or sequence, optional …) of one scope: graph input, initializer or node output."""
 
     __slots__ = (
-        "_constant",
-        "_uses",
-        "initializer",
-        "is_input",
-        "is_output",
-        "name",
-        "output_index",
-        "pins",
-        "producer",
-        "scope",
-        "sparse",
-    )
+        "_constant", "_uses", "initializer", "is_input", "is_output", "name", "output_index", "pins",
+        "producer", "scope", "sparse",
+    )  # fmt: skip
 
     def __init__(self, name: str, scope: Scope) -> None:
         self.name = name
@@ -149,16 +140,8 @@ class Node:
     """One operator call."""
 
     __slots__ = (
-        "_source",
-        "domain",
-        "inputs",
-        "is_onnx",
-        "op_type",
-        "outputs",
-        "proto",
-        "scope",
-        "subgraphs",
-    )
+        "_source", "domain", "inputs", "is_onnx", "op_type", "outputs", "proto", "scope", "subgraphs",
+    )  # fmt: skip
 
     def __init__(self, proto: NodeProto, scope: Scope) -> None:
         self.proto = proto

@@ -1,9 +1,11 @@
-"""Data of a model that rules share until it is edited: its nodes by operator, element types, imported nodes;
-and a fingerprint, which recognizes a state that a model was in before, without keeping the states."""
+"""Data of a model that rules share until it is edited: its nodes by operator, element types, imported nodes; and a hash
+that recognizes a state in which the model was before, without keeping the states."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
 
 from onnx import GraphProto
@@ -32,19 +34,19 @@ def shared(model: Model, make: Callable[[Model], T]) -> T:
     return result
 
 
+def _kept(make: Callable[[Model], T]) -> Callable[[Model], T]:
+    """Decorator: ``shared`` with this function."""
+    return wraps(make)(lambda model: shared(model, make))
+
+
 class Listing:
     """Nodes in order, with an index by operator: a rule about three operators need not visit every node."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = list(nodes)
-        self._places: dict[Operator, list[int]] = {}
+        self._places = defaultdict[Operator, list[int]](list)
         for place, node in enumerate(self.nodes):
-            operator = (node.domain, node.op_type)
-            places = self._places.get(operator)
-            if places is None:
-                self._places[operator] = [place]
-            else:
-                places.append(place)
+            self._places[node.domain, node.op_type].append(place)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
@@ -62,21 +64,15 @@ class Listing:
         return [self.nodes[place] for place in sorted(place for places in matches for place in places)]
 
 
+@_kept
 def every_node(model: Model) -> Listing:
     """All nodes of all scopes, in stored order."""
-    return shared(model, _every_node)
-
-
-def _every_node(model: Model) -> Listing:
     return Listing(model.nodes())
 
 
+@_kept
 def elem_types(model: Model) -> frozenset[int]:
     """The element types (TensorProto numbers) of all values with a known type, and of all Casts."""
-    return shared(model, _elem_types)
-
-
-def _elem_types(model: Model) -> frozenset[int]:
     types = {info.elem for info in model.shapes.kinds}
     known = model.shapes.elem_type
     for node in every_node(model).of(lambda operator: operator == ("", "Cast")):
@@ -86,28 +82,20 @@ def _elem_types(model: Model) -> frozenset[int]:
     return frozenset(elem for elem in types if elem is not None)
 
 
+@_kept
 def imported(model: Model) -> Listing:
     """The nodes that the parser certainly imports, dead nodes included.
 
     Measured with TensorRT-RTX 1.7.1: it imports every node of the graph, of loop bodies and of called functions.
     Of an If, it imports both branches, or only the taken branch if the condition is a weight.
     """
-    return shared(model, _imported)
+    return Listing(_walk(model)) if len(model.scopes) > 1 else every_node(model)
 
 
+@_kept
 def imported_nodes(model: Model) -> frozenset[Node]:
     """The nodes of ``imported``, as a set."""
-    return shared(model, _imported_nodes)
-
-
-def _imported_nodes(model: Model) -> frozenset[Node]:
     return frozenset(imported(model))
-
-
-def _imported(model: Model) -> Listing:
-    if len(model.scopes) == 1:
-        return every_node(model)
-    return Listing(_walk(model))
 
 
 def _walk(model: Model) -> Iterator[Node]:

@@ -13,16 +13,15 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.signature import Assignment
-from onnxfix.proof import cuda, draws, extents
-from onnxfix.proof.budget import ENOUGH, MILDER, SEARCH, Budget, too_large
+from onnxfix.proof import copies, cuda, extents
 from onnxfix.proof.compare.compare import agreement, difference, different
-from onnxfix.proof.compare.copies import CUT_OFF
+from onnxfix.proof.copies import CUT_OFF
 from onnxfix.proof.pair import Pair, Progress, describe_judges
 from onnxfix.proof.remote import Ran
-from onnxfix.proof.request import REMOTE, Request, Trial
+from onnxfix.proof.request import ENOUGH, MILDER, REMOTE, SEARCH, Budget, Request, Trial, too_large
 from onnxfix.proof.verdict import LeftOut, RungResult, Side
 from onnxfix.runtime import backends, deadline
-from onnxfix.runtime.effort import THOROUGH
+from onnxfix.runtime.allowance import THOROUGH
 
 _DEATHS = 3
 _BEYOND = (
@@ -49,7 +48,7 @@ def run_check(request: Request, name: str) -> RungResult:
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         result = _Check(request, name, folder).result()
         if result.status != "failed" and not result.stopped:
-            same, random = draws.share_noise(request, folder)
+            same, random = copies.share_noise(request, folder)
             again = _Check(same, name, folder).result() if random else result
             result = replace(again, random=random) if again.judged else result
     if request.worker.pid is not None:  # what comes next needs the memory

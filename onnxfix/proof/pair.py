@@ -16,7 +16,7 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.proof import cuda
 from onnxfix.proof.compare.compare import Metrics, different, largest
-from onnxfix.proof.compare.copies import UNSIGNED, product
+from onnxfix.proof.copies import UNSIGNED, product
 from onnxfix.proof.remote import Ran, less, ran_of
 from onnxfix.proof.request import REMOTE
 from onnxfix.proof.verdict import FeedResult, LeftOut, RungResult, Side, Status

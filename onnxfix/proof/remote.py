@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from onnxfix.errors import Fault
+from onnxfix.proof import copies
 from onnxfix.proof import outputs as kept_outputs
-from onnxfix.proof.compare import copies, twin
+from onnxfix.proof.compare import twin
 from onnxfix.proof.compare.compare import Metrics, Terms, Twin, compare_outputs, different
-from onnxfix.proof.compare.rounding import MOVES, Precise, shaken
+from onnxfix.proof.compare.tolerance import MOVES, Precise, shaken
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import ort_messages
 from onnxfix.runtime.causes import ENDED, NO_MEMORY, Cause

@@ -1,6 +1,7 @@
 """Whether the original and the fixed model are valid ONNX, by onnx's own checker, and what follows from it.
 
-The checker is foreign native code, so that it runs in a child, on a model without its weights.
+The checker is foreign native code, so that it runs in a child, on a model without its weights. It runs ONNX's own (C++)
+shape inference, which hangs or crashes at a malformed Einsum and at SequenceMap; shapes here are never its own.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, loading, tensors, walk
-from onnxfix.graph import unfolding
-from onnxfix.runtime.forks import forked
-from onnxfix.runtime.sandbox import Outcome, Worker, one_line
-from onnxfix.shapes.inference import DANGEROUS, SMALL_BYTES, dangerous
+from onnxfix.graph import order
+from onnxfix.runtime.sandbox import Outcome, Worker, forked, one_line
+from onnxfix.shapes.ops.base import Unknown
+from onnxfix.shapes.ops.linalg import einsum_terms
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,7 @@ class Judged(NamedTuple):
 
 
 def ask(
-    paths: Sequence[Path],
-    *,
-    timeout: float,
-    memory_mb: int | None,
-    worker: Worker | None = None,
+    paths: Sequence[Path], *, timeout: float, memory_mb: int | None, worker: Worker | None = None
 ) -> tuple[Checked, ...]:
     """Run onnx.checker on each model file. ``timeout`` is in seconds, for each run.
 
@@ -194,7 +191,7 @@ def check(path: str, folder: str, full: bool = True) -> Checked:
         suspect = any(name in loaded.skeleton for name in DANGEROUS)
         if full and suspect and any(map(dangerous, walk.model_nodes(loaded.proto))):
             full, skipped = False, "it has a node at which ONNX's shape inference may hang or crash"
-        if full and (reason := unfolding.too_many(loaded.proto)):
+        if full and (reason := order.too_many(loaded.proto)):
             full, skipped = False, reason
         onnx.checker.check_model(file, full_check=full)
     except (onnx.checker.ValidationError, ModelError) as error:
@@ -321,3 +318,25 @@ def _unshape(kind: TypeProto) -> None:
         _unshape(getattr(kind, which).elem_type)
     elif which == "map_type":
         _unshape(kind.map_type.value_type)
+
+
+TIMEOUT_S = 20.0
+MEMORY_MB = 2048
+SMALL_BYTES = 1024
+"""Bytes of a tensor that inference may read, as it may be a shape."""
+DANGEROUS = (b"SequenceMap", b"Einsum")
+"""Names of the operators for ``dangerous``, as they occur in a model's bytes."""
+
+
+def dangerous(node: NodeProto) -> bool:
+    """Whether shape inference may hang or crash at this node."""
+    if node.op_type == "SequenceMap":
+        return True
+    if node.op_type != "Einsum":
+        return False
+    equation: Any = next((a.s for a in node.attribute if a.name == "equation"), b"")
+    try:
+        einsum_terms(equation.decode("utf-8", "replace"))
+    except Unknown:
+        return True
+    return False

@@ -19,15 +19,15 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.specialize import ResolvedSpecialization
 from onnxfix.names import RUNGS
-from onnxfix.proof import budget, validity
+from onnxfix.proof import validity
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.proof.compare.twin import half_type
-from onnxfix.proof.request import REMOTE, Fed, Request, networks, read_feeds
+from onnxfix.proof.request import REMOTE, Fed, Request, is_redundant, networks, read_feeds
 from onnxfix.proof.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
 from onnxfix.runtime import deadline
+from onnxfix.runtime.allowance import DEFAULT, QUICK, THOROUGH, Effort
 from onnxfix.runtime.backends import ON_GPU
 from onnxfix.runtime.causes import Cause
-from onnxfix.runtime.effort import DEFAULT, QUICK, THOROUGH, Effort
 from onnxfix.runtime.sandbox import Worker, one_line, shared
 from onnxfix.tensorrt.records import TrtOptions
 
@@ -116,11 +116,9 @@ def verify(
     known = signature(_existing(original) if models is None else models[0])
     known = known if special is None else replace(known, pinned=special.values)
     if wanted.intersection(_TENSORRT):
-        from onnxfix.proof.checks import builder, probe  # lazy: start-up
+        from onnxfix.proof.checks import builder  # lazy: start-up
 
         builder.check(trt, known)  # mistakes in the options show before any work is done
-        with suppress(deadline.Expired):  # the checks themselves say so
-            probe.warm(trt)
     with ExitStack() as stack:
         if worker is None and limits.memory_mb is not None:
             worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
@@ -209,7 +207,7 @@ class _Proof:
         """Why the reference evaluator adds nothing to the other checks; "" where it may."""
         if _is_proven(results.values()):
             return "adds nothing to symbolic"
-        costly = budget.is_redundant(self.request, half_type(self.request.known.model))
+        costly = is_redundant(self.request, half_type(self.request.known.model))
         return "adds nothing to ort-cpu" if costly else ""
 
     def _check(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:

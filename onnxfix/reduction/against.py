@@ -11,9 +11,8 @@ from onnx import ValueInfoProto
 
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.reduction import case as cases
-from onnxfix.reduction.case import Case
+from onnxfix.reduction.case import Case, Failure, Seen
 from onnxfix.reduction.checks import Check, differing, ended
-from onnxfix.reduction.records import Failure, Seen
 from onnxfix.reduction.values import differences, write
 from onnxfix.runtime.sandbox import shared
 

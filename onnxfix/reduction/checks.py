@@ -29,13 +29,12 @@ from onnxfix.proof.checks.builder import Builder
 from onnxfix.proof.compare.compare import Metrics
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback import network
-from onnxfix.proof.readback.interface import partners
 from onnxfix.proof.readback.locate import locate_node, node_of
+from onnxfix.proof.readback.values import partners
 from onnxfix.proof.request import Request
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import Limits
-from onnxfix.reduction.case import Case
-from onnxfix.reduction.records import Failure, Kind, Seen
+from onnxfix.reduction.case import Case, Failure, Kind, Seen
 from onnxfix.reduction.values import differences
 from onnxfix.runtime import system
 from onnxfix.runtime.backends import ort_messages

@@ -13,9 +13,8 @@ from onnx import ValueInfoProto
 
 from onnxfix.errors import OnnxfixError
 from onnxfix.reduction import case as cases
-from onnxfix.reduction.case import Case
+from onnxfix.reduction.case import Case, Failure, Step
 from onnxfix.reduction.checks import Check
-from onnxfix.reduction.records import Failure, Step
 from onnxfix.reduction.values import Facts, Values, declared, write
 
 Progress = Callable[[str], None]

@@ -15,7 +15,7 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import saving
 from onnxfix.model import Model
 from onnxfix.proof.compare.compare import Metrics, compare, different, identical, moved_by
-from onnxfix.proof.compare.rounding import RELATIVE, SHARE
+from onnxfix.proof.compare.tolerance import RELATIVE, SHARE
 from onnxfix.proof.readback.values import aligned
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case

@@ -14,27 +14,12 @@ from typing import Literal
 #: which elements the model chooses hangs on rounding. "undecided": a proof was neither found nor refuted. "": another
 #: reason, in the model or in its inputs.
 Cause = Literal[
-    "",
-    "not-installed",
-    "not-loadable",
-    "version",
-    "no-gpu",
-    "gpu-not-served",
-    "memory",
-    "timeout",
-    "crash",
-    "refused",
-    "gap",
-    "fault",
-    "redundant",
-    "target-only",
-    "choice",
-    "undecided",
-]
+    "", "not-installed", "not-loadable", "version", "no-gpu", "gpu-not-served", "memory", "timeout", "crash",
+    "refused", "gap", "fault", "redundant", "target-only", "choice", "undecided",
+]  # fmt: skip
 
 NO_MEMORY = re.compile(
-    r"bad_alloc|bad allocation|MemoryError|out of memory|(failed|unable) to allocate|cannot allocate",
-    re.I,
+    r"bad_alloc|bad allocation|MemoryError|out of memory|(failed|unable) to allocate|cannot allocate", re.I
 )
 """What libraries and processes say that had no memory left."""
 

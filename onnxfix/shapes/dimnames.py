@@ -13,13 +13,9 @@ from collections.abc import Callable, Mapping
 
 _PLAIN = re.compile(r"[A-Za-z_][\w.]*\Z")
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Div: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
 #: Limits of length and depth, above those of any real size: Python's parser and our walk recurse.
 _LONGEST = 300
 

@@ -20,7 +20,7 @@ from onnxfix.errors import UsageError
 from onnxfix.files import dtypes
 from onnxfix.names import DEFAULT_TARGET, Releases
 from onnxfix.names import TARGETS as NAMES
-from onnxfix.targets import documented, measured, plugins
+from onnxfix.targets import documented, measured
 from onnxfix.targets.documented import RELEASES, Facts, Types, names, table, text_of
 from onnxfix.targets.several import combine, for_all
 
@@ -216,7 +216,7 @@ def _make_release(name: str, line: Releases, version: tuple[int, ...]) -> Target
         types, types - _EDGE, _DOUBLE if "INT64" in types else {**_DOUBLE, "INT64": "INT32"},
         _listed(facts, same_parser=new, refused=_REFUSED_10_6 if executed else {}),
         dict.fromkeys(sorted(facts.missing), ""),
-        plugins.shipped(version),
+        documented.shipped(version),
         measured.REFUSED_BY_NAME if version >= (10,) else _NONE,
         calls_functions=version >= (9,),
         ignores_axes=ignoring,
@@ -245,7 +245,7 @@ def _make_rtx(line: Releases) -> Target:
         types, types - _EDGE, _DOUBLE,
         found,
         {**dict.fromkeys(sorted(measured.UNKNOWN), ""), **absent},
-        plugins.RTX, measured.REFUSED_BY_NAME,
+        documented.RTX, measured.REFUSED_BY_NAME,
         package=line.package,
         dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
     )  # fmt: skip
@@ -378,7 +378,7 @@ def serves(target: Target, name: str) -> bool | None:
     if target.package == "tensorrt-rtx" and name in measured.NO_KERNEL:
         return False
     imported = target.imports(name)
-    return False if imported is None and name in plugins.SHIPPED else imported
+    return False if imported is None and name in documented.SHIPPED else imported
 
 
 def mismatch(target: Target, package: str, version: str) -> str:

@@ -111,12 +111,7 @@ def need_mb(path: Path) -> int:
 
 
 def build(
-    path: str,
-    *,
-    package: str,
-    compute_capability: str = DEFAULT_CAPABILITY,
-    tf32: bool = False,
-    **how: Any,
+    path: str, *, package: str, compute_capability: str = DEFAULT_CAPABILITY, tf32: bool = False, **how: Any
 ) -> TrtBuild:
     """Parse the model file (external data lies beside it) and build an engine. Call it in a sandbox.
 

@@ -25,31 +25,22 @@ import numpy as np
 from onnxfix.errors import OnnxfixError
 from onnxfix.runtime.backends import Unsupported
 from onnxfix.runtime.causes import Cause
-from onnxfix.runtime.nvidia import gpus
 from onnxfix.runtime.sandbox import one_line
 from onnxfix.tensorrt import latency as trt_latency
-from onnxfix.tensorrt import trial as trt_trial
 from onnxfix.tensorrt.cudart import Cuda
 from onnxfix.tensorrt.latency import Tools
 from onnxfix.tensorrt.log import plugin_libraries, register_plugins
-from onnxfix.tensorrt.package import module_name, select_for_polygraphy
+from onnxfix.tensorrt.package import module_name, select_for_polygraphy, trial_feed, trial_precision
 from onnxfix.tensorrt.timing import Latency
 
 Arrays = dict[str, Any]
 
 #: TensorRT's name of an element type -> numpy's type. What is missing has less than a byte for an element.
 _DTYPES: dict[str, Any] = {
-    "FLOAT": np.float32,
-    "HALF": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-    "FP8": ml_dtypes.float8_e4m3fn,
-    "E8M0": ml_dtypes.float8_e8m0fnu,
-    "INT64": np.int64,
-    "INT32": np.int32,
-    "INT8": np.int8,
-    "UINT8": np.uint8,
+    "FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16, "FP8": ml_dtypes.float8_e4m3fn,
+    "E8M0": ml_dtypes.float8_e8m0fnu, "INT64": np.int64, "INT32": np.int32, "INT8": np.int8, "UINT8": np.uint8,
     "BOOL": np.bool_,
-}
+}  # fmt: skip
 
 
 class EngineError(OnnxfixError):
@@ -248,20 +239,12 @@ def _raw(value: Any) -> tuple[Any, bytes]:
 
 
 def trial(path: str, *, package: str) -> tuple[str, str]:
-    """Load and run the engine of ``trial.model`` in the file: why it does not run ("" where it does), and what
+    """Load and run the engine of ``package.trial_model`` in the file: why it does not run ("" where it does), and what
     float32 products are computed in: "float32", "tf32", or "" where the result is neither's."""
     error = load(_TRIAL, path, package=package)
-    ran = Ran(error=error) if error else run(_TRIAL, trt_trial.feed(), package=package)
+    ran = Ran(error=error) if error else run(_TRIAL, trial_feed(), package=package)
     drop(_TRIAL)
-    return ran.error, "" if ran.error else trt_trial.precision(ran.outputs)
-
-
-def warm(package: str) -> None:
-    """Load the libraries and start CUDA, before an engine is loaded."""
-    with _reasons(package):
-        importlib.import_module(module_name(package))
-        importlib.import_module("polygraphy.backend.trt")
-        gpus()
+    return ran.error, "" if ran.error else trial_precision(ran.outputs)
 
 
 def drop(name: str = "") -> None:

@@ -18,9 +18,13 @@ from typing import Any
 
 from onnxfix.place import Place
 from onnxfix.runtime.sandbox import Worker, note, one_line
-from onnxfix.tensorrt import messages, tactics
+from onnxfix.tensorrt import files, messages
 from onnxfix.tensorrt.build import Run, failed
-from onnxfix.tensorrt.layer_records import (
+from onnxfix.tensorrt.files import Tactics
+from onnxfix.tensorrt.log import BuildLog, text_of
+from onnxfix.tensorrt.package import DEFAULT_CAPABILITY, load
+from onnxfix.tensorrt.places import Places
+from onnxfix.tensorrt.reading import (
     EngineLayer,
     Fate,
     ImportedLayer,
@@ -29,10 +33,6 @@ from onnxfix.tensorrt.layer_records import (
     NodeLayers,
     Source,
 )
-from onnxfix.tensorrt.log import BuildLog, text_of
-from onnxfix.tensorrt.package import DEFAULT_CAPABILITY, load
-from onnxfix.tensorrt.places import Places
-from onnxfix.tensorrt.tactics import Tactics
 
 _INSPECTING = "inspect"  # what the child does once it has built
 #: Kinds of layers that have no kernel of several to choose from: control flow, and copies.
@@ -97,7 +97,7 @@ def read(
         trt = load(package)
         editor = None
         if edit or given is not None:
-            editor = tactics.Editor(trt, package, compute_capability, given)
+            editor = files.Editor(trt, package, compute_capability, given)
 
         def prepare(config: Any) -> None:
             """Ask for all details of the engine, and listen; this begins anew for each configuration that is tried."""

@@ -13,7 +13,7 @@ from typing import Any
 from onnxfix.errors import UsageError
 from onnxfix.runtime.sandbox import note, one_line
 from onnxfix.tensorrt import messages
-from onnxfix.tensorrt.layer_records import Autotuning, EngineLayer
+from onnxfix.tensorrt.reading import Autotuning, EngineLayer
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Literal
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.tensorrt.layer_records import Candidate, EngineLayer, LayerTensor
+from onnxfix.tensorrt.reading import Candidate, EngineLayer, LayerTensor
 
 #: "memory": it ran out. "profile": sizes of an optimization profile do not fit the model, and other sizes may.
 #: "inconsistent-profile": an engine was built although the sizes of its profile do not fit the model.
@@ -87,16 +87,9 @@ _JOINED = re.compile(r" \+ |PWN\(|\)|, ")
 _LATER = "__myelin_CASK_STUB"
 #: TensorRT's words for element types, in small letters.
 _TYPES = {
-    "float": "float32",
-    "fp32": "float32",
-    "half": "float16",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "fp8": "float8_e4m3fn",
-    "e8m0": "float8_e8m0fnu",
-    "fp4": "float4_e2m1fn",
-}
+    "float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16",
+    "bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "e8m0": "float8_e8m0fnu", "fp4": "float4_e2m1fn",
+}  # fmt: skip
 _WORD = re.compile(r"\b(?:float|fp32|half|fp16|bf16|bfloat16|fp8|fp4|u?int\d+|bool)\b", re.I)
 #: What the builder logs where an editable timing cache is in use ("sampleEditableTimingCache" of TensorRT 10.8).
 _OPERATION_KEY = re.compile(r"Autotuning op (.*)\(key: (0x[0-9a-fA-F]+)\)")

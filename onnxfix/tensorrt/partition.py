@@ -23,7 +23,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.files import dtypes, walk
-from onnxfix.graph.unfolding import unfolded
+from onnxfix.graph.order import unfolded
 from onnxfix.place import place_of
 from onnxfix.runtime.sandbox import note
 from onnxfix.tensorrt import messages

@@ -14,10 +14,10 @@ from pathlib import Path, PurePath
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors, walk
+from onnxfix.files import apart, atomic, lazy, loading, saving, tensors, walk
 from onnxfix.files.atomic import Stamp, Temporary, temporary_in
-from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, writing
+from onnxfix.files.saving import Whole
 from onnxfix.verbs.job import Job
 
 
@@ -61,7 +61,7 @@ class Candidate:
         self.shared: dict[str, str] = {}
         if destination is not None and loaded.base_dir is not None and not output.in_place:
             if output.share_data and loaded.external:
-                self.shared = sharing.hashes(loaded.base_dir, loaded.external)
+                self.shared = saving.hashes(loaded.base_dir, loaded.external)
             elif not output.share_data:
                 files = {location: loaded.base_dir / location for location in loaded.external}
                 self._own = {location: Whole(path, path.stat().st_size) for location, path in files.items()}
@@ -124,9 +124,9 @@ class Candidate:
             OnnxfixError: the disk is full, or another file has the name that the weights need.
         """
         used = tensors.external_files(proto)
-        if self.shared or (self._own and sharing.has_record(proto)):
+        if self.shared or (self._own and saving.has_record(proto)):
             recorded = walk.copied(proto)
-            sharing.set_record(recorded, {name: self.shared[name] for name in used if self.shared})
+            saving.set_record(recorded, {name: self.shared[name] for name in used if self.shared})
             proto = recorded
         layout = saving.laid_out(proto, self.location, self._own)
         self.proto = layout.proto
@@ -176,7 +176,7 @@ class Candidate:
                         continue  # copied for an earlier candidate
                     file = Temporary(folder, location.name, folder, location.name)
                 try:
-                    copying.copy_file(source / location, file)
+                    saving.copy_file(source / location, file)
                 finally:
                     file.leave()
 

@@ -23,7 +23,7 @@ from onnx import (
 )
 
 from onnxfix.errors import decoded
-from onnxfix.files import lazy, sharing, tensors, walk
+from onnxfix.files import lazy, saving, tensors, walk
 from onnxfix.lowering.quantized import IR_VERSION, SCALES
 from onnxfix.proof.compare.tolerance import Allowed
 from onnxfix.shapes import dimnames
@@ -106,7 +106,7 @@ def _has_budget(model: ModelProto) -> bool:
 def _metadata(model: ModelProto) -> list[StringStringEntryProto]:
     """The model's metadata, without what onnxfix records of the files that hold its weights."""
     return [
-        entry for entry in model.metadata_props if not decoded(entry.key).startswith((sharing.KEY, _BUDGET))
+        entry for entry in model.metadata_props if not decoded(entry.key).startswith((saving.KEY, _BUDGET))
     ]
 
 
@@ -277,7 +277,7 @@ def _without_bodies(node: NodeProto, graphs: Iterable[GraphProto]) -> bytes:
 
 def record_budget(proto: ModelProto, original: Path, budget: float) -> None:
     """Record the budget in the mixed-precision model of the file ``original``, in place of one recorded before."""
-    sharing.set_metadata(proto, _BUDGET, {"": f"{budget!r} sha256:{sharing.digest(original)}"})
+    saving.set_metadata(proto, _BUDGET, {"": f"{budget!r} sha256:{saving.digest(original)}"})
 
 
 def recorded_budget(proto: ModelProto, original: Path) -> Allowed | None:
@@ -287,7 +287,7 @@ def recorded_budget(proto: ModelProto, original: Path) -> Allowed | None:
         budget, _, found = (
             decoded(entry.value).partition(" sha256:") if decoded(entry.key) == _BUDGET else ("", "", "")
         )
-        if found and found == sharing.digest(original):
+        if found and found == saving.digest(original):
             with suppress(ValueError):
                 share = float(budget)
                 return Allowed(share=share) if 0 < share <= _LARGEST_BUDGET else None

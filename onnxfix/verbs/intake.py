@@ -19,8 +19,7 @@ from onnxfix.graph.overlay import Node, Value
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import shape_of
 from onnxfix.inputs.feeds.signature import Assignment, Input, Signature, signature
-from onnxfix.inputs.sizes.bounds import bounds
-from onnxfix.inputs.sizes.demands import Demand, Kind
+from onnxfix.inputs.sizes.demands import Demand, Kind, bounds
 from onnxfix.inputs.sizes.operators import demanded
 from onnxfix.inputs.sizes.problem import Problem
 from onnxfix.inputs.sizes.search import Range, range_of

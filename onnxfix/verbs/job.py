@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from onnxfix.errors import ModelError, TimeLimit
-from onnxfix.files import loading, sharing
+from onnxfix.files import loading, saving
 from onnxfix.options import RunOptions
 from onnxfix.rewrite.registry import registry
 from onnxfix.rule import Rule, Safety
@@ -102,7 +102,7 @@ def prepare(source: Source, options: RunOptions, progress: Progress | None = Non
     # Other tools cannot handle stand-ins for weights, so the weights are loaded for them.
     in_memory = bool(steps) and not isinstance(source, (bytes, ModelProto))
     loaded = loading.load_whole(source) if in_memory else loading.load(source)  # type: ignore[arg-type]
-    if changed := sharing.first_changed(loaded):
+    if changed := saving.first_changed(loaded):
         raise ModelError(changed, loaded.path or "")
     destination = destination_of(loaded, options.output)
     refuse_conflicts([loaded], options, None if options.output.in_place else destination)

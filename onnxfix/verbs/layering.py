@@ -14,19 +14,18 @@ from pathlib import Path
 import onnx
 
 from onnxfix.errors import UsageError
-from onnxfix.files import apart, atomic, copying, loading, regular, saving
+from onnxfix.files import apart, atomic, folders, loading, saving
 from onnxfix.files.atomic import temporary_beside
 from onnxfix.options import RunOptions
-from onnxfix.proof.asking import compare_builds, read_layers, require_tensorrt
-from onnxfix.proof.checks.builds import Builds, path_of
+from onnxfix.proof.asking import Builds, compare_builds, path_of, read_layers, require_tensorrt
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.shown import Shown
 from onnxfix.tensorrt import files
 from onnxfix.tensorrt import lift as reader
-from onnxfix.tensorrt.layer_records import LayerTable
+from onnxfix.tensorrt.files import LOAD, SAVE, Tactics, load_file
 from onnxfix.tensorrt.lift import Lifted
+from onnxfix.tensorrt.reading import LayerTable
 from onnxfix.tensorrt.records import TrtOptions
-from onnxfix.tensorrt.tactics import LOAD, SAVE, Tactics, load_file
 from onnxfix.verbs.job import Progress
 from onnxfix.verbs.opening import Source, name_of, on_disk, output_file, refuse_conflicts
 
@@ -128,13 +127,13 @@ def _write(report: LayerReport, trt: TrtOptions, engine: Path, most: int) -> Lay
     if not report.table.build.accepted:
         return report
     if trt.save_engine and (report.builds is None or report.builds.kept):
-        destination = regular.destination(Path(trt.save_engine))
+        destination = folders.destination(Path(trt.save_engine))
         with temporary_beside(destination, most=most) as file:
-            copying.copy_file(engine, file)
+            saving.copy_file(engine, file)
             atomic.install([file])
         report = replace(report, engine=trt.save_engine)
     if trt.save_tactics and report.tactics is not None:
-        atomic.put(regular.destination(Path(trt.save_tactics)), report.tactics.to_json().encode())
+        atomic.put(folders.destination(Path(trt.save_tactics)), report.tactics.to_json().encode())
         report = replace(report, tactics_file=trt.save_tactics)
     return report
 
@@ -163,7 +162,7 @@ def lift(
     weights = _data_file(destination)
     written = [apart.File("the output", Path(output)), apart.File("the output's weights", weights)]
     apart.separate(written, list(apart.files_of(loaded)))
-    if regular.status(weights) is not None:  # the replaced output may need it until the end
+    if folders.status(weights) is not None:  # the replaced output may need it until the end
         raise UsageError(f"{weights}: is in the way of the weights; remove it, or name another output")
     with ExitStack() as stack:
         builder = stack.enter_context(closing(require_tensorrt(trt or TrtOptions())))
@@ -205,7 +204,7 @@ def _install(lifted: Path, destination: Path, mode: int) -> None:
                 if entry.key == "location":
                     entry.value = data_file.name
             files.append(stack.enter_context(temporary_beside(data_file, most=mode)))
-            copying.copy_file(weights, files[0])
+            saving.copy_file(weights, files[0])
         files.append(stack.enter_context(temporary_beside(destination, most=mode)))
-        copying.write(saving.serialize(model), files[-1])
+        saving.write(saving.serialize(model), files[-1])
         atomic.install(files)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from onnx import ModelProto
 
 from onnxfix.errors import ModelError, UsageError
-from onnxfix.files import apart, loading, regular, saving, tensors
+from onnxfix.files import apart, folders, loading, saving, tensors
 from onnxfix.files.atomic import Temporary, temporary_beside
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import Kind
@@ -34,10 +34,10 @@ def output_file(path: Path) -> Path:
     if "\0" in str(path):
         raise UsageError(f"{str(path)!r}: cannot be written: its name has a zero byte")
     try:
-        regular.status(path)
+        folders.status(path)
         if path.is_dir():
             raise UsageError(f"{path}: is a directory; name the output file")
-        real = regular.destination(path)
+        real = folders.destination(path)
         if not real.parent.is_dir():
             raise UsageError(f"{real.parent}: no such directory for the output")
     except OSError as error:  # a name that is too long

@@ -18,7 +18,7 @@ from onnx import ModelProto
 
 from onnxfix._version import __version__
 from onnxfix.errors import UsageError
-from onnxfix.files import atomic, copying, loading, saving
+from onnxfix.files import atomic, loading, saving
 from onnxfix.files.atomic import PLAIN, temporary_beside
 from onnxfix.files.folders import writing
 from onnxfix.inputs.feeds.files import check_inputs, load_inputs
@@ -26,9 +26,8 @@ from onnxfix.inputs.feeds.signature import signature
 from onnxfix.place import Place
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import OTHER, AgainstCheck
-from onnxfix.reduction.case import Case
+from onnxfix.reduction.case import Case, Failure, Reduction
 from onnxfix.reduction.checks import Check, npz
-from onnxfix.reduction.records import Failure, Reduction
 from onnxfix.reduction.search import Reducer
 from onnxfix.report.render.results import readme, script
 from onnxfix.runtime.nvidia import driver_there, gpus
@@ -148,7 +147,7 @@ class Folder:
             if isinstance(content, ModelProto):
                 saving.save(content, file)
             else:
-                copying.write(content, file)
+                saving.write(content, file)
             atomic.install([file])
 
 

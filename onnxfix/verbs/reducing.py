@@ -27,7 +27,7 @@ from onnxfix.proof.request import read_feeds
 from onnxfix.reduction import case as cases
 from onnxfix.reduction import trim
 from onnxfix.reduction.against import AgainstCheck
-from onnxfix.reduction.case import Case
+from onnxfix.reduction.case import Case, Failure, Reduction, Seen, Status
 from onnxfix.reduction.checks import (
     MODEL,
     Check,
@@ -38,7 +38,6 @@ from onnxfix.reduction.checks import (
     TrtNetworkCheck,
     refusal,
 )
-from onnxfix.reduction.records import Failure, Reduction, Seen, Status
 from onnxfix.reduction.reduce import reduce as search
 from onnxfix.reduction.reduce import shrink_inner
 from onnxfix.reduction.search import Reducer, Terms

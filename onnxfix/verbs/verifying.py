@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from onnxfix.errors import about
 from onnxfix.files import lazy, loading, tensors, walk
-from onnxfix.files.sharing import first_changed
+from onnxfix.files.saving import first_changed
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
 from onnxfix.proof.verdict import RungResult, Verdict

@@ -23,7 +23,7 @@ from onnxfix.report.findings import Finding, Neighborhood, finding_of
 from onnxfix.report.report import NodeCounts
 from onnxfix.rewrite import engine
 from onnxfix.rule import Severity
-from onnxfix.runtime.forks import forked
+from onnxfix.runtime.sandbox import forked
 from onnxfix.verbs.checking import bytes_read, node_counts
 from onnxfix.verbs.job import make_plan
 from onnxfix.verbs.opening import output_file

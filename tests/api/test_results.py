@@ -17,14 +17,14 @@ import onnxfix
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
 from onnxfix.lowering.records import Lowering
 from onnxfix.place import Place
-from onnxfix.reduction.records import Reduction
+from onnxfix.reduction.case import Reduction
 from onnxfix.report.findings import COLUMNS, Suppressed
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
 from onnxfix.rule import Severity
 from onnxfix.runtime.causes import Problem
 from onnxfix.shown import Shown
-from onnxfix.tensorrt.layer_records import LayerTable
 from onnxfix.tensorrt.lift.records import Lifted
+from onnxfix.tensorrt.reading import LayerTable
 from onnxfix.tensorrt.records import TrtBuild
 from onnxfix.verbs.examination.judge import judged
 from onnxfix.verbs.layering import LayerReport

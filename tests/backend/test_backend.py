@@ -273,9 +273,8 @@ def test_engines_that_nobody_can_run_any_more_are_released(gpu: Copying) -> None
         AsIs.prepare(upper()).run([X])
         gc.collect()
     prepared.run([X])
-    held = (
-        probe._worker("tensorrt", gpu.options).call(f"{fake_engines.__name__}:held", timeout=PATIENCE).value
-    )
+    worker = probe.engines(gpu.choice, gpu.options, 1.0)._worker
+    held = worker.call(f"{fake_engines.__name__}:held", timeout=PATIENCE).value
     assert len([name for name in held if name.startswith("backend-")]) <= 2
     assert np.array_equal(prepared.run([X])[0], np.triu(X)), "the first is still there"
 

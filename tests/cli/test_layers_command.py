@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from onnxfix.cli.app import app
 from onnxfix.place import Place
-from onnxfix.proof.checks.builds import Builds, BuiltEngine
+from onnxfix.proof.asking import Builds, BuiltEngine
 from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.layers import layers_page
 from onnxfix.report.render.markdown import render_page
 from onnxfix.report.render.stream import as_json
-from onnxfix.tensorrt.layer_records import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
+from onnxfix.tensorrt.files import Entry, Tactics
+from onnxfix.tensorrt.reading import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
 from onnxfix.tensorrt.records import Issue, TrtBuild
-from onnxfix.tensorrt.tactics import Entry, Tactics
 from onnxfix.tensorrt.timing import timing
 from onnxfix.verbs.layering import LayerReport
 from support.paths import FIXTURES

@@ -8,7 +8,7 @@ import pytest
 
 from onnxfix.api import keywords
 from onnxfix.errors import UsageError
-from onnxfix.runtime.effort import DEFAULT, QUICK, THOROUGH, effort_of
+from onnxfix.runtime.allowance import DEFAULT, QUICK, THOROUGH, effort_of
 
 
 def test_a_budget_is_a_multiple_of_the_price_with_a_floor() -> None:

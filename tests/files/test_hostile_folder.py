@@ -23,7 +23,7 @@ import pytest
 import onnxfix
 from onnxfix import TrtOptions
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, copying, folders, loading, regular, wire
+from onnxfix.files import atomic, folders, loading, saving, wire
 from onnxfix.files.atomic import temporary_beside
 from onnxfix.files.folders import Folder
 from onnxfix.proof import validity
@@ -358,7 +358,7 @@ def test_a_candidate_that_is_written_to(field_of: Callable[[], Field]) -> None:
     field = field_of()
     field.give()
     with temporary_beside(field.there / "out") as file:
-        copying.write(b"proven", file)
+        saving.write(b"proven", file)
         before = file.path.stat()
         file.path.write_bytes(b"others")
         os.utime(file.path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -372,7 +372,7 @@ def test_a_second_name_for_what_will_be_installed(field_of: Callable[[], Field])
     field.give()
     with temporary_beside(field.there / "out") as file:
         os.link(file.path, field.there / "kept")
-        copying.write(b"proven", file)
+        saving.write(b"proven", file)
         with pytest.raises(OnnxfixError, match="another process"):
             atomic.install([file])
 
@@ -438,7 +438,7 @@ def test_a_journal_is_begun_in_no_file_of_others(field_of: Callable[[], Field]) 
     assert (field.ours / "empty").read_bytes() == b""
     (field.there / "k").symlink_to(field.ours / "empty2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(regular, "destination", lambda path: path)  # when it was asked, there was no link
+        patch.setattr(folders, "destination", lambda path: path)  # when it was asked, there was no link
         with pytest.raises(OnnxfixError, match="cannot be used as the journal"), Journal(field.there / "k"):
             pass
     assert not (field.ours / "empty2").exists()
@@ -448,5 +448,5 @@ def test_what_was_a_pipe_is_not_written_to(field_of: Callable[[], Field]) -> Non
     field = field_of()
     (field.there / "pipe").symlink_to(field.ours / "victim")
     with pytest.raises(OnnxfixError, match="was a pipe or a device"):
-        regular.pour(b"report", field.there / "pipe")
+        folders.pour(b"report", field.there / "pipe")
     assert field.state() == field.before

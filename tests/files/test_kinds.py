@@ -16,8 +16,7 @@ import onnx
 import pytest
 
 from onnxfix.errors import ModelError
-from onnxfix.files.kinds import HEAD, kind_of
-from onnxfix.files.loading import load
+from onnxfix.files.loading import HEAD, kind_of, load
 from support.models import model
 
 MODEL = model("g (float[2] x) => (float[2] y) { y = Neg(x) }")

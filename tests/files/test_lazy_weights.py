@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import copying, lazy, loading, saving, walk, wire
+from onnxfix.files import lazy, loading, saving, walk, wire
 from support import eager
 from support.eager import field
 from support.patience import PATIENCE
@@ -196,7 +196,7 @@ def test_copying_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
     assert out.read_bytes() == wanted.SerializeToString(deterministic=True)
     loaded.copy_to(out)
     assert out.read_bytes() == loaded.path.read_bytes()
-    copying.copy_file(loaded.path, out)
+    saving.copy_file(loaded.path, out)
     assert out.read_bytes() == loaded.path.read_bytes()
 
 

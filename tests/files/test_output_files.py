@@ -21,7 +21,7 @@ import pytest
 import onnxfix
 from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, regular
+from onnxfix.files import atomic, folders
 from onnxfix.files.atomic import temporary_beside
 from support.cli import output, refused, run, shell
 from support.cli_models import CLEAN, FIXABLE, external_model, write
@@ -113,7 +113,7 @@ def test_a_pipe_whose_reader_went_away_is_told(
 
     monkeypatch.setattr(os, "write", gone)
     with pytest.raises(OnnxfixError, match="pipe: cannot be written: Broken pipe"):
-        regular.pour(b"data", pipe.path)
+        folders.pour(b"data", pipe.path)
 
 
 def test_a_report_does_not_go_into_a_socket(tmp_path: Path) -> None:

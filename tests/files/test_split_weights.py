@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import copying, lazy, loading, saving, tensors, walk, wire
+from onnxfix.files import lazy, loading, saving, tensors, walk, wire
 from support import models, ort
 from support.cli import refused, run
 from support.folders import names
@@ -345,7 +345,7 @@ def test_nothing_is_left_of_a_run_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """The disk is full while the weights, or the model itself, are written."""
-    path, real, calls = written(tmp_path), copying.write_pieces, [0]
+    path, real, calls = written(tmp_path), saving.write_pieces, [0]
 
     def write(*arguments: object) -> None:
         calls[0] += 1
@@ -353,7 +353,7 @@ def test_nothing_is_left_of_a_run_that_fails(
         if calls[0] == step:
             raise OnnxfixError("disk: cannot be written: No space left on device")
 
-    monkeypatch.setattr(copying, "write_pieces", write)
+    monkeypatch.setattr(saving, "write_pieces", write)
     with pytest.raises(OnnxfixError, match="No space left"):
         onnxfix.apply(path, tmp_path / "out.onnx", verify=step > 2)  # where it is copied for backends first
     assert names(tmp_path) == ["m.onnx"]

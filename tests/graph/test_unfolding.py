@@ -12,8 +12,8 @@ from onnx import ModelProto, helper, inliner
 
 from onnxfix.errors import ModelError
 from onnxfix.files import walk
-from onnxfix.graph import unfolding
-from onnxfix.graph.unfolding import too_many, unfolded
+from onnxfix.graph import order
+from onnxfix.graph.order import too_many, unfolded
 from onnxfix.proof import validity
 from support.cli import run
 from support.models import model, write
@@ -42,10 +42,10 @@ def test_nodes_are_counted_as_they_are_unfolded(
     found = calling(count, times)
     nodes = sum(times**depth for depth in range(count + 1))
     assert len(inliner.inline_local_functions(found).graph.node) == times**count
-    monkeypatch.setattr(unfolding, "MOST", nodes)
+    monkeypatch.setattr(order, "MOST", nodes)
     assert too_many(found) == ""
     assert len(unfolded(found).graph.node) == times**count
-    monkeypatch.setattr(unfolding, "MOST", nodes - 1)
+    monkeypatch.setattr(order, "MOST", nodes - 1)
     assert (
         too_many(found) == f"with its functions in place of their calls it has more than {nodes - 1:,} nodes"
     )
@@ -60,9 +60,9 @@ def test_calls_in_branches_count(monkeypatch: pytest.MonkeyPatch) -> None:
                    else_branch = e () => (float[4] v) { v = own.F(x) }> }
         <domain: "own", opset_import: ["" : 20]> F (a) => (b) { t = Neg(a)  b = Abs(t) }"""
     )
-    monkeypatch.setattr(unfolding, "MOST", 7)
+    monkeypatch.setattr(order, "MOST", 7)
     assert too_many(found) == ""
-    monkeypatch.setattr(unfolding, "MOST", 6)
+    monkeypatch.setattr(order, "MOST", 6)
     assert too_many(found)
 
 

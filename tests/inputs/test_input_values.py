@@ -8,7 +8,7 @@ import pytest
 from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import KINDS, make_inputs
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.inputs.sizes.bounds import bounds
+from onnxfix.inputs.sizes.demands import bounds
 from onnxfix.inputs.sizes.problem import open_graph
 from onnxfix.inputs.sizes.search import deciding
 from onnxfix.model import Model

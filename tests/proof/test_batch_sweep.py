@@ -16,8 +16,7 @@ from onnxfix.inputs.feeds.signature import signature
 from onnxfix.proof.checks import probe
 from onnxfix.proof.checks.batch_sweep import at_batch_one, batch_symbols, sweep
 from onnxfix.proof.request import Request
-from onnxfix.proof.sweep import Pair, SweepResult
-from onnxfix.proof.verdict import RungResult
+from onnxfix.proof.verdict import Pair, RungResult, SweepResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.engine import Ran

@@ -12,14 +12,14 @@ import pytest
 
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.place import Place
+from onnxfix.proof.asking import Builds, compare_engines
 from onnxfix.proof.checks import probe
-from onnxfix.proof.checks.builds import Builds, compare_builds
 from onnxfix.proof.checks.probe import Probe
 from onnxfix.proof.request import Request
 from onnxfix.runtime.nvidia import Gpu
 from onnxfix.runtime.sandbox import Worker
-from onnxfix.tensorrt.layer_records import EngineLayer, LayerTable, NodeLayers
 from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.reading import EngineLayer, LayerTable, NodeLayers
 from onnxfix.tensorrt.records import Issue, Profile, TrtBuild, TrtOptions
 from support import fake_engines
 from support.fake_engines import save
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
 def compared(folder: Path, worker: Worker, builder: Builder) -> Builds:
     path = folder / "model.onnx"
     request = Request(path, path, signature(path), worker, False, 0, {}, None)
-    return compare_builds(request, builder, folder, len(builder.engines))  # type: ignore[arg-type]
+    return compare_engines(request, builder, folder, len(builder.engines))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -170,6 +170,6 @@ def test_engines_run_without_the_variable_that_turns_tf32_off(
             made.append(options)
             super().__init__(**options)
 
-    monkeypatch.setattr("onnxfix.proof.checks.builds.Worker", Seen)
+    monkeypatch.setattr("onnxfix.proof.asking.Worker", Seen)
     compared(folder, worker, replace(Builder([(MODEL, {}, "a")])))
     assert made == [{"memory_mb": None}]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxfix.proof.compare.compare import Metrics, compare, identical
-from onnxfix.proof.compare.decades import ENOUGH, error_histogram
+from onnxfix.proof.compare.tolerance import ENOUGH, error_histogram
 
 
 def one(original: Any, fixed: Any, *, exact: bool = True, slack: float = 0.0) -> Metrics:

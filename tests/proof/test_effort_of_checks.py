@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.proof import budget
+from onnxfix.proof import request
 from onnxfix.proof import verify as proving
-from onnxfix.proof.budget import Budget
+from onnxfix.proof.request import Budget
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.report.render.proof import describe_left_out
 from onnxfix.report.summary import RungFact
 from onnxfix.runtime import backends
-from onnxfix.runtime.effort import DEFAULT, QUICK, THOROUGH, Effort, effort_of
+from onnxfix.runtime.allowance import DEFAULT, QUICK, THOROUGH, Effort, effort_of
 from support import models
 from support.ended import ended
 
@@ -52,7 +52,7 @@ def dear(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Budget.ran
 
     def ran(self: Budget, found: Mapping[str, int], seconds: float) -> None:
-        real(self, found, budget._weight(self.known, found))
+        real(self, found, request._weight(self.known, found))
 
     monkeypatch.setattr(Budget, "ran", ran)
 
@@ -216,7 +216,7 @@ def test_quantizers_get_their_values_at_an_affordable_shape(tmp_path: Path, dear
 
 @pytest.fixture
 def slow_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "CHEAP", -1)
+    monkeypatch.setattr(request, "CHEAP", -1)
 
 
 def reference_of(folder: Path, before: str = ABS, after: str = "", **more: Any) -> RungResult:
@@ -239,7 +239,7 @@ def test_the_evaluator_runs_where_it_adds_something(
     assert only(verdict_of(tmp_path, ABS, rungs=["reference", "ort-cpu"]), "reference").status == "passed"
     half = ABS.replace("float[", "float16[")
     assert reference_of(tmp_path, half).status == "passed"
-    monkeypatch.setattr(budget, "CHEAP", 10**9)
+    monkeypatch.setattr(request, "CHEAP", 10**9)
     assert reference_of(tmp_path).status == "passed", "it costs next to nothing"
 
 

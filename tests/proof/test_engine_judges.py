@@ -17,7 +17,7 @@ from onnxfix.proof.checks.probe import Probe
 from onnxfix.proof.checks.trials import key_of
 from onnxfix.runtime.nvidia import Gpu
 from onnxfix.runtime.sandbox import Worker
-from onnxfix.tensorrt import trial
+from onnxfix.tensorrt import package
 from onnxfix.tensorrt.engine import Ran
 from support.ended import ended
 from support.patience import PATIENCE
@@ -34,18 +34,18 @@ def rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Rung]:
 
 
 def test_a_product_tells_what_it_was_computed_in() -> None:
-    feed = trial.feed()
+    feed = package.trial_feed()
     product = feed["a"] @ feed["b"]
-    assert trial.precision({"y": product}) == "float32"
+    assert package.trial_precision({"y": product}) == "float32"
     bits = np.ascontiguousarray(feed["a"]).view(np.uint32)
     tf32 = ((bits + 0x1000) & 0xFFFFE000).view(np.float32)  # 10 bits of fraction are left, rounded to nearest
-    assert trial.precision({"y": tf32 @ feed["b"]}) == "tf32"
-    assert trial.precision({"y": product * 2}) == ""
+    assert package.trial_precision({"y": tf32 @ feed["b"]}) == "tf32"
+    assert package.trial_precision({"y": product * 2}) == ""
 
 
 def test_what_nvidia_lists_is_data() -> None:
-    assert trial.listed("tensorrt", "9.0")
-    assert not trial.listed("tensorrt-rtx", "9.0")
+    assert package.listed("tensorrt", "9.0")
+    assert not package.listed("tensorrt-rtx", "9.0")
 
 
 def test_tf32_that_stays_on_is_said_and_judged_so(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,7 +278,6 @@ NO_TENSORRT = "nothing is installed: pip install it"
 @pytest.fixture
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "builder", lambda options: Missing(NO_TENSORRT, "not-installed"))
-    monkeypatch.setattr(probe, "warm", lambda options: None)
 
 
 @pytest.mark.parametrize("command", ["verify", "apply"])

@@ -20,10 +20,9 @@ from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.proof.verify import verify
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report
-from onnxfix.runtime.forks import forked
 from onnxfix.runtime.nvidia import Missing
-from onnxfix.runtime.sandbox import Outcome, Worker, shared
-from onnxfix.tensorrt.lift import kinds, lift
+from onnxfix.runtime.sandbox import Outcome, Worker, forked, shared
+from onnxfix.tensorrt.lift import emit, lift
 from onnxfix.tensorrt.lift.records import Lifted
 from onnxfix.tensorrt.package import Choice
 from onnxfix.tensorrt.records import TrtOptions
@@ -108,7 +107,7 @@ def test_the_layer_is_named_where_code_for_it_fails(tmp_path: Path, monkeypatch:
     onnx.save(
         networks.model("g (float[2,3] x) => (float[2,3] y) { [here] y = Relu(x) }"), tmp_path / "m.onnx"
     )
-    monkeypatch.setitem(kinds.table(), "ACTIVATION", stop)
+    monkeypatch.setitem(emit.table(), "ACTIVATION", stop)
     arguments = (str(tmp_path / "m.onnx"), str(tmp_path / "out.onnx"))
     outcome = forked(lift_for_rtx, *arguments, timeout=120.0)
     assert outcome.status == "error"

@@ -11,9 +11,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
-from onnxfix.proof.compare import copies
+from onnxfix.proof import copies
 from onnxfix.proof.compare.compare import Metrics, compare
-from onnxfix.proof.compare.rounding import Precise
+from onnxfix.proof.compare.tolerance import Precise
 from onnxfix.proof.verdict import RungResult
 from onnxfix.proof.verify import verify
 from onnxfix.runtime.backends import reference

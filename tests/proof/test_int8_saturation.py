@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxfix.files import walk
 from onnxfix.inputs.feeds.signature import signature
-from onnxfix.proof.compare.copies import CUT_OFF, UNSIGNED, product, unsigned
+from onnxfix.proof.copies import CUT_OFF, UNSIGNED, product, unsigned
 from onnxfix.proof.execution import run_check
 from onnxfix.proof.request import Request
 from onnxfix.proof.verdict import RungResult

@@ -21,7 +21,7 @@ from onnxfix.errors import UsageError
 from onnxfix.files import lazy, wire
 from onnxfix.proof.validity import Checked
 from onnxfix.proof.verify import Limits, RungResult, Verdict, verify
-from onnxfix.runtime import forks, sandbox, system
+from onnxfix.runtime import sandbox, system
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.runtime.backends import ort, ort_weights
 from onnxfix.runtime.sandbox import Outcome, Worker, allow_maps
@@ -410,10 +410,10 @@ def eat() -> int:
 
 def test_a_fork_says_its_limit_unless_it_is_its_own() -> None:
     with memory_limit(100):
-        assert forks.forked(eat, timeout=PATIENCE).message.endswith(
+        assert sandbox.forked(eat, timeout=PATIENCE).message.endswith(
             "(memory is limited to 100 MiB: --memory-limit sets it)"
         )
-        assert "--memory-limit" not in forks.forked(eat, timeout=PATIENCE, memory_mb=100).message
+        assert "--memory-limit" not in sandbox.forked(eat, timeout=PATIENCE, memory_mb=100).message
 
 
 def test_the_command_takes_the_limit(tmp_path: Path) -> None:

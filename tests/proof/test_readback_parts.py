@@ -14,10 +14,9 @@ import pytest
 from onnxfix.errors import Fault
 from onnxfix.proof.checks import sessions
 from onnxfix.proof.checks.sessions import Bench
-from onnxfix.proof.compare.rounding import shaken
-from onnxfix.proof.readback.interface import partners
+from onnxfix.proof.compare.tolerance import shaken
 from onnxfix.proof.readback.locate import downstream, lacks, locate_node, node_of, settled, upstream
-from onnxfix.proof.readback.values import aligned
+from onnxfix.proof.readback.values import aligned, partners
 from onnxfix.runtime.backends.ort_messages import without_status
 from onnxfix.runtime.sandbox import Worker
 from support import networks

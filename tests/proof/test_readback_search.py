@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxfix.proof.compare.rounding import shaken
+from onnxfix.proof.compare.tolerance import shaken
 from onnxfix.runtime.sandbox import Worker
 from support import networks
 

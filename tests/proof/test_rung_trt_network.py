@@ -14,7 +14,7 @@ from onnxfix.proof import validity
 from onnxfix.proof.verdict import RungResult, Verdict
 from onnxfix.proof.verify import verify
 from onnxfix.report.report import plain
-from onnxfix.runtime.effort import Effort
+from onnxfix.runtime.allowance import Effort
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.lift.records import Gap, Lifted
 from support import networks

@@ -14,7 +14,7 @@ import pytest
 import onnxfix
 from onnxfix.place import Place
 from onnxfix.reduction import case, checks
-from onnxfix.reduction.records import Failure, Seen
+from onnxfix.reduction.case import Failure, Seen
 from onnxfix.tensorrt import messages
 from support import models
 from support.ort import run

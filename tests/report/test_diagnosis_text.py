@@ -16,7 +16,7 @@ from onnxfix.diagnosis.records import Culprit, Diagnosis, Histogram, Marking, No
 from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.lowering.records import keep_text, pattern
 from onnxfix.place import Place
-from onnxfix.proof.compare.decades import ErrorHistogram
+from onnxfix.proof.compare.tolerance import ErrorHistogram
 from onnxfix.report.render.diagnosis import diagnosis_data, diagnosis_page
 from onnxfix.report.render.documents import result_lines
 from onnxfix.report.render.lines import bound, cosine, percent, print_lines, share, wrapped

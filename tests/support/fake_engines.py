@@ -99,9 +99,5 @@ def trial(path: str, *, package: str) -> tuple[str, str]:
     return "", "float32"
 
 
-def warm(package: str) -> None:
-    """Nothing has to be loaded."""
-
-
 def held() -> list[str]:
     return list(_ENGINES)

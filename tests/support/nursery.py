@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from onnxfix.runtime import forks, prefork, sandbox
+from onnxfix.runtime import prefork, sandbox
 
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: orphans among this process's descendants become its children."""
@@ -40,7 +40,7 @@ SET = {
 }
 """What ``sandbox`` adds to the variables of every child."""
 new_process = sandbox._started
-by_fork = forks._by_fork
+by_fork = sandbox._by_fork
 
 
 class Nursery:
@@ -121,13 +121,13 @@ def started(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[by
 
 def forked(
     fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, memory_mb: int | None
-) -> forks.Outcome:
-    """In the place of ``forks._by_fork``."""
+) -> sandbox.Outcome:
+    """In the place of ``sandbox._by_fork``."""
     ours = fn.__module__.partition(".")[0] in ("onnxfix", "onnxfix_rules")
     usual = Here.instead_of_forks and circumstances(os.environ) == Here.usual
     if not (ours and usual):
         return by_fork(fn, args, timeout, memory_mb)
-    return forks.call_once(sandbox.Worker(memory_mb=memory_mb), fn, args, timeout)
+    return sandbox.call_once(sandbox.Worker(memory_mb=memory_mb), fn, args, timeout)
 
 
 def serve(link: socket.socket) -> None:

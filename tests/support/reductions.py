@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto
 
 import onnxfix
-from onnxfix.reduction.records import Reduction
+from onnxfix.reduction.case import Reduction
 from support.patience import PATIENCE
 
 #: Names of operators stand in a model's file as they are.

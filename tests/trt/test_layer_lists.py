@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from onnxfix.tensorrt import layers, messages
-from onnxfix.tensorrt.layer_records import Autotuning, Candidate, EngineLayer, LayerTensor
 from onnxfix.tensorrt.log import BuildLog
+from onnxfix.tensorrt.reading import Autotuning, Candidate, EngineLayer, LayerTensor
 
 LOGS = sorted(Path(__file__).with_name("logs").glob("*.json"))
 RECORDED = pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)

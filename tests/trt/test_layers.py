@@ -13,9 +13,9 @@ from onnxfix.files import loading
 from onnxfix.model import Model
 from onnxfix.runtime.sandbox import Outcome, Worker
 from onnxfix.tensorrt import layers as layers_module
-from onnxfix.tensorrt.layer_records import EngineLayer, ImportedLayer, LayerTable, LayerTensor
 from onnxfix.tensorrt.layers import attempt, differing, imported, table
 from onnxfix.tensorrt.places import Places
+from onnxfix.tensorrt.reading import EngineLayer, ImportedLayer, LayerTable, LayerTensor
 from onnxfix.tensorrt.records import TrtBuild
 from support.models import write
 from support.paths import FIXTURES

@@ -16,9 +16,9 @@ import pytest
 
 from onnxfix.errors import UsageError
 from onnxfix.runtime.sandbox import Worker
-from onnxfix.tensorrt.layer_records import Autotuning, Candidate
+from onnxfix.tensorrt.files import Editor, Entry, Tactics, load_file
 from onnxfix.tensorrt.layers import attempt
-from onnxfix.tensorrt.tactics import Editor, Entry, Tactics, load_file
+from onnxfix.tensorrt.reading import Autotuning, Candidate
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL

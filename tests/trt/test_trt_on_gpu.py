@@ -22,7 +22,6 @@ from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt import build as tensorrt
 from onnxfix.tensorrt import engine as trt_run
 from onnxfix.tensorrt import package as trt_package
-from onnxfix.tensorrt import trial as trt_trial
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.timing import Latency
 from support.models import write
@@ -77,7 +76,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
             pytest.skip(f"no engine can be executed on this GPU: {note}")
         found = Machine(chosen.package, chosen.capability, builder, runner)
         trial = tmp_path_factory.mktemp("trial") / "trial.onnx"
-        trial.write_bytes(trt_trial.model())
+        trial.write_bytes(trt_package.trial_model())
         reason, _ = found.call("trial", path=str(found.engine(trial)))
         if reason:
             pytest.skip(f"no engine can be executed on this GPU: {reason}")

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxfix.errors import UsageError
-from onnxfix.inputs.feeds.operands import HARMLESS
+from onnxfix.inputs.feeds.flow import HARMLESS
 from onnxfix.inputs.feeds.signature import FLOATS, Input, Signature
 
 Array = Any

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.inputs.feeds.flow import Flow, read_constant
-from onnxfix.inputs.sizes.bounds import scale_and_shift
+from onnxfix.inputs.sizes.demands import scale_and_shift
 
 if TYPE_CHECKING:
     import numpy.typing as npt

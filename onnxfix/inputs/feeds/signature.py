@@ -14,9 +14,8 @@ import onnx
 from onnxfix.errors import ModelError
 from onnxfix.files import loading, walk
 from onnxfix.inputs.feeds import quantizers
-from onnxfix.inputs.feeds.flow import Dim, Flow, Role, dims_of
-from onnxfix.inputs.feeds.operands import HARMLESS
-from onnxfix.inputs.sizes.bounds import Limit, limits_of, within
+from onnxfix.inputs.feeds.flow import HARMLESS, Dim, Flow, Role, dims_of
+from onnxfix.inputs.sizes.demands import Limit, limits_of, within
 from onnxfix.inputs.sizes.search import Search
 from onnxfix.shapes import dimnames
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from onnxfix.graph.overlay import Node
-from onnxfix.inputs.sizes.bounds import largest
-from onnxfix.inputs.sizes.demands import Term, at_least, broadcast, extends, multiple, same
+from onnxfix.inputs.sizes.demands import Term, at_least, broadcast, extends, largest, multiple, same
 from onnxfix.shapes.symbols import Dim, as_dim, equal, product, total
 
 Found = Iterator[tuple[str, Term]]

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import copying, loading, saving, tensors
+from onnxfix.files import loading, saving, tensors
 from onnxfix.inputs.feeds.inputs import make_inputs
 from onnxfix.inputs.feeds.profiles import symbols_of
 from onnxfix.inputs.feeds.signature import Signature
 from onnxfix.proof.compare.compare import Terms, compare_outputs, different
 from onnxfix.proof.request import Request
-from onnxfix.proof.sweep import Pair, SweepResult
+from onnxfix.proof.verdict import Pair, SweepResult
 from onnxfix.shapes import dimnames
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import Profile, Sizes, TrtBuild
@@ -161,5 +161,5 @@ def at_batch_one(path: Path, symbols: Sequence[str], folder: Path) -> Path:
             dim.dim_param = size
     tensors.link_data(proto, path.parent, folder)
     copy = folder / "batch1.onnx"
-    copying.write(saving.serialize(proto), copy)
+    saving.write(saving.serialize(proto), copy)
     return copy

@@ -18,8 +18,7 @@ from onnxfix.proof.checks.batch_sweep import Run, sweep
 from onnxfix.proof.checks.builder import WIDEST, Builder, Profiles, builder, check
 from onnxfix.proof.checks.trials import key_of
 from onnxfix.proof.request import Networks, Request
-from onnxfix.proof.sweep import SweepResult
-from onnxfix.proof.verdict import RungResult, unjudged
+from onnxfix.proof.verdict import RungResult, SweepResult, unjudged
 from onnxfix.runtime.allowance import MEMORY_MB, cores
 from onnxfix.runtime.backends.ort_weights import weight_bytes
 from onnxfix.runtime.causes import Cause

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from onnxfix import targets
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.files import atomic, copying, loading, regular, walk
+from onnxfix.files import atomic, folders, loading, saving, walk
 from onnxfix.files.atomic import PLAIN, temporary_beside
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import Signature
@@ -30,12 +30,12 @@ from onnxfix.tensorrt import files as trt_files
 from onnxfix.tensorrt import layers as trt_layers
 from onnxfix.tensorrt import lift, messages
 from onnxfix.tensorrt import package as trt_package
-from onnxfix.tensorrt.layer_records import LayerTable
+from onnxfix.tensorrt.files import Tactics
 from onnxfix.tensorrt.lift import Lifted
 from onnxfix.tensorrt.log import PLUGINS, SERVED, logger_of, plugin_libraries
 from onnxfix.tensorrt.package import Choice
+from onnxfix.tensorrt.reading import LayerTable
 from onnxfix.tensorrt.records import Ending, Issue, Profile, TargetOnly, TrtBuild, TrtOptions
-from onnxfix.tensorrt.tactics import Tactics
 
 _CHOOSING = 120.0  # seconds; NVIDIA's libraries are large and may come from a cold disk
 WIDEST = 300
@@ -370,7 +370,7 @@ def save_engine(
     Raises:
         OnnxfixError: TensorRT does not build it this time, or the file cannot be written.
     """
-    destination = regular.destination(Path(options.save_engine))
+    destination = folders.destination(Path(options.save_engine))
     found = builder(options)
     if isinstance(found, Missing):
         raise OnnxfixError(f"{destination}: no engine was written: {found.reason}")
@@ -381,6 +381,6 @@ def save_engine(
             raise OnnxfixError(f"{destination}: no engine was written: {done.reason}")
         check()
         with temporary_beside(destination, most=most) as file:
-            copying.copy_file(engine, file)
+            saving.copy_file(engine, file)
             atomic.install([file])
     return options.save_engine

@@ -24,11 +24,11 @@ import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxfix.files import walk
-from onnxfix.graph.unfolding import unfolded
+from onnxfix.graph.order import unfolded
+from onnxfix.proof import copies
 from onnxfix.proof.checks.judge import Judgment, Terms, judge
-from onnxfix.proof.compare import copies, twin
-from onnxfix.proof.compare.rounding import shaken
-from onnxfix.proof.compare.tolerance import wide
+from onnxfix.proof.compare import twin
+from onnxfix.proof.compare.tolerance import shaken, wide
 from onnxfix.proof.request import Trial
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import Session

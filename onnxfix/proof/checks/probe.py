@@ -17,15 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix.proof.checks import builder as choosing
 from onnxfix.proof.checks.builder import Builder, builder, process_options, shared_builder, variables_of
 from onnxfix.proof.checks.sessions import Sessions
-from onnxfix.runtime import nvidia
 from onnxfix.runtime.causes import Cause
 from onnxfix.runtime.nvidia import Gpu, Missing
 from onnxfix.runtime.sandbox import Worker, shared
-from onnxfix.tensorrt import build, trial
-from onnxfix.tensorrt import package as trt_package
+from onnxfix.tensorrt import build, package
 from onnxfix.tensorrt.package import INSTALL, Choice
 from onnxfix.tensorrt.records import TrtOptions
 
@@ -85,7 +82,7 @@ def probe(found: Builder) -> Probe:
     card = found.choice.gpu or next(iter(_cards(found)), None)
     if card is None:
         return Probe(NO_GPU, "no-gpu")
-    listed = trial.listed(found.choice.package, card.capability)
+    listed = package.listed(found.choice.package, card.capability)
     if found.choice.package == "tensorrt":
         return Probe("", "", "tf32" if found.options.tf32 else "float32", card, listed)
     reason, precision, cause = _ask(found.choice, process_options(found.options), os.getpid())
@@ -106,7 +103,7 @@ def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Ca
     """Run the trial engine: why it does not run ("" if it does), the precision of float32 products, the cause."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
-        model.write_bytes(trial.model())
+        model.write_bytes(package.trial_model())
         how: dict[str, Any] = {
             "package": choice.package,
             "compute_capability": choice.capability,
@@ -122,34 +119,12 @@ def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Ca
             return reason, precision, "memory" if side.last.cause == "memory" else "gpu-not-served"
 
 
-def warm(options: TrtOptions) -> None:
-    """Load TensorRT in the sandboxes of the checks, in the background.
-
-    Starting both sandboxes takes a second or two, mostly to load large libraries and CUDA.
-    """
-    package = options.package
-    if options.memory_mb is not None or trt_package.missing(package) is not None:
-        return
-    arguments = {"package": package, "compute_capability": options.compute_capability}
-    shared_builder(options).post(f"{choosing.__name__}:choose", timeout=_ASKING, **arguments)
-    there = [
-        name for name, module in trt_package.MODULES.items() if importlib.util.find_spec(module) is not None
-    ]
-    if len(there) == 1 and nvidia.driver_there() and importlib.util.find_spec("polygraphy") is not None:
-        _worker(there[0], options).post(f"{RUN}:warm", timeout=_ASKING, package=there[0])
-
-
 def engines(choice: Choice, options: TrtOptions, step: float) -> Sessions:
-    """The sandbox that executes engines; a run takes at most ``step`` seconds."""
-    worker, loading = _worker(choice.package, options), min(options.timeout, _LOADING)
-    alone = options.memory_mb is not None
+    """The sandbox that executes engines, each run in ``step`` seconds; without TF32 unless the options allow it."""
+    variables, alone = variables_of(options), options.memory_mb is not None
+    if alone:
+        worker = Worker(memory_mb=options.memory_mb, variables=variables)
+    else:  # not the sandbox that builds: a process serves one package, and Polygraphy's logger must be its first
+        worker = shared(f"polygraphy for {choice.package} {process_options(options)}", variables)
+    loading = min(options.timeout, _LOADING)
     return Sessions(worker, RUN, {"package": choice.package}, loading=loading, running=step, close=alone)
-
-
-def _worker(package: str, options: TrtOptions) -> Worker:
-    """The sandbox that executes engines. TF32 is disabled unless the options allow it."""
-    variables = variables_of(options)
-    if options.memory_mb is not None:
-        return Worker(memory_mb=options.memory_mb, variables=variables)
-    # Not the sandbox that builds: a process serves one package, and Polygraphy's logger must be its first logger.
-    return shared(f"polygraphy for {package} {process_options(options)}", variables)

@@ -17,9 +17,9 @@ from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving, tensors, walk
-from onnxfix.files.copying import Whole
+from onnxfix.files.saving import Whole
 from onnxfix.graph.overlay import Node
-from onnxfix.inputs.feeds.operands import CHOOSING
+from onnxfix.inputs.feeds.flow import CHOOSING
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.model import Model

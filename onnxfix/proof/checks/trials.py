@@ -15,9 +15,8 @@ from onnxfix.inputs.feeds import plan
 from onnxfix.inputs.feeds.inputs import Kind
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.profiles import of_one_rank, symbols_of
-from onnxfix.proof.budget import ENOUGH, MILDER, SEARCH, Budget
 from onnxfix.proof.checks.builder import Builder
-from onnxfix.proof.request import Request, Trial
+from onnxfix.proof.request import ENOUGH, MILDER, SEARCH, Budget, Request, Trial
 from onnxfix.proof.verdict import FeedResult
 from onnxfix.tensorrt.engine import Ran
 from onnxfix.tensorrt.records import Profile, Triple

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from onnxfix.proof.compare.decades import ErrorHistogram, error_histogram
-from onnxfix.proof.compare.rounding import Precise, chosen, excused
 from onnxfix.proof.compare.tolerance import (
     EXACT,
     Allowed,
+    ErrorHistogram,
+    Precise,
     Tolerance,
+    chosen,
     distances,
+    error_histogram,
     errors,
+    excused,
     outside,
     parts,
     tolerance_for,
@@ -56,7 +59,7 @@ class Twin:
 @dataclass(frozen=True)
 class Terms:
     """How two values are compared. ``exact``: bit by bit, whatever ``twin`` and ``precise`` say. ``coarse`` and
-    ``allowed`` are as for ``tolerance_for``. Else elements may also differ as ``Twin`` or ``rounding.excused`` allows.
+    ``allowed`` are as for ``tolerance_for``. Else elements may also differ as ``Twin`` or ``excused`` allows.
     ``slack`` is an additional tolerance in the output's unit: one number, or one for each element of an array."""
 
     exact: bool = False
@@ -209,7 +212,7 @@ def _compare(name: str, original: Any, fixed: Any, how: Terms) -> tuple[Metrics,
 
 def moved_by(name: str, value: Any, moved: Any, least: float = 0.0) -> float:
     """How far an output moves at most where inputs are ``shaken``: the greatest distance between finite values; of
-    floats at least ``least``. Other models may differ by ``rounding.SHARE`` times that."""
+    floats at least ``least``. Other models may differ by ``SHARE`` times that."""
     parts = compare(name, value, moved, exact=False)
     floor = least if any("float" in part.dtype for part in parts) else 0.0
     return max([floor, *(part.max_abs for part in parts)])

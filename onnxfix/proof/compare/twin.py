@@ -22,16 +22,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import (
-    ModelProto,
-    TensorProto,
-    TypeProto,
-    helper,
-    numpy_helper,
-)
+from onnx import ModelProto, TensorProto, TypeProto, helper, numpy_helper
 
 from onnxfix.files import walk
-from onnxfix.graph.unfolding import unfolded
+from onnxfix.graph.order import unfolded
 from onnxfix.runtime import backends
 from onnxfix.runtime.backends import Session
 from onnxfix.runtime.backends.reference import ReferenceSession

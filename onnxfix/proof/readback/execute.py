@@ -15,11 +15,10 @@ from onnxfix.inputs.feeds.inputs import make_inputs
 from onnxfix.inputs.feeds.plan import Feed
 from onnxfix.inputs.feeds.profiles import given_profiles
 from onnxfix.proof import extents
-from onnxfix.proof.budget import Budget, too_large
 from onnxfix.proof.checks.sessions import Bench, has_open_order
 from onnxfix.proof.checks.trials import Finder
 from onnxfix.proof.compare.compare import Metrics, agreement, difference, different
-from onnxfix.proof.compare.rounding import RELATIVE, shaken
+from onnxfix.proof.compare.tolerance import RELATIVE, shaken
 from onnxfix.proof.readback.locate import (
     Pair,
     Search,
@@ -40,7 +39,7 @@ from onnxfix.proof.readback.values import (
     judge,
     measure_noise,
 )
-from onnxfix.proof.request import Request, Trial
+from onnxfix.proof.request import Budget, Request, Trial, too_large
 from onnxfix.proof.verdict import FeedResult, LeftOut
 from onnxfix.runtime.backends import ort_messages
 from onnxfix.runtime.backends.ort_messages import without_status

@@ -13,14 +13,13 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from onnxfix.files import walk
-from onnxfix.inputs.feeds.operands import CHOOSING
+from onnxfix.inputs.feeds.flow import CHOOSING
 from onnxfix.inputs.feeds.signature import Signature
 from onnxfix.place import Place, place_of
 from onnxfix.proof.checks.sessions import Bench
 from onnxfix.proof.compare.compare import Metrics
-from onnxfix.proof.compare.rounding import shaken
-from onnxfix.proof.readback.interface import inputs_of, partners
-from onnxfix.proof.readback.values import Values, chooses_alike, judge, measure_noise
+from onnxfix.proof.compare.tolerance import shaken
+from onnxfix.proof.readback.values import Values, chooses_alike, inputs_of, judge, measure_noise, partners
 from onnxfix.proof.request import Trial
 from onnxfix.runtime.backends import ort_messages
 from onnxfix.tensorrt.lift.records import Lifted
@@ -119,10 +118,7 @@ class Search:
         values, pair = self.trial.values, self.pair
         own = [values, shaken(values)] if moved else [values]
         computed: list[Values] = []
-        for path, wanted, feeds in (
-            (pair.path, names, own),
-            (pair.lifted.path, others, [pair.wire(values)]),
-        ):
+        for path, wanted, feeds in ((pair.path, names, own), (pair.lifted.path, others, [pair.wire(values)])):
             reply = self.bench.put(self.backend, path, wanted)
             for feed in feeds:
                 reply = reply if reply.error else self.bench.compute(feed)

@@ -29,8 +29,8 @@ from onnxfix.proof.checks.sessions import Bench
 from onnxfix.proof.checks.trials import key_of, shapes
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.readback.execute import Comparison
-from onnxfix.proof.readback.interface import inputs_of, interface, partners
 from onnxfix.proof.readback.locate import Pair, output_pairs
+from onnxfix.proof.readback.values import inputs_of, interface, partners
 from onnxfix.proof.readback.weights import weights
 from onnxfix.proof.remote import less
 from onnxfix.proof.request import Request, Trial

@@ -25,7 +25,7 @@ from onnxfix.report.summary import Change, RungFact
 
 if TYPE_CHECKING:
     from onnxfix.proof.compare.compare import Metrics
-    from onnxfix.proof.compare.decades import ErrorHistogram
+    from onnxfix.proof.compare.tolerance import ErrorHistogram
     from onnxfix.proof.verdict import FeedResult, RungResult
 
 _FEEDS = 100

@@ -13,8 +13,8 @@ from onnxfix.report.render.lines import Line, counted, labeled, line, size
 from onnxfix.report.report import plain
 
 if TYPE_CHECKING:
-    from onnxfix.proof.checks.builds import Builds, BuiltEngine
-    from onnxfix.tensorrt.layer_records import Fate, LayerTable, NodeLayers
+    from onnxfix.proof.asking import Builds, BuiltEngine
+    from onnxfix.tensorrt.reading import Fate, LayerTable, NodeLayers
     from onnxfix.verbs.layering import LayerReport
     from onnxfix.verbs.viewing import Inspection
 

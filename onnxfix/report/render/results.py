@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix.lowering.records import Kept, Lowering, Why
-from onnxfix.reduction.records import Reduction
+from onnxfix.reduction.case import Reduction
 from onnxfix.report.render import ui
 from onnxfix.report.render.details import PLEASE_REPORT
 from onnxfix.report.render.lines import counted

@@ -5,7 +5,6 @@ from __future__ import annotations
 from onnxfix.shapes.ops import (  # noqa: F401 - each fills TABLE by its decorators
     conv,
     elementwise,
-    generate,
     indexing,
     layout,
     linalg,

@@ -42,10 +42,7 @@ INTEGERS: dict[int, tuple[int, int]] = {
 }
 """Integer element types whose values are followed, with their minimum and maximum."""
 
-FLOATS: dict[int, Any] = {
-    TensorProto.FLOAT: np.float32,
-    TensorProto.DOUBLE: np.float64,
-}
+FLOATS: dict[int, Any] = {TensorProto.FLOAT: np.float32, TensorProto.DOUBLE: np.float64}
 
 
 class Unknown(Exception):

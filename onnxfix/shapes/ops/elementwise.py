@@ -145,11 +145,8 @@ FLOAT_BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "LessOrEqual": lambda a, b: a <= b, "GreaterOrEqual": lambda a, b: a >= b,
 }  # fmt: skip
 FLOAT_UNARY: dict[str, Callable[[Any], Any]] = {
-    "Neg": lambda a: -a,
-    "Ceil": np.ceil,
-    "Floor": np.floor,
-    "Abs": np.abs,
-}
+    "Neg": lambda a: -a, "Ceil": np.ceil, "Floor": np.floor, "Abs": np.abs,
+}  # fmt: skip
 
 
 def _float_op(

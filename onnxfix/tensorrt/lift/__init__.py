@@ -26,7 +26,7 @@ from onnxfix.tensorrt.build import Run, describe_end, ended_in_memory
 from onnxfix.tensorrt.lift.control import DOMAIN, Writer
 from onnxfix.tensorrt.lift.emit import Emit, info
 from onnxfix.tensorrt.lift.network import Layer, Network, Tensor
-from onnxfix.tensorrt.lift.records import Gap, Lifted, NetTensor, Status
+from onnxfix.tensorrt.lift.records import Gap, Lifted, LiftStatus, NetTensor
 from onnxfix.tensorrt.lift.scopes import Scopes
 from onnxfix.tensorrt.log import text_of
 from onnxfix.tensorrt.messages import means, memory_errors
@@ -63,7 +63,7 @@ def attempt(
     doing = {"parse": "TensorRT's parser", LIFTING: "reading the network back"}.get(outcome.note, "TensorRT")
     reason = describe_end(outcome, doing)
     # Before the parser runs, TensorRT is only loaded and started.
-    status: Status = "unstarted" if ended == "error" and not outcome.note else ended
+    status: LiftStatus = "unstarted" if ended == "error" and not outcome.note else ended
     if status == "crash" and worker.limit_mb is not None and worker.limit_mb < _LITTLE_MB:
         status, reason = "memory", worker.starved(f"{reason}, probably out of memory")
     return Lifted(status, reason, package=package)

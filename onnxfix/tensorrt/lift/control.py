@@ -8,8 +8,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 from onnxfix.errors import Fault, fault_of
-from onnxfix.tensorrt.lift import kinds
-from onnxfix.tensorrt.lift.emit import Emit, info
+from onnxfix.tensorrt.lift.emit import Emit, info, table
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
 from onnxfix.tensorrt.lift.records import Gap
 from onnxfix.tensorrt.lift.scopes import Scopes, Unit
@@ -24,7 +23,7 @@ class Writer:
     def __init__(self, scopes: Scopes, emit: Emit) -> None:
         self.scopes, self.e = scopes, emit
         self.gaps: list[Gap] = []
-        self._table = kinds.table()
+        self._table = table()
 
     def write(self) -> None:
         """Write everything that the network's outputs depend on."""

@@ -1,6 +1,4 @@
-"""TensorRT's element types and ONNX's, and what reading a network back gives: frozen records that cross the sandbox's
-pipe.
-"""
+"""What reading a network back gives: frozen records that cross the sandbox's pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from onnxfix.shown import Shown
 #: that onnxfix cannot read back; the written model has a node of no ONNX domain in its place.
 #: "unstarted": TensorRT does not start here, so that it saw no model. The others: what became of the child, "error"
 #: where code failed that should not, a fault of onnxfix.
-Status = Literal["lifted", "refused", "unlifted", "unstarted", "crash", "timeout", "memory", "error"]
+LiftStatus = Literal["lifted", "refused", "unlifted", "unstarted", "crash", "timeout", "memory", "error"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Lifted(Shown):
     ``drawn`` are outputs that depend on random numbers. ``seconds`` are those of parsing and of lifting.
     """
 
-    status: Status
+    status: LiftStatus
     reason: str = ""
     path: str = ""
     inputs: tuple[NetTensor, ...] = ()
@@ -92,19 +90,11 @@ class Lifted(Shown):
 
 #: TensorRT's name of a type -> ONNX's type of the same values.
 ONNX_TYPES: dict[str, int] = {
-    "FLOAT": TensorProto.FLOAT,
-    "HALF": TensorProto.FLOAT16,
-    "BF16": TensorProto.BFLOAT16,
-    "INT8": TensorProto.INT8,
-    "UINT8": TensorProto.UINT8,
-    "INT32": TensorProto.INT32,
-    "INT64": TensorProto.INT64,
-    "BOOL": TensorProto.BOOL,
-    "FP8": TensorProto.FLOAT8E4M3FN,
-    "INT4": TensorProto.INT4,
-    "FP4": TensorProto.FLOAT4E2M1,
-    "E8M0": TensorProto.FLOAT8E8M0,
-}
+    "FLOAT": TensorProto.FLOAT, "HALF": TensorProto.FLOAT16, "BF16": TensorProto.BFLOAT16,
+    "INT8": TensorProto.INT8, "UINT8": TensorProto.UINT8, "INT32": TensorProto.INT32,
+    "INT64": TensorProto.INT64, "BOOL": TensorProto.BOOL, "FP8": TensorProto.FLOAT8E4M3FN,
+    "INT4": TensorProto.INT4, "FP4": TensorProto.FLOAT4E2M1, "E8M0": TensorProto.FLOAT8E8M0,
+}  # fmt: skip
 #: The first opset in which QuantizeLinear, Cast and the like take a type, where that is later than OPSET.
 OPSET = 21
 NEWER = {"FP4": 23, "E8M0": 24}

@@ -10,8 +10,7 @@ from onnxfix._version import __version__
 from onnxfix.names import RUNGS
 from onnxfix.rewrite.packs import VARIABLE
 from onnxfix.runtime.nvidia import Missing
-from onnxfix.tensorrt.package import INSTALL, Choice
-from onnxfix.tensorrt.trial import listed
+from onnxfix.tensorrt.package import INSTALL, Choice, listed
 from onnxfix.verbs.examination.facts import CUDA_PROVIDER, MODULES, UNREADABLE, Facts
 from onnxfix.verbs.examination.records import Examination, Library, Package, Problem, Rung
 

@@ -27,8 +27,7 @@ from onnxfix.proof.compare.compare import (
     different,
     moved_by,
 )
-from onnxfix.proof.compare.rounding import SHARE, shaken
-from onnxfix.proof.compare.tolerance import Allowed
+from onnxfix.proof.compare.tolerance import SHARE, Allowed, shaken
 from onnxfix.proof.compare.twin import half_type
 from onnxfix.proof.verdict import Blame, Exported, FeedResult, RungResult, Side, Sides, unjudged
 from onnxfix.runtime import backends

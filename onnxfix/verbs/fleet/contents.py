@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from onnxfix._version import __version__
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import apart, lazy
-from onnxfix.files.sharing import digest
+from onnxfix.files.saving import digest
 from onnxfix.rewrite.packs import installed, setting
 from onnxfix.verbs.fleet.paths import TaskFiles, beside, is_remote
 

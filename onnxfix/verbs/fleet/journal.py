@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.files import regular
+from onnxfix.files import folders
 from onnxfix.report.report import Report, plain
 from onnxfix.runtime import replies, system
 from onnxfix.verbs.fleet import contents
@@ -50,7 +50,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self._hashes: dict[str, list[str]] = {}
         with contextlib.ExitStack() as on_error:
             try:
-                regular.refuse_special(path)
+                folders.refuse_special(path)
                 self._fd = _open_locked(path)
                 on_error.callback(os.close, self._fd)
                 with open(self._fd, "rb", closefd=False) as file:
@@ -142,7 +142,7 @@ def _open_locked(path: Path) -> int:
         UsageError: another run uses it, or it cannot become a journal.
         OSError: it cannot be opened.
     """
-    real = regular.destination(path)
+    real = folders.destination(path)
     fd = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o666)
     try:
         status = os.fstat(fd)

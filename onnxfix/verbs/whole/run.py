@@ -26,7 +26,7 @@ from onnx import (
 
 from onnxfix._version import __version__
 from onnxfix.errors import UsageError
-from onnxfix.files import copying, lazy, loading, saving, tensors, walk
+from onnxfix.files import lazy, loading, saving, tensors, walk
 from onnxfix.graph.overlay import Value
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.inputs.specialize import ResolvedSpecialization, shown
@@ -308,7 +308,7 @@ class StepRun:
         why = [*made.broken, *random]
         if why and not may_change:
             return replace(dropped, reason="; ".join(why))
-        copying.write(data, self.candidate.scratch)
+        saving.write(data, self.candidate.scratch)
         verdict = self._judge(made)
         if made.broken and not is_refuted(verdict):
             why.append(_values(verdict) or "values were not compared")
@@ -327,7 +327,7 @@ class StepRun:
         self._taken = [replace(taken, proven=False) for taken in self._taken] + [_Taken(index, after, False)]
         self.base = self.against = after
         against = self.candidate.spare()
-        copying.write(data, against)
+        saving.write(data, against)
         self.against_path = against.path
         return replace(dropped, status="taken", reason="; ".join(why), safety="unsafe")
 

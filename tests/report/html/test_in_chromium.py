@@ -12,7 +12,7 @@ import pytest
 from onnxfix.diagnosis.records import DepthError, Diagnosis, Histogram, OutputComparison
 from onnxfix.options import RunOptions, Verification
 from onnxfix.place import Place
-from onnxfix.proof.compare.decades import ErrorHistogram
+from onnxfix.proof.compare.tolerance import ErrorHistogram
 from onnxfix.report.findings import Box, Neighborhood, Picture, Wire
 from onnxfix.report.render.html.render import render_html
 from onnxfix.report.report import Finding, Report

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from onnxfix.place import Place
 from onnxfix.proof.compare.compare import Metrics
-from onnxfix.proof.compare.decades import ErrorHistogram
+from onnxfix.proof.compare.tolerance import ErrorHistogram
 from onnxfix.proof.verdict import Executed, FeedResult, RungResult, Verdict
 from onnxfix.report.findings import Box, Neighborhood, Picture, Wire
 from onnxfix.report.render.html.render import lay_out, render_html

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from onnxfix.tensorrt.lift import kinds
-from onnxfix.tensorrt.lift.emit import Emit
+from onnxfix.tensorrt.lift.emit import Emit, table
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
 
 CORE = object()
@@ -43,7 +42,7 @@ def reason(
         emit.declare(tensor)
     made = tuple(Tensor(f"y{place}", one, (2,), False, None) for place, one in enumerate(outputs))
     with pytest.raises(Unliftable) as error:
-        kinds.table()[kind](emit, Layer(0, kind, "layer", "node", tensors, made, native))
+        table()[kind](emit, Layer(0, kind, "layer", "node", tensors, made, native))
     return str(error.value)
 
 

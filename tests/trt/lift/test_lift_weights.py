@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.runtime.sandbox import Worker
-from onnxfix.tensorrt.lift import weights
+from onnxfix.tensorrt.lift import network
 from onnxfix.tensorrt.lift.network import Unliftable
 from onnxfix.tensorrt.lift.records import ONNX_TYPES, numpy_type
 from support import lifted
@@ -70,15 +70,15 @@ def held(name: str, raw: bytes, count: int, kind: Any = Weights) -> tuple[Any, A
 )
 def test_types_that_numpy_lacks(name: str, raw: bytes, wanted: list[float]) -> None:
     native, _ = held(name, raw, 3)
-    found, elem = weights.of(native, name, (3, 1))
+    found, elem = network.weights_of(native, name, (3, 1))
     assert (found.shape, found.dtype, elem) == ((3, 1), numpy_type(name), ONNX_TYPES[name])
     assert found.astype(np.float32).reshape(-1).tolist() == wanted
 
 
 def test_a_scalar_and_nothing() -> None:
     native, _ = held("BF16", b"\x80\x3f", 1)
-    assert weights.of(native, "BF16", ())[0] == 1
-    nothing = weights.of(Weights(dtype_of("FP8"), 0, 0), "FP8", (0, 4))[0]
+    assert network.weights_of(native, "BF16", ())[0] == 1
+    nothing = network.weights_of(Weights(dtype_of("FP8"), 0, 0), "FP8", (0, 4))[0]
     assert (nothing.shape, nothing.dtype) == ((0, 4), numpy_type("FP8"))
 
 
@@ -95,7 +95,7 @@ def test_a_scalar_and_nothing() -> None:
 )
 def test_other_weights_than_announced(native: Any, dtype: str, shape: tuple[int, ...], reason: str) -> None:
     with pytest.raises(Unliftable) as error:
-        weights.of(native, dtype, shape)
+        network.weights_of(native, dtype, shape)
     assert str(error.value) == reason
 
 
@@ -140,7 +140,7 @@ class Copying(Weights):
 )
 def test_another_layout_is_one_line(native: Any) -> None:
     with pytest.raises(Unliftable) as error:
-        weights.of(native, "FP8", (4,))
+        network.weights_of(native, "FP8", (4,))
     assert str(error.value) == SAYS.format("FP8")
 
 
@@ -152,7 +152,7 @@ def test_places_where_nothing_can_be_are_not_looked_at(address: int) -> None:
     word.value = address
     try:
         with pytest.raises(Unliftable, match="does not know"):
-            weights.of(native, "FP8", (4,))
+            network.weights_of(native, "FP8", (4,))
     finally:
         word.value = kept
 
@@ -163,7 +163,7 @@ def test_contents_that_do_not_fit(field: str) -> None:
     native, _ = held("FP8", b"1234", 4)
     setattr(native, field, 0)
     with pytest.raises(Unliftable, match="does not know"):
-        weights.of(native, "FP8", (4,))
+        network.weights_of(native, "FP8", (4,))
 
 
 # -- the real package

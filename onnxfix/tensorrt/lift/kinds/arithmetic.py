@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.tensorrt.lift import weights
-from onnxfix.tensorrt.lift.emit import Emit
-from onnxfix.tensorrt.lift.kinds import lifts
+from onnxfix.tensorrt.lift import network
+from onnxfix.tensorrt.lift.emit import Emit, lifts
 from onnxfix.tensorrt.lift.network import Layer, Unliftable
 from onnxfix.tensorrt.lift.records import FLOATS, INTEGERS, numpy_type
 
@@ -249,6 +248,6 @@ def _scale(e: Emit, layer: Layer) -> str:
     for name, op in (("scale", "Mul"), ("shift", "Add"), ("power", "Pow")):
         native = getattr(layer.native, name)
         if native is not None and native.size:
-            array, _ = weights.of(native, tensor.dtype, (int(native.size), *(1,) * behind))
+            array, _ = network.weights_of(native, tensor.dtype, (int(native.size), *(1,) * behind))
             value = compute(e, op, tensor.dtype, value, e.const(array, hint=name))
     return value if value != e.of(tensor) else e.op("Identity", value)

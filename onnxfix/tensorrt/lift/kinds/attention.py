@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxfix.tensorrt.lift.emit import Emit
-from onnxfix.tensorrt.lift.kinds import lifts
+from onnxfix.tensorrt.lift.emit import Emit, lifts
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable, read_word
 
 #: The inputs of an ATTENTION_INPUT layer. Those from the mask on may be left out.

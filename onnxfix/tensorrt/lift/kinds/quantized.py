@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxfix.tensorrt.lift.emit import Emit
-from onnxfix.tensorrt.lift.kinds import lifts
+from onnxfix.tensorrt.lift.emit import Emit, lifts
 from onnxfix.tensorrt.lift.network import Layer, Unliftable
 from onnxfix.tensorrt.lift.records import ONNX_TYPES
 

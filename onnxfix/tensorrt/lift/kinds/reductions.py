@@ -13,19 +13,14 @@ reading kernel by kernel. HALF and BF16 are computed in FLOAT and rounded once, 
 
 from __future__ import annotations
 
-from onnxfix.tensorrt.lift.emit import Emit
-from onnxfix.tensorrt.lift.kinds import lifts
+from onnxfix.tensorrt.lift.emit import Emit, lifts
 from onnxfix.tensorrt.lift.kinds.arithmetic import bits, compute, runs_in
 from onnxfix.tensorrt.lift.network import Layer, Tensor, Unliftable
 from onnxfix.tensorrt.lift.records import INTEGERS
 
 _REDUCE = {
-    "SUM": "ReduceSum",
-    "PROD": "ReduceProd",
-    "MAX": "ReduceMax",
-    "MIN": "ReduceMin",
-    "AVG": "ReduceMean",
-}
+    "SUM": "ReduceSum", "PROD": "ReduceProd", "MAX": "ReduceMax", "MIN": "ReduceMin", "AVG": "ReduceMean",
+}  # fmt: skip
 
 
 @lifts("REDUCE")

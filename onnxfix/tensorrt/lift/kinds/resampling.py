@@ -13,17 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.tensorrt.lift.emit import Emit
-from onnxfix.tensorrt.lift.kinds import lifts
+from onnxfix.tensorrt.lift.emit import Emit, lifts
 from onnxfix.tensorrt.lift.network import Layer, Unliftable
 from onnxfix.tensorrt.lift.records import FLOATS
 
 _ROUNDING = {
-    "HALF_UP": "round_prefer_ceil",
-    "HALF_DOWN": "round_prefer_floor",
-    "FLOOR": "floor",
-    "CEIL": "ceil",
-}
+    "HALF_UP": "round_prefer_ceil", "HALF_DOWN": "round_prefer_floor", "FLOOR": "floor", "CEIL": "ceil",
+}  # fmt: skip
 #: Ranks that ONNX Runtime interpolates, with the number of last axes that may change.
 _RANKS = {"LINEAR": {2: 2, 3: 3, 4: 2, 5: 3}, "CUBIC": {2: 2, 4: 2}}
 

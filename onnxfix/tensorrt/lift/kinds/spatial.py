@@ -13,9 +13,8 @@ from typing import Any
 
 from onnx import helper
 
-from onnxfix.tensorrt.lift import weights
-from onnxfix.tensorrt.lift.emit import Emit
-from onnxfix.tensorrt.lift.kinds import lifts
+from onnxfix.tensorrt.lift import network
+from onnxfix.tensorrt.lift.emit import Emit, lifts
 from onnxfix.tensorrt.lift.network import Layer, Unliftable
 from onnxfix.tensorrt.lift.records import FLOATS
 
@@ -145,7 +144,7 @@ def _in_float(e: Emit, layer: Layer, types: Sequence[str], make: Callable[[list[
 
 def _stored(e: Emit, native: Any, dtype: str, shape: Sequence[int]) -> str:
     """Weights that are stored in a layer, in float32."""
-    return e.turn(e.weights(*weights.of(native, dtype, shape)), dtype, "FLOAT")
+    return e.turn(e.weights(*network.weights_of(native, dtype, shape)), dtype, "FLOAT")
 
 
 def _parameters(e: Emit, layer: Layer, values: list[str], shape: Sequence[int]) -> list[str]:

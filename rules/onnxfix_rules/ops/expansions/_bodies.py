@@ -20,7 +20,7 @@ from onnx import (
 
 from onnxfix.files import lazy, walk
 from onnxfix.rule import AddNode, Draft, Edit, Node, Safety, Value, defined, least_inputs
-from onnxfix.runtime.forks import forked
+from onnxfix.runtime.sandbox import forked
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops import _nested
 from onnxfix_rules.ops._nested import flat, rename

@@ -21,8 +21,8 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
+from onnxfix.targets.documented import INSTEAD, SHIPPED
 from onnxfix.targets.measured import OWN
-from onnxfix.targets.plugins import INSTEAD, SHIPPED
 from onnxfix_rules.ops._runtimes import OTHER_DOMAINS, is_foreign
 from onnxfix_rules.ops.limits._quantized import is_quantized
 

@@ -4,7 +4,7 @@ The code of a notebook in docs/notebooks/ runs from top to bottom in one namespa
 (a heading of level 2): blocks of the language ``python``, each of which may be followed by a block ``text`` with what
 it shows. Shown is what is printed, and the value of the last expression. Everything runs in a folder with a link to
 ``fixtures`` (for notebooks as deep as in the checkout), so that files that are written are not in the checkout.
-tests/test_notebooks.py compares; ``consoles.py`` says what counts as alike.
+tests/test_tutorials.py compares; ``consoles.py`` says what counts as alike.
 
 Nothing of Jupyter is needed, and no kernel is started: what is shown is what Jupyter would show of these values.
 """

@@ -129,7 +129,7 @@ CEILINGS = {
     "verbs": 9_410,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
-TOTALS = {"onnxfix": 73_180, "rules": 47_610, "tests": 67_350, "benchmarks": 18_700}
+TOTALS = {"onnxfix": 73_180, "rules": 47_610, "tests": 66_720, "benchmarks": 18_700}
 """Lines that each folder may have."""
 FULL = "cut lines in the same room or folder (CEILINGS, TOTALS)"
 

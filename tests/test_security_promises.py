@@ -43,8 +43,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "fleet/test_journal_forged.py::test_no_text_of_a_line_reaches_the_terminal_as_it_is",
     ),
     "Structure is bounded": (
-        "files/test_model_bounds.py::test_a_model_that_fills_memory_is_refused_before_it_is_parsed",
-        "files/test_model_bounds.py::test_the_whole_process_stays_small",
+        "files/test_hostile_tensors.py::test_a_model_that_fills_memory_is_refused_before_it_is_parsed",
+        "files/test_hostile_tensors.py::test_the_whole_process_stays_small",
     ),
     "Time is bounded, if you say so": ("verbs/test_time_limit.py::test_a_model_that_never_ends_is_given_up",),
     "A child's death is a line": (

@@ -1,4 +1,5 @@
-"""``onnxfix diagnose`` on the command line: text, JSON, files, exit codes, interruptions and limits."""
+"""``onnxfix diagnose`` and ``onnxfix reduce`` on the command line: text, JSON, files, exit codes, interruptions and
+limits."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ import pytest
 
 from onnxfix.diagnosis import bench, lockstep
 from onnxfix.diagnosis.bench import Bench
+from support import models
 from support.cli import errors, process, refused, run, told
 from support.models import model, write
 from support.paths import FIXTURES
@@ -279,3 +281,85 @@ def test_the_rule_that_repairs_an_import_is_named() -> None:
     )
     assert culprit["advice"].startswith("onnxfix apply ")
     assert data["versions"]["tensorrt-rtx"].split(".")[:2] == RELEASE.split(".")[:2]
+
+
+TANH = "g (float[4] x) => (float[4] y) { a = Exp(x)  t = Tanh(a)  y = Neg(t) }"
+FAILS = "! grep -q Tanh {}"
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return models.write(tmp_path / "whole.onnx", TANH)
+
+
+def test_a_reduction_as_text_and_as_json(whole: Path, tmp_path: Path) -> None:
+    code, out, err = run("reduce", whole, "--check", FAILS, "-o", tmp_path / "a")
+    assert (code, err) == (0, "")
+    assert "1 node of 3 still fails (Tanh" in out
+    assert str(tmp_path / "a") in out
+    code, document = told("reduce", whole, "--check", FAILS, "-o", tmp_path / "b")
+    assert code == document["exit_code"] == 0
+    assert (document["status"], document["nodes_before"], document["nodes_after"]) == ("reduced", 3, 1)
+    assert document["failure"]["kind"] == "exit"
+    assert document["operators"] == ["Tanh"]
+    assert document["complete"]
+
+
+def test_the_folder_is_beside_the_model_by_default(whole: Path) -> None:
+    assert run("reduce", whole, "--check", FAILS)[0] == 0
+    assert (whole.parent / "whole.reduced" / "model.onnx").is_file()
+
+
+def test_nothing_fails(whole: Path, tmp_path: Path) -> None:
+    code, out, _ = run("reduce", whole, "--check", "true {}", "-o", tmp_path / "a")
+    assert (code, "nothing fails" in out) == (1, True)
+    code, out, _ = run("reduce", whole, "--check", "ort-cpu", "-o", tmp_path / "a", "--format", "json")
+    assert (code, json.loads(out)["status"]) == (1, "passes")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--check", "trt-bild"],
+        ["--check", "ort-cpu", "--match", "x"],
+        ["--check", "true {}", "--match", "("],
+        ["--check", "trt-build", "--against", "whole.onnx"],
+        ["--check", "true {}", "-o", "no/such/folder"],
+        ["--check", "true {}", "--inputs", "whole.onnx"],
+    ],
+)
+def test_mistakes(whole: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]) -> None:
+    monkeypatch.chdir(whole.parent)
+    refused("reduce", "whole.onnx", *given)
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_so_and_leaves_the_folder(tmp_path: Path) -> None:
+    both = {5: "Tanh", 16: "Exp"}  # a failure of one node alone is found in the first step
+    chain = "  ".join(f"t{n + 1} = {both.get(n, 'Neg')}(t{n})" for n in range(24))
+    path = models.write(tmp_path / "whole.onnx", f"g (float[4] t0) => (float[4] t24) {{ {chain} }}")
+    folder, failures = tmp_path / "out", tmp_path / "failures"
+    check = f"sleep 0.2; ! (grep -q Tanh {{}} && grep -q Exp {{}} && echo >> {failures})"
+    command = [sys.executable, "-m", "onnxfix", "reduce", path, "--check", check, "-o", folder]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + PATIENCE
+    while not (failures.exists() and failures.stat().st_size > 3) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (130, "")
+    assert "smallest part so far" in out
+    left = len(onnx.load(folder / "model.onnx").graph.node)
+    assert 1 < left < 24
+    code, out, _ = run("reduce", folder / "model.onnx", "--check", check, "-o", tmp_path / "on")
+    assert (code, f"2 nodes of {left} still fail" in out) == (0, True)
+    done = subprocess.run([sys.executable, folder / "reproduce.py"], timeout=PATIENCE, capture_output=True)
+    assert done.returncode == 1
+
+
+@REAL
+def test_tensorrt(tmp_path: Path) -> None:
+    path = FIXTURES / "trt" / "unknown_operator.onnx"
+    code, out, _ = run("reduce", path, "--check", "trt-build", "-o", tmp_path / "a")
+    assert (code, "Mystery" in out) == (0, True)

@@ -1,21 +1,30 @@
-"""The catalog of the built-in rules: it says what the files say, and a run imports only the rules that it needs."""
+"""The catalog of the built-in rules says what the files say, and a run imports only the rules that it needs. A rule
+pack in a folder of its own is found by its entry point, tested by onnxfix.testing, and run like any other."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import onnxfix
 from onnxfix.graph.shared import elem_types, every_node
 from onnxfix.model import Model
 from onnxfix.rewrite import catalog
 from onnxfix.rewrite.engine import check
-from onnxfix.rewrite.registry import BUILT_IN, registry, rules_of
+from onnxfix.rewrite.registry import BUILT_IN, forget, registry, rules_of
 from onnxfix.rule import Rule
-from onnxfix.testing import model_of, overlay
+from onnxfix.testing import check_contexts, check_example, model_of, overlay
+from support import cli
 from support.nested_models import nested, text
+from support.paths import ROOT
 
 
 def test_the_catalog_is_what_the_rules_say() -> None:
@@ -78,3 +87,62 @@ def test_element_types_are_those_of_all_scopes_and_those_that_casts_ask_for() ->
     model = Model(deep)
     assert {model.shapes.elem_type(value) for node in model.nodes() for value in node.outputs} == {None, 1}
     assert TensorProto.INT8 in elem_types(model)
+
+
+PACK = ROOT / "tests" / "packs" / "double_negation"
+SOURCE = PACK / "double_negation.py"
+
+
+@pytest.fixture
+def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rule]:
+    """The pack as an installer leaves it: the module, and metadata with its entry points."""
+    project = tomllib.loads((PACK / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = tmp_path / f"double_negation-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+    groups = project["entry-points"]
+    (info / "entry_points.txt").write_text(
+        "".join(
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+            for group, entries in groups.items()
+        )
+    )
+    shutil.copy(SOURCE, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget()
+    yield registry().get("NEG001")
+    sys.modules.pop("double_negation", None)
+    forget()
+
+
+def test_its_examples_hold_in_every_context(pack: Rule) -> None:
+    for example in pack.examples:
+        check_example(pack, example)
+    check_contexts(pack)
+
+
+def test_it_fixes_models_like_any_other(pack: Rule, tmp_path: Path) -> None:
+    assert not registry().warnings
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of(pack.examples[0]), path)
+    report = onnxfix.apply(path, select=["NEG"])
+    assert [fix.code for fix in report.applied] == ["NEG001"]
+    assert report.model is not None
+    assert [node.op_type for node in report.model.graph.node] == ["Exp", "Abs"]
+
+
+def test_one_that_does_not_import_is_named_and_the_other_rules_stay(pack: Rule, tmp_path: Path) -> None:
+    (tmp_path / SOURCE.name).write_text("import a_module_that_nobody_has\n")
+    sys.modules.pop("double_negation", None)
+    forget()
+    out, err = cli.streams(0, "rules")
+    (line,) = (line for line in err.splitlines() if "double_negation" in line)
+    assert "a_module_that_nobody_has" in line
+    assert "NEG001" not in out
+    assert "CTL010" in out
+
+
+def test_the_guide_shows_it() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert SOURCE.read_text(encoding="utf-8") in guide
+    assert (PACK / "pyproject.toml").read_text(encoding="utf-8") in guide

@@ -165,23 +165,16 @@ def test_external_data_outside_is_refused(tmp_path: Path, location: str) -> None
         loading.load(folder / "m.onnx")
 
 
-def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", ["real.bin", "../real.bin"])
+def test_external_data_behind_a_link_is_refused(tmp_path: Path, data: str) -> None:
+    """onnx's own checker refuses links, wherever they lead."""
     folder = tmp_path / "m"
     folder.mkdir()
-    (tmp_path / "w.bin").write_bytes(bytes(64))
-    (folder / "w.bin").symlink_to(tmp_path / "w.bin")
+    (folder / data).write_bytes(bytes(64))
+    (folder / "w.bin").symlink_to(folder / data)
     write_external(folder / "m.onnx", "w.bin")
-    with pytest.raises(ModelError, match=r"w\.bin"):
+    with pytest.raises(ModelError, match=r"behind a symbolic link, 'w\.bin'"):
         loading.load(folder / "m.onnx")
-
-
-def test_external_data_behind_a_link_inside_the_folder_is_refused_too(tmp_path: Path) -> None:
-    """onnx's own checker refuses links, wherever they lead."""
-    (tmp_path / "real.bin").write_bytes(bytes(64))
-    (tmp_path / "w.bin").symlink_to(tmp_path / "real.bin")
-    write_external(tmp_path / "m.onnx", "w.bin")
-    with pytest.raises(ModelError, match="symbolic link"):
-        loading.load(tmp_path / "m.onnx")
 
 
 def test_external_data_that_is_too_short_is_refused(tmp_path: Path) -> None:

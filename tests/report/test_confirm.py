@@ -32,10 +32,9 @@ from onnxfix.tensorrt.build import attempt
 from onnxfix.tensorrt.messages import without_missing_gpu
 from onnxfix.tensorrt.records import Issue, Profile, TrtBuild, TrtOptions
 from support.models import model
-from support.places import at
 from support.real_tensorrt import FACT, REAL
 from support.refused_models import CASES, FOLDER
-from support.reports import trt_findings
+from support.reports import at, trt_findings
 
 RULES = registry().rules
 TRT = [one for one in RULES if one.per == "build"]

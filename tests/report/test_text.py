@@ -21,7 +21,7 @@ from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, StepD
 from onnxfix.runtime.causes import Problem
 from onnxfix.tensorrt.records import Issue, TrtBuild
 from support.paths import ROOT
-from support.places import at
+from support.reports import at
 
 FEEDS = tuple(FeedResult(f"feed {number}", None, "identical") for number in range(4))
 CONTRACT = RungResult("contract", "passed", "the interface is unchanged")

@@ -1,22 +1,26 @@
-"""The rules about branches, loops and sequences: against TensorRT's parser and builder, and on random bodies.
+"""The rules about branches, loops and sequences: against TensorRT's parser and builder, on random bodies, and CTL016
+of loops that read each other's results.
 
 TensorRT is asked where it is installed; no engine is executed. Values are ONNX Runtime's, without optimizations.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto
+from onnx import ModelProto, parser
 
 from onnxfix.rewrite.registry import registry
-from onnxfix.testing import findings, fixed
+from onnxfix.runtime.sandbox import Worker
+from onnxfix.testing import findings, fixed, model_of
 from support import ort, repairs
 from support.models import of_opset
+from support.real_tensorrt import REAL, built
 from support.repairs import assert_same_bits
 
 CODES = ("CTL010", "CTL011", "CTL012", "CTL013", "CTL014", "CTL015", "CTL020")
@@ -258,3 +262,44 @@ def test_nodes_of_two_branches_keep_names_apart() -> None:
         ["second/a", "second/b"],
     ]
     assert [list(graph.node[0].output) for graph in branches] == [["k_m"], ["k_m"]]
+
+
+CTL014, CTL016 = (registry().get(code) for code in ("CTL014", "CTL016"))
+DEFAULT = [rule for rule in registry().rules if rule.default]
+
+
+def unrolled() -> ModelProto:
+    """CTL014's example of a loop inside a loop: unrolled, the second copy reads what the first one gives."""
+    why = "a loop in the body, whose trip count is an input"
+    return model_of(next(one for one in CTL014.examples if one.why == why))
+
+
+@REAL
+def test_what_is_unrolled_builds(worker: Worker, tmp_path: Path) -> None:
+    model = unrolled()
+    assert built(worker, model, tmp_path).accepted
+    result, run = fixed(DEFAULT, model)
+    assert {"CTL014", "CTL016"} <= {item.key.code for item in run.applied}
+    assert not run.problems
+    build = built(worker, result, tmp_path)
+    assert build.accepted, build.reason
+
+
+FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+    g (float[2] x, int64 n) => (float[2] y) { y = my.F(x, n) }
+    <domain: "my", opset_import: ["" : 18]> F (x, n) => (y) {
+    w = Loop(n, , x)<body = a (int64 ai, bool ag, float[2] ah) => (bool af, float[2] ao) {
+        af = Constant<value = bool {1}>()  ao = Add(ah, x) }>
+    y = Loop(n, , x)<body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {
+        bf = Constant<value = bool {1}>()  bo = Add(bh, w) }> }"""
+
+
+@REAL
+def test_in_a_local_function(worker: Worker, tmp_path: Path) -> None:
+    model = parser.parse_model(FUNCTION)
+    assert not built(worker, model, tmp_path).accepted
+    result, run = fixed([CTL016], model)
+    assert len(run.applied) == 1
+    onnx.checker.check_model(result)
+    build = built(worker, result, tmp_path)
+    assert build.accepted, build.reason

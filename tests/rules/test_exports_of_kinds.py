@@ -1,4 +1,5 @@
-"""Exports of each kind that a rule repairs: what a user of ``onnxfix apply`` sees (benchmarks/exports/kinds.py)."""
+"""Exports of each kind that a rule repairs (benchmarks/exports/kinds.py), and the models of fixtures/misread: what a
+user of ``onnxfix apply`` sees."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ import onnx
 import onnxruntime
 import pytest
 
+import onnxfix
 from support.cli import run
 from support.paths import FIXTURES
 from support.real_tensorrt import FACT, REAL
+from support.scripts import script
 
 KINDS = FIXTURES / "kinds"
 REPAIRED = {
@@ -120,3 +123,44 @@ def test_products_of_asymmetric_data_stay_in_int8(name: str, count: int, tmp_pat
 
 def test_every_export_is_tried() -> None:
     assert sorted(path.stem for path in KINDS.glob("*.onnx")) == sorted(name for _, name in CASES)
+
+
+FOLDER = FIXTURES / "misread"
+
+
+def test_the_files_are_what_make_writes() -> None:
+    models = script(FOLDER / "make.py").MODELS
+    assert {path.stem for path in FOLDER.glob("*.onnx")} == set(models)
+    for name, model in models.items():
+        assert (FOLDER / f"{name}.onnx").read_bytes() == model().SerializeToString(deterministic=True)
+
+
+@REAL
+def test_the_decoder_is_found_repaired_and_proven(tmp_path: Path) -> None:
+    report = onnxfix.apply(FOLDER / "decoder.onnx", tmp_path / "fixed.onnx")
+    assert [one.code for one in report.applied] == ["OPS013"]
+    assert report.applied[0].confirmed.startswith("ConvTranspose: tensor upsampled at [0, 0, 10, 8] is -1.48")
+    assert not report.findings
+    assert report.verdict is not None
+    rung = report.verdict.rung("trt-network")
+    assert rung is not None
+    assert rung.status == "passed"
+    assert "TensorRT reads the original differently: upsampled (decode): ConvTranspose" in rung.reason
+    assert report.exit_code == 0
+
+
+@REAL
+def test_without_its_rule_the_decoder_is_left_and_reported(tmp_path: Path) -> None:
+    report = onnxfix.apply(FOLDER / "decoder.onnx", tmp_path / "fixed.onnx", ignore=["OPS013"])
+    assert [(one.code, one.severity) for one in report.findings] == [("TRT004", "error")]
+    assert report.exit_code == 1
+
+
+@REAL
+def test_check_names_the_rule_that_mends_it() -> None:
+    """One finding for one cause at one node: the rule's, with TensorRT's words."""
+    [found] = onnxfix.check(FOLDER / "decoder.onnx", trt=True).findings
+    assert (found.code, found.place.node) == ("OPS013", "decode")
+    assert found.confirmed.startswith("ConvTranspose: tensor upsampled at [0, 0, 10, 8] is -1.48")
+    [alone] = onnxfix.check(FOLDER / "decoder.onnx", select=["TRT"], trt=True).findings
+    assert (alone.code, alone.message, alone.pointer) == ("TRT004", found.confirmed, "")

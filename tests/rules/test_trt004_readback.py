@@ -26,9 +26,8 @@ from onnxfix.rule import Fix, Match, Safety, rule
 from onnxfix.tensorrt.reading import Misread, Reading
 from onnxfix.tensorrt.records import TrtBuild
 from support import networks
-from support.places import at
 from support.real_tensorrt import REAL
-from support.reports import trt_findings
+from support.reports import at, trt_findings
 
 RULES = registry().rules
 RUNGS = ("contract", "trt-network")

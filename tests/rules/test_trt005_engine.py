@@ -13,7 +13,7 @@ from onnxfix.report.render.text import render_report
 from onnxfix.report.report import AppliedFix, Finding, Report
 from onnxfix.rewrite.registry import registry
 from onnxfix.tensorrt.reading import Misread, Place, Reading
-from support.places import at
+from support.reports import at
 
 RULES = registry().rules
 ALIKE = Executed(

@@ -76,3 +76,14 @@ def trt_findings(
     matches = check_build(build, rules, reading=reading)
     codes = {rule.code for rule in (*rules, *known)}
     return [replace(finding_of(one), pointer=pointer_of(one, own, codes)) for one in matches]
+
+
+def at(text: str) -> Place:
+    """The place with this text: ``graph / graph / output (node)``, or ``the graph``. The node around is called like the
+    first graph, up to the dot."""
+    if text in ("", "the graph"):
+        return Place()
+    *graph, last = text.split(" / ")
+    output, _, node = last.removesuffix(")").partition(" (")
+    around = Place(output=graph[0].partition(".")[0]) if graph and not graph[0].startswith("fn ") else None
+    return Place(tuple(graph), node, output=output, around=around)

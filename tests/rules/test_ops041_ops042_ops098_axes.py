@@ -1,4 +1,5 @@
-"""OPS041 and OPS042: axes that come at run time, by ONNX's own models, at random, and by the real TensorRT-RTX."""
+"""OPS041, OPS042 and OPS098: axes that come at run time, by ONNX's own models, at random, and by the real TensorRT-RTX;
+reductions whose axes TensorRT before 11 ignores."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ from onnx_cases import onnx_cases
 
 from onnxfix.rewrite.engine import check
 from onnxfix.rewrite.registry import registry
-from onnxfix.rule import Severity
+from onnxfix.rule import Safety, Severity
 from onnxfix.runtime.sandbox import Worker
 from onnxfix.tensorrt.records import Profile, TrtBuild
-from onnxfix.testing import findings, overlay
+from onnxfix.testing import findings, fixed, overlay
 from onnxfix_rules.ops.limits._axes import REDUCTIONS
 from onnxfix_rules.ops.limits.axes import reduction_over_non_constant_axes, squeeze_over_non_constant_axes
 from onnxfix_rules.ops.limits.reductions import reduction_of_booleans
+from support import ort
 from support.models import of_nodes, of_opset
 from support.ort import run_or_reference as run
 from support.real_tensorrt import REAL, built
@@ -256,3 +258,34 @@ def test_axes_that_are_computed(worker: Worker, tmp_path: Path, text: str, wante
     b = np.ones(1, helper.tensor_dtype_to_np_dtype(elem))
     feeds = [{"x": np.ones((2, 3), np.float32), "b": b}]
     assert build(worker, result, feeds, tmp_path).accepted == wanted
+
+
+OF_REDUCTIONS = [rule for rule in registry().rules if rule.code in ("OPS041", "OPS098")]
+INF, NAN = np.inf, np.nan
+
+model = of_opset(18)
+
+
+def before_and_after(text: str, target: str, feed: dict[str, Any]) -> tuple[Any, Any, list[str]]:
+    """The output before and after, and the operators after."""
+    proto = model(text)
+    result, run = fixed(OF_REDUCTIONS, proto, safety=Safety.NUMERIC, target=target)
+    assert run.applied
+    assert not run.problems
+    before, after = (ort.run_or_reference(one, feed)[0] for one in (proto, result))
+    return before, after, [node.op_type for node in result.graph.node]
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_logarithms_of_sums_of_infinite_and_huge_elements(kind: str, keep: int) -> None:
+    rows = [
+        [1, 2, 3], [-INF, -INF, -INF], [INF, 1, 2], [-INF, INF, 0], [NAN, 1, 2], [3.4e38, 3.3e38, -3.4e38],
+        [-200, -201, -1e30], [250, 248, -INF],
+    ]  # fmt: skip
+    x = np.array(rows, {"float": np.float32, "double": np.float64}[kind])
+    text = f"""g ({kind}[N,M] x) => ({kind}[{"N,A" if keep else "N"}] y) <int64[1] a = {{-1}}> {{
+        y = ReduceLogSumExp<keepdims = {keep}>(x, a) }}"""
+    before, after, operators = before_and_after(text, "trt10.6", {"x": x})
+    assert "ReduceLogSumExp" not in operators
+    np.testing.assert_allclose(after, before, rtol=1e-6)

@@ -1,15 +1,17 @@
-"""``onnxfix view``: the nodes around a finding as a model that stands alone."""
+"""Commands that show models: ``view`` (the nodes around a finding as a model that stands alone), ``diff`` and ``apply
+--diff`` (what they print, their exit codes, and that nothing is written), ``inspect`` (what a model consists of)."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from support.cli import errors, output, refused, run, told
-from support.models import model
+from support.cli import errors, output, refused, reported, run, told
+from support.models import model, write
 
 TEXT = """
 m (float[N,4] x) => (float[N,4] y) {
@@ -151,3 +153,93 @@ def test_a_node_of_a_function_is_shown_where_its_types_are_known(tmp_path: Path)
     out = output(0, "view", path, "--node", "c", "-o", part, "--around", "0")
     assert out.startswith(f"{path}  1 node → {part}\n")
     onnx.checker.check_model(onnx.load(part), full_check=True)
+
+
+CAST = "m (float[N,4] x) => (float[N,4] y) { c = Cast<to: int = 1>(x)\n y = Relu(c) }"
+
+
+@pytest.fixture
+def cast(tmp_path: Path) -> Path:
+    path = write(tmp_path / "cast.onnx", model(CAST))
+    return path
+
+
+def test_apply_diff_shows_what_would_change_and_writes_nothing(cast: Path) -> None:
+    before = cast.read_bytes()
+    out = output(1, "apply", cast, "--diff", "--no-verify")
+    assert "1 would be fixed" in out
+    assert "- Cast  c  CST002" in out
+    assert "~ Relu  y  X: c → x  CST002" in out
+    assert [one.name for one in cast.parent.iterdir()] == ["cast.onnx"]
+    assert cast.read_bytes() == before
+
+
+def test_apply_diff_is_0_where_nothing_would_change_whatever_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "left.onnx"
+    onnx.save(model("m (double[2] x) => (double[2] y) { y = Add(x, w) }", w=np.array([1e300, 1.0])), path)
+    assert run("check", path, "--fail-on", "info")[0] == 1  # there are findings, and no fix
+    code, report = reported("apply", path, "--diff", "--no-verify", "--fail-on", "info")
+    assert (code, report["exit_code"], report["difference"]["changes"]) == (0, 0, [])
+
+
+@pytest.mark.parametrize("options", [("-o", "a.onnx"), ("--output-dir", "d"), ("--in-place",), ("--resume",)])
+def test_diff_contradicts_options_about_files(options: tuple[str, ...], cast: Path) -> None:
+    error = errors(2, "apply", cast, "--diff", *options)
+    assert "--diff writes no model" in error
+
+
+def test_diff_of_two_files(cast: Path) -> None:
+    fixed = cast.with_name("fixed.onnx")
+    assert run("apply", cast, "--no-verify", "-o", fixed)[0] == 0
+    code, out, _ = run("diff", cast, fixed)
+    assert (code, "- Cast  c  CST002" in out) == (1, True)
+    code, document = told("diff", cast, fixed)
+    assert (code, document["exit_code"], document["removed"], document["added"], document["changed"]) == (
+        1,
+        1,
+        1,
+        0,
+        1,
+    )
+    assert [one["rules"] for one in document["changes"]] == [["CST002"], ["CST002"]]
+    assert run("diff", cast, cast, "-q")[:2] == (0, f"{cast} → {cast}  no difference\n")
+    report = cast.with_name("report.json")
+    report.write_text('{"reports": [{"output": "fixed.onnx", "applied": []}]}')
+    assert output(1, "diff", cast, fixed, "--fixes", report) == out
+    assert "is not the JSON report of an apply" in errors(2, "diff", cast, fixed, "--fixes", fixed)
+    error = refused("diff", cast, cast.with_name("none.onnx"))
+    assert "no such file" in error
+
+
+MODEL = """g (float[batch,3] x, bool c) => (float[batch,4] y)
+{ a = MatMul(x, w)
+  b = If(c)<then_branch = t () => (float[batch,4] p) { p = Relu(a) },
+            else_branch = e () => (float[batch,4] q) { q = own.F(a) }>
+  d = Det(square)
+  y = Add(b, d) }
+<domain: "own", opset_import: ["" : 20]> F (x) => (z) { z = Neg(x) }"""
+
+
+def test_one_screen_tells_what_a_model_is(tmp_path: Path) -> None:
+    weights = {"w": np.ones((3, 4), np.float32), "square": np.ones((2, 2), np.float32)}
+    exported = model(MODEL, domains={"own": 1}, **weights)
+    exported.producer_name, exported.producer_version = "pytorch", "2.13.0"
+    path = write(tmp_path / "m.onnx", exported)
+    screen = output(0, "inspect", path).splitlines()
+    assert screen[0].startswith(str(path))
+    assert screen[0].endswith("(pytorch 2.13.0, IR 10, opset 20, own 1)")
+    assert screen[1].split() == ["inputs", "x", "float[batch,3]"]
+    assert screen[2].split() == ["c", "bool[]"]
+    assert screen[3].split() == ["outputs", "y", "float[batch,4]"]
+    assert "16 numbers in 2 tensors: float 64 bytes" in screen[4]
+    assert screen[5].split()[1:6] == ["7,", "2", "subgraphs,", "1", "function:"]
+    assert "own.F 1" in screen[5]
+    assert "1 error" in screen[6]
+    assert "trt11" in screen[6]
+    found = json.loads(output(0, "inspect", path, "--format", "json", "--target", "8.6"))
+    assert found["target"] == "trt8.6"
+    assert (found["weights"], found["subgraphs"]) == ({"float": 64}, 2)
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    assert "no such file" in refused("inspect", tmp_path / "gone.onnx").lower()

@@ -140,6 +140,7 @@ def precision(
     *,
     keep: str | Sequence[str] | os.PathLike[str] = (),
     io_types: IoTypes = "keep",
+    max_time: float | None = None,
     inputs: Inputs | None = None,
     input_shapes: Shapes = (),
     seed: int = 0,
@@ -163,6 +164,8 @@ def precision(
         keep: nodes that stay in float32: names of nodes or of their outputs, or regular expressions that match the
             beginning of a node's name; one, several, or a file of these, one a line, ``#`` beginning a comment.
         io_types: ``keep`` leaves inputs and outputs in float32, ``low`` gives them the low type.
+        max_time: most time on a GPU, as a share of float32's by an estimate: of what is that fast, the smallest error
+            is chosen.
         inputs: samples, several if possible: ranges are theirs. Generated without.
         rungs: checks of the result besides the budget: ``contract``, ``trt-build`` (both by default, if available) and
             ``trt-network``.
@@ -193,6 +196,7 @@ def precision(
         keywords.one_of("io_types", io_types, get_args(IoTypes)),
         kept,
         seconds=keywords.seconds("timeout", timeout),
+        max_time=None if max_time is None else keywords.number("max_time", max_time, "a number such as 0.4"),
     )
     destination = keywords.path("output", output)
     return lowering.lower(

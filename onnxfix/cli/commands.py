@@ -289,6 +289,11 @@ _ALL = (
                 "Error budget: largest error of an output, as a share of its largest magnitude, such as 0.01.",
                 required=True,
             ),
+            Option(
+                "max_time", Kind.NUMBER, "SHARE",
+                "Most time on a GPU, as a share of float32's by an estimate, such as 0.4: of what is that fast, the "
+                "smallest error is chosen.",
+            ),
             _output("File to write (default: none, report only)."),
             Option(
                 "keep", Kind.FILE, "FILE",

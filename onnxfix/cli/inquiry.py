@@ -92,7 +92,10 @@ def precision(given: Given) -> None:
     written = [File("--output", Path(given.output))] if given.output is not None else []
     read = [File("--keep", Path(given.keep))] if given.keep is not None else []
     reports = _destinations(given, [given.model], options, OWN, written, read)
-    wish = Wish(given.to, given.max_error, given.io_types, patterns_of(given.keep), seconds=given.timeout)
+    kept = patterns_of(given.keep)
+    wish = Wish(
+        given.to, given.max_error, given.io_types, kept, seconds=given.timeout, max_time=given.max_time
+    )
     with Steps(1) as steps:
         result = lower(given.model, given.output, wish, options, steps.of(given.model))
     _publish(given, result, reports, result.exit_code)

@@ -40,7 +40,7 @@ _NORMS = (
 @dataclass(frozen=True)
 class Wish:
     """What was asked for: the type, the budget (share of each output's scale), the types of the interface, patterns of
-    nodes to keep, the target, seconds for the search, and the most samples."""
+    nodes to keep, the target, seconds for the search, the most samples, and the most time (share of float32's)."""
 
     to: Low
     budget: float
@@ -49,6 +49,7 @@ class Wish:
     target: Target | None = None
     seconds: float = 600.0
     samples: int = 16
+    max_time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ def find(
     if any(guard.rule == "PRC011" for guard in guarded.values()):
         notes.append(_NORMS)
 
-    search = Search(facts, graph, bench.errors, wish.budget, frozenset(guarded), wish.seconds, say)
+    search = Search(
+        facts, graph, bench.errors, wish.budget, frozenset(guarded), wish.seconds, say, wish.max_time
+    )
     return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), len(bench.feeds))
 
 

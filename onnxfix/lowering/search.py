@@ -4,11 +4,13 @@ Guards come first. If the error is then too large, it is found out where it come
 the low type alone, and the parts with most of the error are split again. Inside a part, a node's own error says how
 much of it is the node's. What is kept are products, and stretches of other nodes, for Casts inside a stretch would cost
 more than they gain. Those that cost least time for what they gain come first, and how many is found by bisection; each
-step runs the whole model, on the sample with the largest error, and the result on all.
+step runs the whole model, on the sample with the largest error, and the result on all. Where the time is limited, as
+many are kept as fit into it.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import time
@@ -87,7 +89,7 @@ def worst(errors: Errors) -> float:
 
 class Search:
     """Finds the plan for a budget (share of each output's scale). ``guarded`` are nodes that are kept in any case,
-    ``seconds`` limits the search for where the error comes from."""
+    ``seconds`` limits the search for where the error comes from, ``max_time`` the plan's time (share of float32's)."""
 
     def __init__(
         self,
@@ -98,8 +100,10 @@ class Search:
         guarded: frozenset[int],
         seconds: float = 600.0,
         say: Callable[[str], None] = lambda text: None,
+        max_time: float | None = None,
     ) -> None:
         self.facts, self.graph, self.budget, self.guarded = facts, graph, budget, guarded
+        self.max_time = max_time
         self._run, self._say = run, say
         self.runs = 0
         self.best = math.inf
@@ -109,8 +113,11 @@ class Search:
         self.costs = Costs(graph, facts.tensors)
 
     def plan(self) -> Plan:
-        """The plan; where the budget cannot be met, the one with the smallest error."""
+        """The plan; where the budget cannot be met, the one with the smallest error. With a limit of time, the one with
+        the smallest error of those within it, and the fastest where none is."""
         found = self._plan(frozenset(), {})
+        if found.low and self.max_time is not None:
+            return self._final(self._within(found, self.max_time * self.costs.seconds(frozenset())))
         if found.met or not found.low:
             return self._final(found)
         effects, order = self._effects, [*self._order]
@@ -126,6 +133,24 @@ class Search:
             found = checked if worst(checked.errors) < worst(found.errors) else found
             limit *= min(0.9, self.budget / worst(checked.errors))
         return self._final(self._stepped(order) or found)
+
+    def _within(self, fastest: Plan, seconds: float) -> Plan:
+        """The plan with the smallest error of the fastest one and those that keep as many units as the time allows."""
+        if self.costs.seconds(fastest.low) > seconds:
+            return replace(fastest, met=False)
+
+        def fits(count: int) -> bool:
+            low, _ = settled(self.graph, self.guarded | self._nodes(order[:count]))
+            return self.costs.seconds(low) <= seconds
+
+        order = [*self._order]
+        most = bisect.bisect_left(range(1, len(order)), True, key=lambda count: not fits(count))
+        counts = {math.ceil(most * share) for share in (*_STEPS, 1.0)}
+        plans = [
+            fastest,
+            *(self._plan(self._nodes(order[:count]), self._effects) for count in filter(fits, counts)),
+        ]
+        return min(filter(lambda plan: plan.low, plans), key=lambda plan: worst(plan.errors))
 
     def _stepped(self, order: list[Unit]) -> Plan | None:
         """A plan on all samples, in larger steps, where bisection on one sample found none: errors do not only fall as

@@ -65,8 +65,9 @@ def lower(
     """
     say = progress or (lambda text: None)
     began = time.perf_counter()
-    if not wish.budget > 0:
-        raise UsageError(f"--max-error {wish.budget:g}: a budget is a positive number")
+    for name, value in (("--max-error", wish.budget), ("--max-time", wish.max_time)):
+        if value is not None and not value > 0:
+            raise UsageError(f"{name} {value:g}: a budget is a positive number")
     backends.require("ort-cpu", "precision")
     say("reading")
     loaded = loading.load(source)
@@ -99,7 +100,7 @@ def lower(
                 if not result.heavy and not result.nodes:
                     result = replace(result, status="nothing", reason="no node computes in float32")
                 elif not found.plan.met:
-                    result = _explain_miss(result)
+                    result = _explain_miss(result, wish)
                 else:
                     say("converting")
                     converted, file = _convert(found, wish, loaded, path, destination, stack)
@@ -130,13 +131,18 @@ def _rungs(options: RunOptions) -> tuple[str, ...]:
     return ("contract", *(one for one in _RUNGS if (one == "trt-build" if wanted is None else one in wanted)))
 
 
-def _explain_miss(result: Lowering) -> Lowering:
+def _explain_miss(result: Lowering, wish: Wish) -> Lowering:
     if result.best is None:
         every = "every node that computes has to stay in float32"
         counts = Counter(one.why for one in result.kept)
         why = ", ".join(f"{count} {name}" for name, count in counts.most_common(3))
         return replace(result, status="nothing", reason=f"{every}: {why}")
-    reason = f"the smallest error found is {result.best:.3g}, and the budget is {result.budget:.3g}"
+    if wish.max_time is not None and result.time is not None and result.time > wish.max_time:
+        reason = (
+            f"it takes {result.time:.3g} of float32's time at least, and the budget is {wish.max_time:.3g}"
+        )
+    else:
+        reason = f"the smallest error found is {result.best:.3g}, and the budget is {result.budget:.3g}"
     return replace(result, status="missed", reason=reason)
 
 

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import onnxfix
 from onnxfix.lowering.choice import Graph, settled
 from onnxfix.lowering.convert import between_casts, converted
 from onnxfix.lowering.cost import Costs
@@ -19,6 +20,7 @@ from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Search, worst
 from onnxfix.targets import choose_target
 from support import models, ort
+from support.paths import FIXTURES
 
 CHAIN = """g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {
   a = MatMul(x, w)  b = Exp(a)  c = Reshape(b, s)  d = Sin(c)  e = MatMul(d, w)  y = Tanh(e)
@@ -220,3 +222,17 @@ def test_the_target_decides_which_operators_have_the_type(target: str, whole: bo
     assert able.slots
     chosen = guards(Facts(made, able, {}, {}, {}, choose_target(target)[0]))
     assert {one.why for one in chosen.values()} == ({"target"} if whole else set())
+
+
+@pytest.mark.slow
+def test_a_limit_of_time_takes_the_smallest_error_within_it() -> None:
+    path = FIXTURES / "vit.legacy.op17.onnx"
+    fastest = onnxfix.precision(path, "fp16", 0.01, rungs=("contract",))
+    limit = 1.1 * (fastest.time or 0)
+    found = onnxfix.precision(path, "fp16", 0.01, max_time=limit, rungs=("contract",))
+    assert found.status == "met"
+    assert (found.error or 1) < (fastest.error or 0)
+    assert (fastest.time or 0) < (found.time or 0) <= limit
+    missed = onnxfix.precision(path, "fp16", 0.01, max_time=limit / 2, rungs=("contract",))
+    assert (missed.status, missed.exit_code) == ("missed", 1)
+    assert "float32's time" in missed.reason

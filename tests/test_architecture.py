@@ -117,7 +117,7 @@ CEILINGS = {
     "files": 3_110,
     "graph": 1_320,
     "inputs": 3_660,
-    "lowering": 2_680,
+    "lowering": 2_670,
     "proof": 12_570,
     "reduction": 1_770,
     "report": 7_080,
@@ -129,7 +129,7 @@ CEILINGS = {
     "verbs": 9_410,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
-TOTALS = {"onnxfix": 73_220, "rules": 47_610, "tests": 66_740, "benchmarks": 18_700}
+TOTALS = {"onnxfix": 73_220, "rules": 47_610, "tests": 66_750, "benchmarks": 18_700}
 """Lines that each folder may have."""
 FULL = "cut lines in the same room or folder (CEILINGS, TOTALS)"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxfix.proof.compare.tolerance import EXACT, distances, gaps, wide
 
-_BLOCK = 1 << 16  # elements that stay in the processor's cache
+BLOCK = 1 << 16  # elements that stay in the processor's cache
 LEVELS = (0.5, 0.9)
 """The quantiles that are compared besides the largest difference, which one unstable element may decide."""
 _FEWEST, _DRAWN = 16, 1 << 16  # elements that have quantiles, and those that they are estimated from
@@ -74,8 +74,8 @@ def distance(truth: Any, other: Any) -> Distance:
         return Distance(shape=True)
     a, b = truth.reshape(-1), other.reshape(-1)
     found = _NONE
-    for start in range(0, a.size, _BLOCK):
-        found = _joined(found, _block(a[start : start + _BLOCK], b[start : start + _BLOCK], start))
+    for start in range(0, a.size, BLOCK):
+        found = _joined(found, _block(a[start : start + BLOCK], b[start : start + BLOCK], start))
     found = _closed(found)
     return replace(found, typical=_typical(a, b)) if found.largest else found
 

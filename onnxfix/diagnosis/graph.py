@@ -189,8 +189,7 @@ class Graph:
     def _declared(self, name: str, value: Any) -> ValueInfoProto:
         is_tensor = bool(kind_of(value).dtype)
         if name in self.inputs and (not is_tensor or name in self.untensored):
-            info = walk.copied(self.inputs[name])
-            return info
+            return walk.copied(self.inputs[name])
         if isinstance(value, np.ndarray):
             elem = helper.np_dtype_to_tensor_dtype(value.dtype) if is_tensor else TensorProto.STRING
             # ONNX Runtime's Resize counts the elements of "sizes", and takes an unknown number for 0.

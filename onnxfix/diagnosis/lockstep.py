@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from onnx import ModelProto
 
@@ -30,11 +31,12 @@ Step = Callable[[int, int], int]
 """Walks through one chunk, from one node to before another; returns the bytes of the truth's values in it."""
 
 
+@dataclass
 class Watch:
     """Sees the values of a walk. A watch is a dataclass that holds what it found: it goes to the sandbox and back.
     ``compares``: only regions compute, from the truth's values, and ``compare`` gets both values of each tensor."""
 
-    compares = False
+    compares: ClassVar[bool] = False
 
     def look(self, values: Values) -> None:
         """See the truth's values of a chunk, before they are dropped."""

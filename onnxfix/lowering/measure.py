@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Values
+from onnxfix.diagnosis.distance import BLOCK
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.iterations import ENTERED, Body, Unknown, is_true, iterations, value_in
 from onnxfix.diagnosis.lockstep import Lockstep, Watch
@@ -26,10 +27,6 @@ from onnxfix.proof.compare.tolerance import wide
 
 Array = npt.NDArray[Any]
 _LARGEST = 1 << 40
-
-
-_BLOCK = 1 << 16
-"""Elements that are looked at together, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +96,8 @@ class Own:
 def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """The arrays in parts, without the elements that are not finite in the first."""
     flat = [one.reshape(-1) for one in arrays]
-    for start in range(0, flat[0].size, _BLOCK):
-        parts = tuple(one[start : start + _BLOCK] for one in flat)
+    for start in range(0, flat[0].size, BLOCK):
+        parts = tuple(one[start : start + BLOCK] for one in flat)
         finite = np.isfinite(parts[0])
         yield parts if finite.all() else tuple(one[finite] for one in parts)
 

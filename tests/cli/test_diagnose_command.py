@@ -216,7 +216,7 @@ def test_an_interrupt_before_anything_was_compared(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Bench, "run", interrupted)
+    monkeypatch.setattr(Bench, "call", interrupted)
     code, found = document(right, wrong)
     assert (code, found["status"], found["interrupted"]) == (130, "unknown", True)
     assert "interrupted" in found["reason"]

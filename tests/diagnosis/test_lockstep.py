@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnxfix.diagnosis.lockstep import Lockstep, beginnings
 from onnxfix.diagnosis.opening import opened
 from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import same_names
+from onnxfix.runtime.sandbox import Outcome, Worker
 from support.models import model, write
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
@@ -71,6 +73,20 @@ def test_own_error_is_told_from_propagated_error(bench: Bench) -> None:
     assert 0 < walk.rows["b"].noise < 1e-5
     assert walk.rows["c"].noise == 0.0  # where nothing differs, it is not measured
     assert beginnings(Graph(model(TEXT, w=1.0)), {"b", "c", "d", "y"}) == ["b"]
+
+
+class _Recorder(Worker):
+    asked = ""
+
+    def call(self, target: str, **how: Any) -> Outcome:
+        self.asked += f"{target.rpartition(':')[2]} "
+        return super().call(target, **how)
+
+
+def test_a_walk_leaves_the_values_in_the_sandbox(bench: Bench) -> None:
+    with _Recorder() as recorder:
+        walked(replace(bench, worker=recorder), model(TEXT, w=np.float32(2)), model(TEXT, w=np.float32(2)))
+    assert recorder.asked == "begin step step step end "
 
 
 def test_two_faults_that_cancel_out_are_both_seen(bench: Bench) -> None:

@@ -78,9 +78,8 @@ def evaluator(source: str | onnx.ModelProto) -> Evaluator:
 
 def work(model: onnx.ModelProto, input_elements: int) -> int:
     """The approximate number of element-operations in one run: each node touches as many elements as the inputs have,
-    and each weight costs 20 operations."""
+    and each weight, which about one node uses, costs 20 operations."""
     weights, count = _size(model)
-    # At nearly every node, the activation is as large as the input. A weight is used at about one node.
     return count * input_elements + 20 * weights
 
 
@@ -98,7 +97,5 @@ def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:
     if work(model, input_elements) <= BUDGET:
         return None
     weights, count = _size(model)
-    return (
-        f"too large for onnx.reference ({count:,} nodes, {weights:,} weights, {input_elements:,} input elements):"
-        " it would take more than about 10 s"
-    )
+    sizes = f"{count:,} nodes, {weights:,} weights, {input_elements:,} input elements"
+    return f"too large for onnx.reference ({sizes}): it would take more than about 10 s"

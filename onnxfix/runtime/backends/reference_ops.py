@@ -5,7 +5,6 @@ What imports this module loads onnx.reference.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -316,28 +315,36 @@ class Evaluator(ReferenceEvaluator):
     """ONNX's evaluator, which onnx makes of subgraphs and functions too: with the corrected operators in all of them
     (onnx's own has none in functions), nodes in topological order, and an eye on what is not finite.
 
-    An output that the node leaves out is dropped: onnx 1.23 and older keep it under its empty name, and each later node
-    that leaves out an input reads it there.
+    A value is dropped after the last node that reads it: onnx keeps all. It also keeps an output that the node leaves
+    out under its empty name, and each later node that leaves out an input reads it there.
     """
 
-    counts: ClassVar[dict[str, int] | None] = None
-    """By name, how many elements are not finite; None where nobody counts."""
+    counts: ClassVar[Any] = None
+    """A dict: by name, how many elements are not finite; None where nobody counts."""
 
     def __init__(self, proto: Any, **how: Any) -> None:
         super().__init__(proto, **{**how, "new_ops": how.get("new_ops") or [*CORRECTED, *LEGACY]})
-        order = walk.order([one.onnx_node for one in self.rt_nodes_])
-        self.rt_nodes_ = [self.rt_nodes_[number] for number in order]
-        for node in self.rt_nodes_:
-            node.run = functools.partial(self._watch, node.run, tuple(node.output))
+        self.rt_nodes_ = [self.rt_nodes_[at] for at in walk.order([one.onnx_node for one in self.rt_nodes_])]
+        last = {name: at for at, one in enumerate(self.rt_nodes_) for name in walk.captures(one.onnx_node)}
+        self._last = last | dict.fromkeys(("", *self.output_names), -1)
 
-    @classmethod
-    def _watch(cls, run: Any, names: tuple[str, ...], *args: Any, **how: Any) -> Any:
-        results = run(*args, **how)
-        if cls.counts is not None:
-            for name, value in zip(names, results, strict=False):
+    def run(self, output_names: Any, feed_inputs: Any, attributes: Any = None, **_: Any) -> list[Any]:  # type: ignore[override]
+        """All outputs, in their order; ``output_names`` is None."""
+        values = {"": None, **self.rt_inits_, **feed_inputs}
+        for at, node in enumerate(self.rt_nodes_):
+            how: dict[str, Any] = {"context": values} if node.need_context() else {}
+            if node.has_linked_attribute and attributes:
+                how["linked_attributes"] = attributes
+            results = node.run(*(values[name] for name in node.input), **how)
+            found = {name: value for name, value in zip(node.output, results, strict=False) if name}
+            for name, value in found.items() if self.counts is not None else ():
                 if count := _infinite(value):
-                    cls.counts[name] = cls.counts.get(name, 0) + count
-        return tuple(value if name else None for name, value in zip(names, results, strict=False))
+                    self.counts[name] = self.counts.get(name, 0) + count
+            values.update(found)
+            for name in walk.captures(node.onnx_node):
+                if self._last[name] == at:
+                    values.pop(name, None)
+        return [values[name] for name in self.output_names]
 
 
 def _infinite(value: Any) -> int:

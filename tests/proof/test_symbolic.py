@@ -448,9 +448,11 @@ def test_the_time_limit_ends_the_proof_of_a_long_model() -> None:
     assert time.process_time() - began < 10
 
 
-def test_the_reason_names_the_node_that_stands_in_the_way() -> None:
-    text = "g (float[N] x) => (float[M] y) {a = NonZero(x) b = Cast<to=1>(a) y = KEY(b)}"
-    outcome = compare(model(text.replace("KEY", "Relu")), model(text.replace("KEY", "Abs")))
+def test_the_reason_names_the_node_that_stands_in_the_way_of_many_others() -> None:
+    chain = " ".join(f"x{place + 1} = Sin(x{place})" for place in range(4000))
+    text = f"g (float[N] x) => (float[M] x4000) {{a = NonZero(x) b = Cast<to=1>(a) x0 = KEY(b) {chain}}}"
+    first, second = (model(text.replace("KEY", name)) for name in ("Relu", "Abs"))
+    outcome = compare(first, second, limit=8.0)
     assert not outcome.proven
     assert outcome.reason.startswith("NonZero (a): ")
 

@@ -145,48 +145,49 @@ class Frame:
         return self.parent.find(name) if self.parent is not None else None
 
     def value(self, name: str) -> Value:
-        """The value of a name, computed if need be."""
+        """The value of a name, computed if need be. What cannot be computed is tried once."""
         waiting, begun = [name], set[str]()
-        while waiting:
-            current = waiting[-1]
-            if self.find(current) is not None:
-                waiting.pop()
-            elif (known := self.cut(current)) is not None:
-                self.values[current] = known
-            elif current in self.table.initializers:
-                self.values[current] = self.side.initializer(self.table.initializers[current])
-            else:
-                node = self.table.producers.get(current)
-                if node is None:
-                    if self.parent is None:
-                        raise Undecided(f"{current} is not defined")
-                    self.parent.value(current)
-                    continue
-                missing = [one for one in self.table.needs(node) if self.find(one) is None]
-                if not missing:
-                    self._run(node)
-                elif current in begun:
-                    raise Undecided(f"{current} depends on itself")
-                else:
-                    begun.add(current)
-                    waiting.extend(missing)
+        try:
+            while waiting:
+                if self._advance(waiting, begun):
+                    waiting.pop()
+        except Undecided as error:
+            for one in {*begun.intersection(waiting), waiting[-1]}:
+                node = self.table.producers.get(one)
+                self.failed |= dict.fromkeys(node.output if node is not None else [one], error)
+            raise
         found = self.find(name)
         assert found is not None
         return found
 
+    def _advance(self, waiting: list[str], begun: set[str]) -> bool:
+        """Compute the last name of those ``waiting``, or append what it needs; returns whether its value is known."""
+        current = waiting[-1]
+        if self.find(current) is not None:
+            return True
+        if (known := self.cut(current)) is not None:
+            self.values[current] = known
+        elif current in self.failed:
+            raise self.failed[current]
+        elif current in self.table.initializers:
+            self.values[current] = self.side.initializer(self.table.initializers[current])
+        elif (node := self.table.producers.get(current)) is not None:
+            missing = [one for one in self.table.needs(node) if self.find(one) is None]
+            if missing and current in begun:
+                raise Undecided(f"{current} depends on itself")
+            begun.add(current)
+            waiting.extend(missing)
+            if not missing:
+                self.side.run(self, node)
+        elif self.parent is None:
+            raise Undecided(f"{current} is not defined")
+        else:
+            self.parent.value(current)
+        return False
+
     def depth(self) -> int:
         """How many graphs are around this one."""
         return 0 if self.parent is None else 1 + self.parent.depth()
-
-    def _run(self, node: NodeProto) -> None:
-        key = next(name for name in node.output if name)
-        if key in self.failed:
-            raise self.failed[key]
-        try:
-            self.side.run(self, node)
-        except Undecided as error:
-            self.failed[key] = error
-            raise
 
 
 class Evaluator:

@@ -116,7 +116,7 @@ CEILINGS = {
     "diagnosis": 6_810,
     "files": 3_110,
     "graph": 1_320,
-    "inputs": 3_660,
+    "inputs": 3_700,
     "lowering": 2_670,
     "proof": 12_570,
     "reduction": 1_770,
@@ -126,7 +126,7 @@ CEILINGS = {
     "shapes": 4_050,
     "targets": 815,
     "tensorrt": 7_470,
-    "verbs": 9_410,
+    "verbs": 9_380,
 }
 """Lines that each room may have; "" are the modules beside the rooms. Who adds to a full room cuts in it."""
 TOTALS = {"onnxfix": 73_220, "rules": 47_610, "tests": 66_750, "benchmarks": 18_700}

@@ -21,6 +21,7 @@ from onnxfix.diagnosis.rows import Side
 from onnxfix.diagnosis.sides import Impossible, itself, lowered, optimized, paired
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
+from onnxfix.inputs.feeds.plan import generate_mild
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.options import RunOptions
 from onnxfix.proof import cuda
@@ -33,7 +34,7 @@ from onnxfix.runtime.sandbox import shared
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.contract import recorded_budget
 from onnxfix.verbs.job import Progress
-from onnxfix.verbs.opening import Source, generate_mild, name_of, on_disk
+from onnxfix.verbs.opening import Source, name_of, on_disk
 
 if TYPE_CHECKING:
     from onnxfix.proof.checks.builder import Builder

@@ -18,6 +18,7 @@ from onnxfix._version import __version__
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors, walk
 from onnxfix.files.atomic import Temporary, temporary_beside
+from onnxfix.inputs.feeds.plan import generate_large
 from onnxfix.inputs.feeds.signature import signature
 from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import converted as convert
@@ -35,7 +36,7 @@ from onnxfix.targets import choose_target
 from onnxfix.tensorrt.records import TrtOptions
 from onnxfix.verbs.contract import record_budget
 from onnxfix.verbs.job import Progress
-from onnxfix.verbs.opening import Source, destination_of, generate_large, name_of, on_disk, refuse_conflicts
+from onnxfix.verbs.opening import Source, destination_of, name_of, on_disk, refuse_conflicts
 from onnxfix.verbs.proof import comparison_of, run_checks
 
 _ALWAYS = ("contract", "ort-cpu")

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from onnx import ModelProto
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import apart, folders, loading, saving, tensors
 from onnxfix.files.atomic import Temporary, temporary_beside
-from onnxfix.inputs.feeds import plan
-from onnxfix.inputs.feeds.inputs import Kind
-from onnxfix.inputs.feeds.plan import Feed
-from onnxfix.inputs.feeds.signature import Assignment, Signature
 from onnxfix.options import Output, RunOptions
-from onnxfix.tensorrt import files
 
 Source: TypeAlias = "str | os.PathLike[str] | ModelProto | bytes"
 
@@ -99,7 +93,11 @@ def refuse_conflicts(
     known += [apart.File(what, Path(path)) for what, path in options.files]
     inputs = options.verification.inputs
     known += apart.inputs_of(inputs if isinstance(inputs, (str, os.PathLike)) else None)
-    written = files.files(options.trt) if options.trt is not None else []
+    written: list[apart.File] = []
+    if options.trt is not None:
+        from onnxfix.tensorrt import files  # lazy: start-up
+
+        written = files.files(options.trt)
     if destination is not None:
         written.append(apart.File("the output", destination))
         if any(one.external for one in models) and not options.output.share_data:
@@ -153,40 +151,3 @@ def on_disk(loaded: loading.Loaded, stack: ExitStack, made: list[Temporary] | No
     else:
         loaded.copy_to(path)
     return path
-
-
-Shapes = Sequence[str] | Mapping[str, Sequence[int]]
-_MILD: tuple[Kind, ...] = ("normal", "small", "ones")
-
-
-def list_sizes(known: Signature, shapes: Shapes) -> list[Assignment]:
-    """Sizes of the model's symbols to try, some of which the user may have fixed by shapes of inputs.
-
-    Raises:
-        UsageError: the shapes do not fit the model.
-    """
-    return plan.assignments(known, plan.bind_sizes(known, shapes))
-
-
-def generate_mild(known: Signature, shapes: Shapes, seed: int) -> Iterator[Mapping[str, Any]]:
-    """Mixed sizes first, then milder values, until the model accepts some."""
-    sizes = list_sizes(known, shapes)
-    order = [sizes[min(2, len(sizes) - 1)], *sizes]
-    for kind in _MILD:
-        for number, one in enumerate(order):
-            try:
-                yield Feed(one, kind, seed + number).values(known)
-            except MemoryError:
-                continue
-
-
-def generate_large(known: Signature, shapes: Shapes, seed: int, count: int) -> Iterator[Mapping[str, Any]]:
-    """``count`` samples, of larger sizes first: they show more values. Then some of sizes that the model may need."""
-    every = list_sizes(known, shapes)
-    sizes = [
-        one for one in every if all(size or name.endswith(".value") for name, size in one.items())
-    ] or every
-    sizes.reverse()
-    grown = list(plan.grown(known, plan.bind_sizes(known, shapes)))
-    for number, one in enumerate([*itertools.islice(itertools.cycle(sizes), count), *grown]):
-        yield Feed(one, "normal", seed + number).values(known)

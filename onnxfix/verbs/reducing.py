@@ -19,7 +19,7 @@ from onnxfix.diagnosis.matching import match
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from onnxfix.inputs.feeds.inputs import Kind
-from onnxfix.inputs.feeds.plan import Feed
+from onnxfix.inputs.feeds.plan import Feed, list_sizes
 from onnxfix.inputs.feeds.signature import Signature, signature
 from onnxfix.options import RunOptions
 from onnxfix.proof.asking import require_tensorrt
@@ -46,7 +46,7 @@ from onnxfix.runtime import backends
 from onnxfix.runtime.allowance import memory_limit
 from onnxfix.tensorrt.records import TrtBuild, TrtOptions
 from onnxfix.verbs import reduced
-from onnxfix.verbs.opening import Source, list_sizes, name_of, on_disk
+from onnxfix.verbs.opening import Source, name_of, on_disk
 
 CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
 """The checks besides commands."""

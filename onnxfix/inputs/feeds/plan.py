@@ -21,6 +21,8 @@ _MIXED = (3, 5, 7, 4, 6)
 _GROWN = (4, 8, 16, 32, 64, 128, 224)
 #: The same for signals: inputs with one free dimension after the leading one.
 _LONG = (512, 2048, 8192, 32768)
+_MILD: tuple[Kind, ...] = ("normal", "small", "ones")
+Shapes = Sequence[str] | Mapping[str, Sequence[int]]
 _NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
 _SHAPE = rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|"
 
@@ -159,7 +161,7 @@ def bind_shapes(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> As
     return bound
 
 
-def bind_sizes(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]) -> Assignment:
+def bind_sizes(known: Signature, shapes: Shapes) -> Assignment:
     """The same, of shapes as the user gives them."""
     return bind_shapes(known, parse_shapes(shapes, known.names))
 
@@ -251,6 +253,39 @@ def feeds(
     if any(signature.may_override(info) for info in signature.inputs):
         planned.append(Feed(planned[1].assignment, "normal", seed + len(planned), override=True))
     return planned
+
+
+def list_sizes(known: Signature, shapes: Shapes) -> list[Assignment]:
+    """Sizes of the model's symbols to try, some of which the user may have fixed by shapes of inputs.
+
+    Raises:
+        UsageError: the shapes do not fit the model.
+    """
+    return assignments(known, bind_sizes(known, shapes))
+
+
+def generate_mild(known: Signature, shapes: Shapes, seed: int) -> Iterator[Mapping[str, Any]]:
+    """Mixed sizes first, then milder values, until the model accepts some."""
+    sizes = list_sizes(known, shapes)
+    order = [sizes[min(2, len(sizes) - 1)], *sizes]
+    for kind in _MILD:
+        for number, one in enumerate(order):
+            try:
+                yield Feed(one, kind, seed + number).values(known)
+            except MemoryError:
+                continue
+
+
+def generate_large(known: Signature, shapes: Shapes, seed: int, count: int) -> Iterator[Mapping[str, Any]]:
+    """``count`` samples, of larger sizes first: they show more values. Then some of sizes that the model may need."""
+    every = list_sizes(known, shapes)
+    sizes = [
+        one for one in every if all(size or name.endswith(".value") for name, size in one.items())
+    ] or every
+    sizes.reverse()
+    more = list(grown(known, bind_sizes(known, shapes)))
+    for number, one in enumerate([*itertools.islice(itertools.cycle(sizes), count), *more]):
+        yield Feed(one, "normal", seed + number).values(known)
 
 
 def quantized(signature: Signature, sizes: Assignment, seed: int, gain: float = 1.0) -> list[Feed]:
